@@ -1,7 +1,7 @@
 """Paged K and V storage for backends whose attention comes from a library.
 
-Owns: the layout of a block, and writes to it that can be recorded in a graph. Never does: attend. Called by: the
-backends `flash_attn`, `flashinfer` and `flex`.
+Owns: the layout of a block, and writes to it that can be recorded in a graph. Never does: attend.
+Called by: the backends `flash_attn`, `flashinfer` and `flex`.
 
 A block holds K [block_size, Hkv, D], then V of the same shape, in the cache's own dtype: the layout that all of these
 libraries read.
@@ -25,8 +25,9 @@ DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 class PagedLayer:
     """An attention layer bound to its cache.
 
-    spec: its sizes. keys, values: [num_blocks, block_size, Hkv, D], views of the cache. sinks, slopes: float32 [Hq] or
-    None.
+    spec: its sizes.
+    keys, values: [num_blocks, block_size, Hkv, D], views of the cache.
+    sinks, slopes: float32 [Hq] or None.
     """
 
     spec: AttentionSpec
@@ -40,8 +41,8 @@ class PagedLayer:
 class Places:
     """The slots that a step writes.
 
-    rows: int64 [T], the row written to each slot; a padded row rewrites the first one. blocks, offsets: int64 [T],
-    locations of the slots.
+    rows: int64 [T], the row written to each slot; a padded row rewrites the first one.
+    blocks, offsets: int64 [T], locations of the slots.
     """
 
     rows: Tensor

@@ -34,7 +34,8 @@ START_SECONDS = 60.0
 class CompileHelper:
     """A compile helper with at most one process. Used by one thread at a time, except `close`.
 
-    start: its first message. timeout: seconds that all backends together may take for one grammar.
+    start: its first message.
+    timeout: seconds that all backends together may take for one grammar.
     """
 
     def __init__(self, start: Start, timeout: float) -> None:

@@ -1,7 +1,8 @@
 """The helper process that compiles grammars: `python -P -m core_grammars.compile_process FD`.
 
 Owns: the messages between it and its parent, the choice of a backend for each grammar, the limit of memory. Never does:
-idle for long, or limit its own time (its parent terminates it). Called by: `core_grammars.compile_helper`, as a child.
+idle for long, or limit its own time (its parent terminates it).
+Called by: `core_grammars.compile_helper`, as a child.
 
 The first message (`core.helper_process`) is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack.
 Each job is answered by progress messages (loading, or work on the grammar itself), followed by the result.
@@ -47,9 +48,10 @@ MAX_REASONS = 8
 class Start(msgspec.Struct, array_like=True):
     """The process's configuration, sent once at its start.
 
-    vocab_size: of the model. stop_ids: tokens that end an answer. table: the backends, loaded exactly as selected.
-    max_compiled_size: limit in bytes on a compiled grammar. compile_memory: limit in bytes on one compilation. stays:
-    whether the process keeps running without a job.
+    vocab_size: of the model. stop_ids: tokens that end an answer.
+    table: the backends, loaded exactly as selected.
+    max_compiled_size: limit in bytes on a compiled grammar. compile_memory: limit in bytes on one compilation.
+    stays: whether the process keeps running without a job.
     """
 
     tokenizer: TokenizerSnapshot
@@ -71,8 +73,8 @@ class Job(msgspec.Struct, array_like=True):
 class Answer(msgspec.Struct, array_like=True):
     """The answer to a job; a progress message if neither of the first two fields is set.
 
-    last: the process has grown and should be replaced. loading: a backend is being loaded; otherwise the work on the
-    grammar begins.
+    last: the process has grown and should be replaced.
+    loading: a backend is being loaded; otherwise the work on the grammar begins.
     """
 
     compiled: CompiledGrammar | None = None

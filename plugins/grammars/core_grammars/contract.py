@@ -1,7 +1,7 @@
 """The contract of grammar backends: which tokens may come next.
 
-Owns: the Protocols and the vocabulary passed to them. Never does: import torch at run time. Called by: plugins (they
-implement these), `core.grammars` (compiles in a helper process), the worker (matches).
+Owns: the Protocols and the vocabulary passed to them. Never does: import torch at run time.
+Called by: plugins (they implement these), `core.grammars` (compiles in a helper process), the worker (matches).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
     """The vocabulary for which grammars are compiled; it is sent between processes.
 
-    tokens:   bytes of each token id; empty for one that never stands for text (special tokens, padding). specials: text
-    of each special token by its id; grammars name them by their text. stop_ids: tokens that end an answer; they may
-    come where the grammar is complete. digest:   names all of this.
+    tokens: bytes of each token id; empty for one that never stands for text (special tokens, padding).
+    specials: text of each special token by its id; grammars name them by their text.
+    stop_ids: tokens that end an answer; they may come where the grammar is complete.
+    digest: names all of this.
     """
 
     tokens: list[bytes]

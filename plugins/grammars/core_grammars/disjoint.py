@@ -1,7 +1,7 @@
 """Whether no document can match two branches of a `oneOf`.
 
-Owns: the proof by types, by single values, and by a distinguishing property. Never does: solve more. Called by:
-`core_grammars.conditions`.
+Owns: the proof by types, by single values, and by a distinguishing property. Never does: solve more.
+Called by: `core_grammars.conditions`.
 """
 
 from __future__ import annotations

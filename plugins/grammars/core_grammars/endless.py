@@ -1,8 +1,8 @@
 """Detection of schemas with only infinite documents: a reference to itself, a required property that contains its
 parent.
 
-Owns: the proof that a finite document exists, from the leaves upward. Never does: recurse, know backends. Called by:
-`core_grammars.keywords`.
+Owns: the proof that a finite document exists, from the leaves upward. Never does: recurse, know backends.
+Called by: `core_grammars.keywords`.
 """
 
 from __future__ import annotations

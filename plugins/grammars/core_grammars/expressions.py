@@ -69,9 +69,10 @@ TOO_LARGE = 10**12
 class Expression:
     """The result of analysing an expression.
 
-    parts:    names of its parts. size:     states when every count is multiplied out, at most TOO_LARGE. anchored:
-    whether it begins with `^` and ends with `$` and has no alternative outside groups. problem: why it is invalid;
-    empty for a valid one.
+    parts: names of its parts.
+    size: states when every count is multiplied out, at most TOO_LARGE.
+    anchored: whether it begins with `^` and ends with `$` and has no alternative outside groups.
+    problem: why it is invalid; empty for a valid one.
     """
 
     parts: set[str] = field(default_factory=set)
@@ -84,8 +85,8 @@ class Expression:
 class _Reader:
     """The state of the pass.
 
-    sizes: current size of each open group, outermost first. last: size of the part that a count would repeat; zero if
-    there is none.
+    sizes: current size of each open group, outermost first.
+    last: size of the part that a count would repeat; zero if there is none.
     """
 
     text: str

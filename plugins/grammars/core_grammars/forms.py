@@ -71,8 +71,9 @@ def _one_or_each(value: Any) -> Inside:
 class Form:
     """A form of values.
 
-    words: its name in messages. judge: whether a value has this form. inside: the schemas in such a value, each with
-    its path.
+    words: its name in messages.
+    judge: whether a value has this form.
+    inside: the schemas in such a value, each with its path.
     """
 
     words: str

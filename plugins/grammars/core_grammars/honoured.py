@@ -1,7 +1,8 @@
 """Readable tables: the keywords of JSON Schema, and those that a backend honours.
 
 Owns: the reading of the tables (`keywords.toml` here, `honoured.toml` in each backend's folder). Never does: read a
-schema. Called by: `core_grammars.keywords`, backends' manifests, the generated page.
+schema.
+Called by: `core_grammars.keywords`, backends' manifests, the generated page.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ MOST_EXPRESSION_BYTES = 100_000
 class Keyword:
     """A keyword that asserts something.
 
-    name:    as schemas write it. value:   form of its value, a name of `core_grammars.forms`. of: types of the
-    instances that it applies to; empty for all. vacuous: a value that demands nothing, or None.
+    name: as schemas write it.
+    value: form of its value, a name of `core_grammars.forms`.
+    of: types of the instances that it applies to; empty for all.
+    vacuous: a value that demands nothing, or None.
     """
 
     name: str
@@ -49,9 +52,12 @@ class Honoured:
 class TableLimits:
     """Limits on the specifications that a backend compiles in reasonable time.
 
-    depth:        levels of a JSON value. nodes:        schemas that are reached from the root. alternatives: values of
-    one `enum`, choices, properties of one object. branches:     schemas of one `anyOf`, `oneOf` or `allOf`. optional:
-    properties of one object that may be left out. expression:   states of a regular expression, counts multiplied out.
+    depth: levels of a JSON value.
+    nodes: schemas that are reached from the root.
+    alternatives: values of one `enum`, choices, properties of one object.
+    branches: schemas of one `anyOf`, `oneOf` or `allOf`.
+    optional: properties of one object that may be left out.
+    expression: states of a regular expression, counts multiplied out.
     """
 
     depth: int = 100
@@ -66,8 +72,9 @@ class TableLimits:
 class HonouredTable:
     """Everything that a backend honours.
 
-    rows:        by keyword; one that is missing is not honoured. limits:      see there. expressions: parts of regular
-    expressions that are honoured, by place: `pattern` or `regex`.
+    rows: by keyword; one that is missing is not honoured.
+    limits: see there.
+    expressions: parts of regular expressions that are honoured, by place: `pattern` or `regex`.
     """
 
     rows: dict[str, Honoured]

@@ -1,7 +1,7 @@
 """The parts of a constraint that a backend does not honour, by name and place.
 
-Owns: the verdict over schemas, expressions, choices, grammars and structural tags. Never does: compile, recurse. Called
-by: `core_supports` of grammar plugins, through the table beside each.
+Owns: the verdict over schemas, expressions, choices, grammars and structural tags. Never does: compile, recurse.
+Called by: `core_supports` of grammar plugins, through the table beside each.
 """
 
 from __future__ import annotations

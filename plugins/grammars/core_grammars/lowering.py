@@ -1,8 +1,8 @@
 """Rewriting of a specification to terms that a backend honours: formats become expressions, keywords without effect are
 removed.
 
-Owns: the rewriting; a rewritten schema never accepts a document that the original rejects. Never does: judge. Called
-by: `core_grammars.keywords` before it judges, grammar plugins before they compile.
+Owns: the rewriting; a rewritten schema never accepts a document that the original rejects. Never does: judge.
+Called by: `core_grammars.keywords` before it judges, grammar plugins before they compile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The backend names that requests and arguments may use.
 
-Owns: the mapping of other engines' names to plugins. Never does: know which plugins are installed. Called by: config,
-`core_grammars.spec`.
+Owns: the mapping of other engines' names to plugins. Never does: know which plugins are installed.
+Called by: config, `core_grammars.spec`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A walk over the schemas reachable from the root along keywords and references, within limits.
 
-Owns: the walk, JSON pointers, whether a schema has a document that ends. Never does: know backends, recurse. Called by:
-`core_grammars.keywords` and its conditions.
+Owns: the walk, JSON pointers, whether a schema has a document that ends. Never does: know backends, recurse.
+Called by: `core_grammars.keywords` and its conditions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ LONGEST_SHOWN = 120
 class Node:
     """A visited schema.
 
-    pointer:  its place, such as `#/properties/a`. schema:   an object, or true or false. inside:   pointers of the
-    schemas in each of its keywords, in their order.
+    pointer: its place, such as `#/properties/a`.
+    schema: an object, or true or false.
+    inside: pointers of the schemas in each of its keywords, in their order.
     """
 
     pointer: str
@@ -56,7 +57,9 @@ class Node:
 class Walk:
     """The result of a walk.
 
-    root:    the whole schema. nodes:   by pointer, the root first. has_references: whether there is a `$ref` anywhere.
+    root: the whole schema.
+    nodes: by pointer, the root first.
+    has_references: whether there is a `$ref` anywhere.
     reasons: problems of form or size.
     """
 

@@ -1,7 +1,8 @@
 """Validation of a request's structured-output parameters into a specification for backends.
 
 Owns: the checks of form and size, one per kind of grammar. Never does: know a backend, a vocabulary, or what a schema
-means. Called by: `core_grammars.compiler`.
+means.
+Called by: `core_grammars.compiler`.
 """
 
 from __future__ import annotations

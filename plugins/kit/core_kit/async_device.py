@@ -1,7 +1,7 @@
 """A fake device with separate memory whose copies run late: only when kernels need them. It computes on the CPU.
 
-Owns: the pending copies, and the errors they detect. Never does: compute anything by itself. Called by: tests of code
-that uploads a step's inputs.
+Owns: the pending copies, and the errors they detect. Never does: compute anything by itself.
+Called by: tests of code that uploads a step's inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class OverwrittenError(Exception):
 class LateCopies:
     """Pending copies in order of submission; kernels wait for all of them.
 
-    made: finished copies. waited: how often the host had to wait for one.
+    made: finished copies.
+    waited: how often the host had to wait for one.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """One check of one plugin, and the plugin under test.
 
 Owns: the subject (discovery and loading of a plugin for a check), the outcome of a check. Never does: know the content
-of a check. Called by: every suite in this package, `core plugins check`, and test functions (a `Case` is called).
+of a check.
+Called by: every suite in this package, `core plugins check`, and test functions (a `Case` is called).
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class Finding(msgspec.Struct, frozen=True):
 class Subject:
     """A plugin under test.
 
-    model:     a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
-    reference: the same checkpoint in plain numbers, None when there is none. arguments: the plugin's own arguments.
-    plugins:   as for `--plugins`, for files and objects that are not installed. is_broken: the manifest was read and is
-    unusable.
+    model: a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
+    reference: the same checkpoint in plain numbers, None when there is none.
+    arguments: the plugin's own arguments.
+    plugins: as for `--plugins`, for files and objects that are not installed.
+    is_broken: the manifest was read and is unusable.
     """
 
     kind: str

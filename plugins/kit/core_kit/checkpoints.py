@@ -46,7 +46,8 @@ TINY = {
 class Sample:
     """A checkpoint opened by a loader.
 
-    loader: the loader that claims it. manifest: as the loader resolved it.
+    loader: the loader that claims it.
+    manifest: as the loader resolved it.
     """
 
     loader: Loader

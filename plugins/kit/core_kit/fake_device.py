@@ -1,8 +1,8 @@
 """A fake device that runs its work late and in order, and detects callers that do not wait for it. It computes on the
 CPU.
 
-Owns: the queue of pending work, the recordings, and the errors they detect. Never does: compute by itself. Called by:
-tests of the GPU runtime, which runs on it unchanged.
+Owns: the queue of pending work, the recordings, and the errors they detect. Never does: compute by itself.
+Called by: tests of the GPU runtime, which runs on it unchanged.
 
 An upload is copied when the device reaches it, and its host memory is then poisoned. A download holds poison until the
 host waits for it. A recording is valid only for the addresses it saw, and keeps no memory alive.
@@ -114,12 +114,15 @@ class FakeMark:
 class FakeCalls:
     """The `DeviceCalls` of the fake device, and the `Calls` of its kernels.
 
-    graph_bytes: device memory per recording. is_watched: whether threads that use it are watched permanently; otherwise
-    a test enters a `Watch`.
+    graph_bytes: device memory per recording.
+    is_watched: whether threads that use it are watched permanently; otherwise a test enters a `Watch`.
 
-    is_working: whether it is running its work at the moment. reads: functions for which the host had to wait, by name.
-    waits: number of waits for an event. uploads: number of copies to the device. recorded, replayed: number of
-    recordings and replays. threads: how often a thread made it current.
+    is_working: whether it is running its work at the moment.
+    reads: functions for which the host had to wait, by name.
+    waits: number of waits for an event.
+    uploads: number of copies to the device.
+    recorded, replayed: number of recordings and replays.
+    threads: how often a thread made it current.
     """
 
     def __init__(self, graph_bytes: int = MIB, *, is_watched: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Checks of grammar backends: masks and tokens agree, rollbacks lose nothing, and nothing raises.
 
-Owns: the checks. Never does: judge the interpretation of a grammar. Called by: `core_kit.suite`.
+Owns: the checks. Never does: judge the interpretation of a grammar.
+Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A fake runtime that records like a device's graphs: calls of one size, at fixed addresses. It computes on the CPU.
 
-Owns: the recordings and the errors they detect. Never does: compute anything by itself. Called by: tests of code that
-uses a runtime's `capture`.
+Owns: the recordings and the errors they detect. Never does: compute anything by itself.
+Called by: tests of code that uses a runtime's `capture`.
 
 A recording holds only the calls, their scalars and the addresses of their tensors: it keeps no memory alive. A replay
 computes all rows of its size; rows beyond the step's own hold NaN.
@@ -115,7 +115,8 @@ class Graph:
 class FakeGraphRuntime(InterceptedRuntime):
     """The CPU runtime `inner` with `capture` and `capture_sizes`.
 
-    sizes: row counts to record, for every kind. recorded, replayed: counters by row count.
+    sizes: row counts to record, for every kind.
+    recorded, replayed: counters by row count.
     """
 
     def __init__(self, inner: Runtime, sizes: Sequence[int] = SIZES) -> None:
@@ -146,7 +147,8 @@ class FakeGraphRuntime(InterceptedRuntime):
 class FakeGraphAttention(InterceptedAttention):
     """An attention backend that uses only the tensors of a step, as a device's kernels do.
 
-    inner: the backend that computes; it accepts padded steps and may use the lists. kernels: of the `FakeGraphRuntime`.
+    inner: the backend that computes; it accepts padded steps and may use the lists.
+    kernels: of the `FakeGraphRuntime`.
     """
 
     capture = "any"

@@ -1,7 +1,7 @@
 """Wrappers of kernels and attention backends whose calls pass through an interceptor.
 
-Owns: the wrappers for everything that a forward pass calls. Never does: decide what happens to a call. Called by: the
-fake devices in this package.
+Owns: the wrappers for everything that a forward pass calls. Never does: decide what happens to a call.
+Called by: the fake devices in this package.
 """
 
 from __future__ import annotations

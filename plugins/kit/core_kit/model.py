@@ -1,7 +1,7 @@
 """Checks of model families: shapes, names, a whole model of random weights.
 
-Owns: the checks. Never does: verify the family's mathematics; that needs a comparison with the original. Called by:
-`core_kit.suite`.
+Owns: the checks. Never does: verify the family's mathematics; that needs a comparison with the original.
+Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations

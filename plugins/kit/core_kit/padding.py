@@ -1,7 +1,7 @@
 """Padded steps: steps with more rows and sequences than they need.
 
-Owns: the form of such a step, as `BatchView` defines it. Never does: call a backend. Called by: the test runs of
-attention backends.
+Owns: the form of such a step, as `BatchView` defines it. Never does: call a backend.
+Called by: the test runs of attention backends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of platforms: the probe, the proposals, the opened device.
 
-Owns: the checks. Never does: require a device; without one, only the parts that need none run. Called by:
-`core_kit.suite`.
+Owns: the checks. Never does: require a device; without one, only the parts that need none run.
+Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def generate_greedily(tiny_checkpoint: Path) -> Generate:
     """Return generate_greedily(prompts, max_tokens=8, model=None, **arguments) -> token ids, greedy, one list per
     prompt.
 
-    prompts: lists of token ids. arguments: as for `core.LLM`.
+    prompts: lists of token ids.
+    arguments: as for `core.LLM`.
 
     The engine runs in this process and is closed afterwards.
     """

@@ -1,7 +1,7 @@
 """Checks of quantization methods: plans, packing, values, memory.
 
-Owns: the checks. Never does: know a particular packing; the reference is `dequantize` of the canonical weight. Called
-by: `core_kit.suite`.
+Owns: the checks. Never does: know a particular packing; the reference is `dequantize` of the canonical weight.
+Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations

@@ -163,7 +163,10 @@ def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
 class Conversation:
     """The queries, keys and values of one sequence; for latent layers see `as_attention`.
 
-    q: [L, Hq, D]. k: [L, Hkv, D]. v: [L, Hkv, Dv]. held: k and v as read back from the cache.
+    q: [L, Hq, D].
+    k: [L, Hkv, D].
+    v: [L, Hkv, Dv].
+    held: k and v as read back from the cache.
 
     The values reveal whether a backend scales 8-bit numbers as the KV dtype demands: with one scale per layer, they
     overflow without it; with per-token scales, those of neighbours differ by a factor of 32.
@@ -213,7 +216,8 @@ def _uneven(length: int, heads: int) -> Tensor:
 class PagedRun:
     """A test run of conversations in one cache of a backend, with shuffled blocks, and NaN in everything unwritten.
 
-    changed: which of q, k and v a call of the backend has modified. padding: of every step.
+    changed: which of q, k and v a call of the backend has modified.
+    padding: of every step.
     """
 
     def __init__(

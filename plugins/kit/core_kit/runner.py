@@ -1,7 +1,7 @@
 """A helper process for all checks of one plugin, so that a hang or crash becomes a finding and does not end the run.
 
-Owns: the helper process, its time limit, and the findings that it reports one by one. Never does: print. Called by:
-`core plugins check`; as `python -m core_kit.runner`, by itself.
+Owns: the helper process, its time limit, and the findings that it reports one by one. Never does: print.
+Called by: `core plugins check`; as `python -m core_kit.runner`, by itself.
 """
 
 from __future__ import annotations

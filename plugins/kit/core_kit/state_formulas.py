@@ -2,7 +2,8 @@
 testing.
 
 Owns: the kit's own implementation of `StateSpec` and `core_runtime.models.state_ops`. Never does: split a sequence, or
-keep a state. Called by: `core_kit.states`.
+keep a state.
+Called by: `core_kit.states`.
 """
 
 from __future__ import annotations

@@ -34,8 +34,10 @@ STATE_BLOCK_SIZE = 1 << 20
 class StateRun:
     """A test run of sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
-    sequences: inputs [L, W] of each. tables: block ids of each. padding: of every step. params: the op's tensors;
-    random by default.
+    sequences: inputs [L, W] of each.
+    tables: block ids of each.
+    padding: of every step.
+    params: the op's tensors; random by default.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ from core_runtime.executor.result_wire import decode_result, encode_result
 class Wire:
     """Both ends of a simulated wire.
 
-    num_steps:      number of plans sent. num_same_batch: plans sent as a repetition of the previous batch.
+    num_steps: number of plans sent.
+    num_same_batch: plans sent as a repetition of the previous batch.
     """
 
     def __init__(self) -> None:

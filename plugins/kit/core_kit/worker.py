@@ -38,8 +38,11 @@ class Task(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """The outcome of a task.
 
-    heavy: large libraries that the manifest imported. seconds: CPU time of its import. loaded: class of the loaded
-    object. error: why import or loading failed; empty on success. skipped: why it was not tried.
+    heavy: large libraries that the manifest imported.
+    seconds: CPU time of its import.
+    loaded: class of the loaded object.
+    error: why import or loading failed; empty on success.
+    skipped: why it was not tried.
     """
 
     heavy: tuple[str, ...] = ()

@@ -21,9 +21,11 @@ from core.kv.observer import CacheObserver
 class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockStored", gc=False):
     """Event: blocks became available.
 
-    block_hashes: one each, each the parent of the next. parent_block_hash: of the block before the first one; None at a
-    prompt's start. token_ids: of all blocks, one after the other. block_size: tokens of each. lora_id: always None;
-    adapters are part of the hashes.
+    block_hashes: one each, each the parent of the next.
+    parent_block_hash: of the block before the first one; None at a prompt's start.
+    token_ids: of all blocks, one after the other.
+    block_size: tokens of each.
+    lora_id: always None; adapters are part of the hashes.
     """
 
     block_hashes: list[bytes]

@@ -62,8 +62,8 @@ class Generations:
 class PastPrefixes:
     """The past of sequences in blocks of `block_size` tokens.
 
-    num_blocks: of the KV cache; the history covers about twice as many, within `MAX_BYTES`. across_tenants: also
-    remember computed tokens of all tenants.
+    num_blocks: of the KV cache; the history covers about twice as many, within `MAX_BYTES`.
+    across_tenants: also remember computed tokens of all tenants.
     """
 
     def __init__(self, keys: BlockKeys, block_size: int, num_blocks: int, *, across_tenants: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Residency statistics: how long cached blocks stay, idle and wait for reuse.
 
-Owns: `Residency`, three histograms over a sample of blocks. Never does: keep a block that was evicted. Called by:
-`KVConnectors`; it is the connector `residency`, whose histograms the statistics carry.
+Owns: `Residency`, three histograms over a sample of blocks. Never does: keep a block that was evicted.
+Called by: `KVConnectors`; it is the connector `residency`, whose histograms the statistics carry.
 """
 
 from __future__ import annotations

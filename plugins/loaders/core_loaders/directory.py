@@ -23,9 +23,10 @@ DRAFTS: Final = {"medusa_num_heads": "medusa", "speculators_model_type": "specul
 class ModelDirectory(NamedTuple):
     """A model directory, without its weights.
 
-    path: absolute. config: `config.json`, including a quantization declared in a separate file. generation:
-    `generation_config.json`, with the configuration's special tokens where it names none. tokenizer: the directory
-    itself, if it has tokenizer files.
+    path: absolute.
+    config: `config.json`, including a quantization declared in a separate file.
+    generation: `generation_config.json`, with the configuration's special tokens where it names none.
+    tokenizer: the directory itself, if it has tokenizer files.
     """
 
     path: Path
@@ -42,8 +43,8 @@ def read_directory(
     """Read the directory. Raises CheckpointError when it is not a directory, or its configuration is missing or
     invalid. Raises CheckpointError when it is none, or its configuration is missing or not understood.
 
-    config_name: name of the configuration file. translate: converts that file (path, content) to the style of
-    `config.json`, for formats with another style.
+    config_name: name of the configuration file.
+    translate: converts that file (path, content) to the style of `config.json`, for formats with another style.
     """
     path = Path(os.path.abspath(Path(ref).expanduser()))
     _check_there(ref, path, config_name)

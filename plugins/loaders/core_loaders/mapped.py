@@ -1,7 +1,7 @@
 """Tensors stored unpacked in files: views of mapped files, one tensor at a time, in file order.
 
-Owns: mapping, views, the release of pages. Never does: know a format, or convert a value. Called by: the loaders whose
-manifests locate each tensor.
+Owns: mapping, views, the release of pages. Never does: know a format, or convert a value.
+Called by: the loaders whose manifests locate each tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read-ahead of files into the page cache, while their tensors are used.
 
-Owns: the reading thread, and the detection of network file systems. Never does: keep the bytes it reads. Called by:
-`core_loaders.mapped`.
+Owns: the reading thread, and the detection of network file systems. Never does: keep the bytes it reads.
+Called by: `core_loaders.mapped`.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ class ReasoningDelta:
 class CallStart:
     """The start of a tool call.
 
-    index: 0 for the first call of the answer, and so on. id:    the model's own id, or a new one. name: the complete
-    name of the tool.
+    index: 0 for the first call of the answer, and so on.
+    id: the model's own id, or a new one.
+    name: the complete name of the tool.
     """
 
     index: int

@@ -23,9 +23,10 @@ from core_tokens.message_forms import REASONING_NAMES
 class AnswerPlan:
     """The plan of the answer to one request.
 
-    format: parses the answer; None: all of it is text. use:    the request's tools. limit: maximum tokens of reasoning,
-    or None. resumed: for an answer that continues the last message, whether it continues its reasoning; None: a new
-    answer.
+    format: parses the answer; None: all of it is text.
+    use: the request's tools.
+    limit: maximum tokens of reasoning, or None.
+    resumed: for an answer that continues the last message, whether it continues its reasoning; None: a new answer.
     """
 
     format: AnswerFormat | None

@@ -13,10 +13,10 @@ import msgspec
 class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for splitting answers into reasoning, text and calls; carried by `ServerConfig`.
 
-    enable_auto_tool_choice: whether the model may decide to call tools. tool_call_parser, reasoning_parser: name of a
-    format, `auto` or `none`. rows:                    further formats, which come first, as plain values (see
-    `core_formats.response_format`). reasoning_markers:       texts before and after the reasoning, in place of those of
-    the format; None: those.
+    enable_auto_tool_choice: whether the model may decide to call tools.
+    tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
+    rows: further formats, which come first, as plain values (see `core_formats.response_format`).
+    reasoning_markers: texts before and after the reasoning, in place of those of the format; None: those.
     """
 
     enable_auto_tool_choice: bool = True

@@ -1,7 +1,7 @@
 """The grammar of one call's arguments.
 
-Owns: the translation of a tool's schema for each kind of body. Never does: know the text around the arguments. Called
-by: `core_formats.constraint`.
+Owns: the translation of a tool's schema for each kind of body. Never does: know the text around the arguments.
+Called by: `core_formats.constraint`.
 """
 
 from __future__ import annotations

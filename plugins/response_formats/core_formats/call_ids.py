@@ -17,7 +17,8 @@ _LETTERS = string.ascii_letters + string.digits
 def call_ids(kind: IdKind, new_id: Callable[[], str] | None, draw: Random | None = None) -> Callable[[int, str], str]:
     """Return a function from a call's index and name to an id.
 
-    new_id: generates random ids, where templates accept any. draw:   source of randomness; None: the system's.
+    new_id: generates random ids, where templates accept any.
+    draw: source of randomness; None: the system's.
     """
     source = SystemRandom() if draw is None else draw
 

@@ -26,8 +26,9 @@ _NOT_IN_NAMES = frozenset(" \t\r\n<>\"'{}()[],=|\ud800\ud801")
 class CallReading:
     """The context of a body reader.
 
-    markers: of the form. stops:   further markers, which invalidate a header that contains them. cut:     whether the
-    answer was cut off at the end of its text; called only there.
+    markers: of the form.
+    stops: further markers, which invalidate a header that contains them.
+    cut: whether the answer was cut off at the end of its text; called only there.
     """
 
     reader: Reader

@@ -1,7 +1,7 @@
 """Sampling parameters that constrain an answer to its tools, to a form after reasoning, or to a limit of reasoning.
 
-Owns: the one place where a response format's constraint becomes structured output. Never does: compile. Called by:
-`core_formats.answer_plan`.
+Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
+Called by: `core_formats.answer_plan`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def constrained(
     """Return `params` with the constraint on the whole answer: markers, reasoning, calls, and the form that `params`
     request.
 
-    max_reasoning: tokens, or None. prompt_tail: the end of the prompt. Raises RequestError where the format cannot be
-    constrained that way.
+    max_reasoning: tokens, or None.
+    prompt_tail: the end of the prompt. Raises RequestError where the format cannot be constrained that way.
     """
     for tool in use.callable:
         if not holds_input(served.row.calls[0], tool):

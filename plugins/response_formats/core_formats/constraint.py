@@ -1,8 +1,8 @@
 """The grammar of an answer in a row's format: calls with valid arguments, structured output after reasoning.
 
 Owns: the structural tag of a row, in xgrammar's form with one additional type: `lark`, a Lark grammar, with `ends` if
-the text after it cannot be part of it. Never does: compile it, or know a vocabulary. Called by: the server and `LLM`,
-before a request's grammar is compiled.
+the text after it cannot be part of it. Never does: compile it, or know a vocabulary.
+Called by: the server and `LLM`, before a request's grammar is compiled.
 
 Markers and reasoning are part of the grammar, so no other code has to detect the end of reasoning.
 """
@@ -48,12 +48,15 @@ def constraint(
 ) -> GrammarSpec | None:
     """Return the grammar of the answer; None when any text is allowed.
 
-    choice:      `required`, `auto`, or the name of the one tool to call. parallel:    whether more than one call is
-    allowed. reasoning:   whether the model may think before it answers. answer:      form of a text without calls, or
-    None for any text. prompt_tail: the end of the prompt, as in `ResponseParser`. max_reasoning: maximum tokens of
-    reasoning, after which only the end marker is allowed. None: any number. limited: the model sees further tools that
-    it must not call. special_tokens: texts of the vocabulary's special tokens. In the tag they stand for the tokens
-    themselves. stops:       texts of the special tokens that end an answer.
+    choice: `required`, `auto`, or the name of the one tool to call.
+    parallel: whether more than one call is allowed.
+    reasoning: whether the model may think before it answers.
+    answer: form of a text without calls, or None for any text.
+    prompt_tail: the end of the prompt, as in `ResponseParser`.
+    max_reasoning: maximum tokens of reasoning, after which only the end marker is allowed. None: any number.
+    limited: the model sees further tools that it must not call.
+    special_tokens: texts of the vocabulary's special tokens. In the tag they stand for the tokens themselves.
+    stops: texts of the special tokens that end an answer.
 
     Raises RequestError for an unknown tool, and for constraints that the row's calls cannot express.
     """

@@ -1,7 +1,7 @@
 """The contract of response formats: how models write reasoning, text and tool calls, as data.
 
-Owns: the Protocol. Never does: know the fields of a row (`core_formats.response_format` does). Called by: plugins (they
-implement it), `core_formats.plugin_rows`.
+Owns: the Protocol. Never does: know the fields of a row (`core_formats.response_format` does).
+Called by: plugins (they implement it), `core_formats.plugin_rows`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns: `ConversationPrompts`: the message that describes tools, calls and results of earlier turns as text, and the
 second try for templates that need every description. Never does: render (`core_tokens.chat_template` does) or check a
-request. Called by: the server's preparation, `LLM.chat`.
+request.
+Called by: the server's preparation, `LLM.chat`.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ def detect_format(
 ) -> Detected:
     """Return the row of a checkpoint.
 
-    chat_template:     its template, as Jinja. special_tokens:    of its vocabulary. response_template: from its
-    tokenizer configuration, or None. rows:              to choose among; the engine's own by default.
+    chat_template: its template, as Jinja.
+    special_tokens: of its vocabulary.
+    response_template: from its tokenizer configuration, or None.
+    rows: to choose among; the engine's own by default.
     """
     among = own_rows() if rows is None else rows
     note = ""

@@ -22,8 +22,9 @@ _BARE_KEYS = frozenset(("type", "id", "tool_call_id"))  # keys allowed in a call
 class _Call:
     """The state of the call being read.
 
-    early:   arguments found before the name, or None. started: the name was emitted. ended:   the arguments were
-    emitted.
+    early: arguments found before the name, or None.
+    started: the name was emitted.
+    ended: the arguments were emitted.
     """
 
     name: str = ""

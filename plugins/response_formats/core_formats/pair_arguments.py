@@ -1,7 +1,8 @@
 """The grammar of arguments that are written key by key.
 
 Owns: the translation of a tool's schema for bodies of pairs and of Python calls. Never does: know the text around the
-arguments. Called by: `core_formats.arguments_grammar`.
+arguments.
+Called by: `core_formats.arguments_grammar`.
 """
 
 from __future__ import annotations

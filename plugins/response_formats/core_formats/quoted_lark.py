@@ -1,7 +1,7 @@
 r"""Translation of a Lark grammar for a text to one for that text within a JSON string.
 
-Owns: `quoted`, and its supported syntax. Never does: validate a grammar, or parse a text with it. Called by:
-`core_formats.arguments_grammar`.
+Owns: `quoted`, and its supported syntax. Never does: validate a grammar, or parse a text with it.
+Called by: `core_formats.arguments_grammar`.
 
 Models write the input of a custom tool as a JSON string, whose line feeds and quotes are escaped: `\n`, `\"`. Each
 escape is a terminal of its own, because lexers do not go back: an expression that may go on with `\"` would not see

@@ -59,8 +59,10 @@ def literals(*texts: str) -> Literals:
 class Reader:
     """The received text and the reading position.
 
-    text: received and not yet released. at:   reading position. mark: text after it is kept, because it may be read
-    again as something else. ended: no more text will arrive.
+    text: received and not yet released.
+    at: reading position.
+    mark: text after it is kept, because it may be read again as something else.
+    ended: no more text will arrive.
     """
 
     __slots__ = ("at", "ended", "mark", "text")

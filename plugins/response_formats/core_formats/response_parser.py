@@ -65,7 +65,8 @@ class ResponseParser:
     def push(self, text: str, specials: Sequence[tuple[int, int]] = ()) -> list[AnswerEvent]:
         """Parse more text and return the events that it completes.
 
-        text: detokenized, special tokens kept. specials: (start, end) of those special tokens in this text, in order.
+        text: detokenized, special tokens kept.
+        specials: (start, end) of those special tokens in this text, in order.
         """
         self._reader.give(_with_places(text, specials) if specials else text)
         next(self._reading, None)
@@ -120,7 +121,8 @@ class ResponseParser:
     def _reasoning(self, again: bool, resumed: bool = False) -> Reading[None]:
         """Read to the end of reasoning.
 
-        again: the marker before it may come although it stands in the prompt. resumed: reasoning stands there, too.
+        again: the marker before it may come although it stands in the prompt.
+        resumed: reasoning stands there, too.
         """
         reader = self._reader
         markers = self._markers

@@ -1,7 +1,7 @@
 """Selection of the served model's row, with the reason.
 
-Owns: the choice between the arguments and detection from the checkpoint. Never does: parse or constrain. Called by: the
-server (once), its arguments, `core config explain`.
+Owns: the choice between the arguments and detection from the checkpoint. Never does: parse or constrain.
+Called by: the server (once), its arguments, `core config explain`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ GENERIC = "generic"
 class AnswerFormat(msgspec.Struct, frozen=True):
     """A row bound to one vocabulary.
 
-    row:            the format. special_tokens: texts of the vocabulary's special tokens, of those that occur in the
-    row's markers. stops:          texts of those that end an answer. reason:         why it is this row, as a sentence.
-    guide:          how the model learns of tools; None: its chat template shows them, or it calls none.
+    row: the format.
+    special_tokens: texts of the vocabulary's special tokens, of those that occur in the row's markers.
+    stops: texts of those that end an answer.
+    reason: why it is this row, as a sentence.
+    guide: how the model learns of tools; None: its chat template shows them, or it calls none.
     """
 
     row: ResponseFormat
@@ -48,7 +50,8 @@ def served_format(
 ) -> AnswerFormat:
     """Return the format of a model with this tokenizer.
 
-    own_template: Jinja source that stands in for the checkpoint's. stop_ids:     tokens that end an answer.
+    own_template: Jinja source that stands in for the checkpoint's.
+    stop_ids: tokens that end an answer.
 
     Raises UserError, as `answer_format`.
     """

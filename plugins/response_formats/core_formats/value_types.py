@@ -71,8 +71,8 @@ def property_types(parameters: dict[str, Any]) -> dict[str, Types]:
 class TypeWalk:
     """Determines the types of one tool's schemas.
 
-    root: the tool's whole schema, which references name parts of. It must stay unchanged during the walk. num_seen:
-    schemas visited.
+    root: the tool's whole schema, which references name parts of. It must stay unchanged during the walk.
+    num_seen: schemas visited.
     """
 
     def __init__(self, root: dict[str, Any]) -> None:

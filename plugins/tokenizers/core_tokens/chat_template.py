@@ -1,7 +1,8 @@
 """Chat templates: rendering of messages to a prompt, with the checkpoint's Jinja source in a sandbox.
 
 Owns: rendering and its limits. Never does: tokenize, know a model, or the forms of messages
-(`core_tokens.message_forms`). Called by: `LLM.chat`, the server's chat and tokenize routes.
+(`core_tokens.message_forms`).
+Called by: `LLM.chat`, the server's chat and tokenize routes.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ def has_answers(messages: Sequence[Mapping[str, Any]]) -> bool:
 class ChatTemplate:
     """A compiled template, or one for conversations with tools and one for all others.
 
-    source: Jinja source. None is allowed; rendering then raises an error that says what to do. for_tools: Jinja source
-    for conversations with tools; None: the same. special_tokens: `bos_token`, `eos_token`, ... as the template sees
-    them. limits: of work and memory, for compiling and each rendering.
+    source: Jinja source. None is allowed; rendering then raises an error that says what to do.
+    for_tools: Jinja source for conversations with tools; None: the same.
+    special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
+    limits: of work and memory, for compiling and each rendering.
     """
 
     def __init__(
@@ -90,9 +92,9 @@ class ChatTemplate:
     ) -> WrittenText:
         """Return the prompt, in which the template's own characters are marked (`core_tokens.written_text`).
 
-        Contents, calls and reasoning are passed in the form that the template accepts. continue_final_message: the
-        prompt ends inside the last message, for the model to go on with it. Raises RequestError when there is no
-        template, when the template refuses, fails or runs too long.
+        Contents, calls and reasoning are passed in the form that the template accepts.
+        continue_final_message: the prompt ends inside the last message, for the model to go on with it. Raises
+            RequestError when there is no template, when the template refuses, fails or runs too long.
         """
         if tools and self._with_tools is not None:
             return self._with_tools.render(

@@ -1,8 +1,8 @@
 """Encoding of prompts to token ids, such that no character of content becomes part of a control token.
 
 Owns: `ContentEncoder`: the check that all control tokens come from the template, and the encoding of prompts where they
-do not. Never does: render, or decide which tokens control (`core_tokens.control_tokens` does). Called by: the server's
-preparation, `LLM.chat`, pairs of texts, scripts.
+do not. Never does: render, or decide which tokens control (`core_tokens.control_tokens` does).
+Called by: the server's preparation, `LLM.chat`, pairs of texts, scripts.
 
 Nearly every prompt is encoded as a whole by the unchanged tokenizer: if it has as many control tokens as the template's
 own runs of characters, none comes from content. Otherwise the template's control tokens are replaced by unguessable

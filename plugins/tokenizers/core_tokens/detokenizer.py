@@ -1,7 +1,7 @@
 """Incremental detokenization of generated tokens.
 
-Owns: the decision which text can already be released. Never does: look for stop strings. Called by: the engine's output
-processing.
+Owns: the decision which text can already be released. Never does: look for stop strings.
+Called by: the engine's output processing.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class IncrementalDetokenizer:
 class MarkingDetokenizer(IncrementalDetokenizer):
     """Keeps special tokens in the text, and records the positions of all tokens.
 
-    specials: start and end of each special token, in characters of all released text. ends:     characters released up
-    to each token.
+    specials: start and end of each special token, in characters of all released text.
+    ends: characters released up to each token.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:

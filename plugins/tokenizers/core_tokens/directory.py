@@ -1,7 +1,7 @@
 """Reading of a directory's tokenizer, from any of the known files.
 
-Owns: the choice of the reader, and the parts that each format leaves to code. Never does: parse a format. Called by:
-`core_tokens.tokenizer`.
+Owns: the choice of the reader, and the parts that each format leaves to code. Never does: parse a format.
+Called by: `core_tokens.tokenizer`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ QWEN_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{count
 class ReadTokenizer(NamedTuple):
     """The tokenizer data of a directory.
 
-    backend: the tokenizer. named: id of `bos_token`, `eos_token`, ..., None where there is none. templates: chat
-    templates. split_special_tokens: special tokens written out in a text are text.
+    backend: the tokenizer.
+    named: id of `bos_token`, `eos_token`, ..., None where there is none.
+    templates: chat templates.
+    split_special_tokens: special tokens written out in a text are text.
     """
 
     backend: tokenizers.Tokenizer

@@ -1,7 +1,7 @@
 """The tokenizer files of a directory.
 
-Owns: their names and their order. Never does: read them (`core_tokens.directory` does), import anything heavy. Called
-by: `core_tokens.directory`, loaders.
+Owns: their names and their order. Never does: read them (`core_tokens.directory` does), import anything heavy.
+Called by: `core_tokens.directory`, loaders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tokenizer with marks in place of control tokens, so that any text spelled like a control token stays text.
 
-Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control. Called by:
-`core_tokens.content_encoding`.
+Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control.
+Called by: `core_tokens.content_encoding`.
 """
 
 from __future__ import annotations

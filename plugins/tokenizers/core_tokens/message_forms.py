@@ -38,8 +38,10 @@ PROBE_TOOL: Mapping[str, Any] = {
 class TemplateForms:
     """The properties of a template.
 
-    parts:     it accepts a message's content as a list of parts. variables: the names that occur in it, including its
-    own. developer: it supports the role `developer`. reasoning: the names in `REASONING_NAMES` that it reads.
+    parts: it accepts a message's content as a list of parts.
+    variables: the names that occur in it, including its own.
+    developer: it supports the role `developer`.
+    reasoning: the names in `REASONING_NAMES` that it reads.
     """
 
     parts: bool

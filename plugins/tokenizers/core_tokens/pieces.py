@@ -1,7 +1,7 @@
 """The bytes of a single token, by decoder kind.
 
-Owns: the two byte spellings of vocabularies (GPT-2's printable characters, sentencepiece's `▁` and `<0x0A>`). Never
-does: join tokens. Called by: `core_tokens.tokenizer`.
+Owns: the two byte spellings of vocabularies (GPT-2's printable characters, sentencepiece's `▁` and `<0x0A>`).
+Never does: join tokens. Called by: `core_tokens.tokenizer`.
 """
 
 from __future__ import annotations

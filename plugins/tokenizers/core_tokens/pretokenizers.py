@@ -25,8 +25,9 @@ class PreTokenizer:
     """A way to split text before merging.
 
     patterns: regular expressions; the matches of each are pieces, and so is the text between them. None: GPT-2's own.
-    single_digits: digits are split off one by one first. whole_words: a piece that is itself a token is kept without
-    merging. compose: text is brought to Unicode's composed form (NFC) first.
+    single_digits: digits are split off one by one first.
+    whole_words: a piece that is itself a token is kept without merging.
+    compose: text is brought to Unicode's composed form (NFC) first.
     """
 
     patterns: tuple[str, ...] = ()
@@ -53,7 +54,8 @@ class PreTokenizer:
 def _cased(end: str, digits: str) -> str:
     """Return the pattern of GPT-4o and its relatives, which also splits between lower and upper case.
 
-    end: what may follow a word. digits: how many form one piece.
+    end: what may follow a word.
+    digits: how many form one piece.
     """
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{UPPER}*{LOWER}+{end}|{before}{UPPER}+{LOWER}*{end}"

@@ -165,8 +165,9 @@ class ScriptTokenizer:
         """Return the prompt of a conversation, or of each of several: token ids, or text with `tokenize` false.
 
         Control tokens spelled out in contents stay text in the ids. In the text they cannot be distinguished from the
-        template's own. return_dict: an `Encoding` instead of token ids. kwargs: passed to the template. Raises
-        RequestError when there is no template, or when it refuses.
+        template's own.
+        return_dict: an `Encoding` instead of token ids.
+        kwargs: passed to the template. Raises RequestError when there is no template, or when it refuses.
         """
         shared = {name: kwargs.pop(name) for name in list(kwargs) if name in NEUTRAL}
         _refuse("apply_chat_template", {**shared, **(tokenizer_kwargs or {})})

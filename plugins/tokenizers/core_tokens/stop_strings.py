@@ -15,7 +15,8 @@ class StopStrings:
     Its states are the prefixes of stop strings; state 0 is the empty prefix. The cost per character is independent of
     the number of stop strings.
 
-    lengths: characters of each state. found: the longest stop string that ends a state, or None.
+    lengths: characters of each state.
+    found: the longest stop string that ends a state, or None.
     """
 
     __slots__ = ("_fallbacks", "_next", "found", "lengths")

@@ -1,8 +1,8 @@
 """Limits on the work and memory of one chat template rendering, and the error when it exceeds them.
 
-Owns: the allowance of a rendering, its errors, and `ThreadLimits`, which enforces it in any process. Never does:
-render, or limit a single operation (`core_tokens.template_operations` does). Called by: `core_tokens.chat_template`;
-`core_apis.render_limits`, which replaces `ThreadLimits` in a helper process.
+Owns: the allowance of a rendering, its errors, and `ThreadLimits`, which enforces it in any process.
+Never does: render, or limit a single operation (`core_tokens.template_operations` does).
+Called by: `core_tokens.chat_template`; `core_apis.render_limits`, which replaces `ThreadLimits` in a helper process.
 """
 
 from __future__ import annotations

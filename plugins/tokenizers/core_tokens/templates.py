@@ -20,8 +20,9 @@ TOOL_TEMPLATE = "tool_use"
 class Templates(NamedTuple):
     """The Jinja sources, and the checkpoint's description of answers.
 
-    default:  None when there is none. named:    all others by name (`tool_use`, `rag`, ...). response: transformers'
-    `response_template`, which describes how answers are parsed; None when there is none.
+    default: None when there is none.
+    named: all others by name (`tool_use`, `rag`, ...).
+    response: transformers' `response_template`, which describes how answers are parsed; None when there is none.
     """
 
     default: str | None

@@ -1,7 +1,7 @@
 """Files that rank tokens by their bytes: tiktoken's (base64 and a rank per line) and Mistral's `tekken.json`.
 
-Owns: the reading of both. Never does: know which model a file belongs to (`core_tokens.directory` does). Called by:
-`core_tokens.directory`.
+Owns: the reading of both. Never does: know which model a file belongs to (`core_tokens.directory` does).
+Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabular
     """Read the vocabulary of a tiktoken file. Raises CheckpointError naming the file. Raises CheckpointError naming the
     file.
 
-    pre: name of the pre-tokenizer, which the file does not contain. special: id → special token, which it does not
-    contain either.
+    pre: name of the pre-tokenizer, which the file does not contain.
+    special: id → special token, which it does not contain either.
     """
     ranks: dict[int, bytes] = {}
     for number, line in enumerate(read_file(path, MAX_VOCABULARY).splitlines(), start=1):

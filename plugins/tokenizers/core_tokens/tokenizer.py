@@ -29,9 +29,9 @@ NO_TOKENIZER = (
 class TokenizerSnapshot(msgspec.Struct, frozen=True):
     """A tokenizer as a message between processes.
 
-    document: the library's JSON. bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template,
-    split_special_tokens, refusal, allows_control: see
-        `Tokenizer`.
+    document: the library's JSON.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal,
+        allows_control: see `Tokenizer`.
     """
 
     document: str
@@ -59,14 +59,19 @@ class PairEncoding(NamedTuple):
 class Tokenizer:
     """A tokenizer; thread-safe for encoding and decoding.
 
-    bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None. chat_template: Jinja source, or None.
-    named_templates: further chat templates by name (`tool_use`, ...); a snapshot leaves them out. response_template:
-    the checkpoint's own description of answers, or None; a snapshot leaves it out. split_special_tokens: special tokens
-    written out in a text are text. refusal: if set, an error that says why there is no text; every token's text is then
-    empty. allows_control: contents of messages may contain control tokens, see `core_tokens.content_encoding`.
-    vocab_size: number of ids, with added tokens. largest_id: of all tokens. special_ids: ids that `skip_special_tokens`
-    leaves out. spelling: how tokens spell bytes. content_encoders: kept by `core_tokens.content_encoding` for the texts
-    of templates. strips_space: whether a text's first space belongs to the tokenizer.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
+    chat_template: Jinja source, or None.
+    named_templates: further chat templates by name (`tool_use`, ...); a snapshot leaves them out.
+    response_template: the checkpoint's own description of answers, or None; a snapshot leaves it out.
+    split_special_tokens: special tokens written out in a text are text.
+    refusal: if set, an error that says why there is no text; every token's text is then empty.
+    allows_control: contents of messages may contain control tokens, see `core_tokens.content_encoding`.
+    vocab_size: number of ids, with added tokens.
+    largest_id: of all tokens.
+    special_ids: ids that `skip_special_tokens` leaves out.
+    spelling: how tokens spell bytes.
+    content_encoders: kept by `core_tokens.content_encoding` for the texts of templates.
+    strips_space: whether a text's first space belongs to the tokenizer.
     """
 
     def __init__(

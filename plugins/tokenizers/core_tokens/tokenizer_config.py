@@ -1,7 +1,7 @@
 """Configuration files of a tokenizer: `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`.
 
-Owns: their reading, and the reason for every ignored key. Never does: change a tokenizer. Called by:
-`core_tokens.directory`.
+Owns: their reading, and the reason for every ignored key. Never does: change a tokenizer.
+Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations

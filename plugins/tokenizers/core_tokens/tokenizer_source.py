@@ -1,7 +1,7 @@
 """The source of a tokenizer: a directory with its files, or a vocabulary as data.
 
-Owns: `TokenizerSource` and `Vocabulary`. Never does: read files, make a tokenizer (`core_tokens` does). Called by:
-loaders (they find the source), tokens.
+Owns: `TokenizerSource` and `Vocabulary`. Never does: read files, make a tokenizer (`core_tokens` does).
+Called by: loaders (they find the source), tokens.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
 class TokenizerSource(msgspec.Struct, frozen=True):
     """The source of a tokenizer: a directory with its files, or a vocabulary. With neither there is no tokenizer.
 
-    chat_template: Jinja source from the checkpoint, or None. named_templates: further templates of the checkpoint by
-    name (`tool_use`, ...).
+    chat_template: Jinja source from the checkpoint, or None.
+    named_templates: further templates of the checkpoint by name (`tool_use`, ...).
     """
 
     directory: str | None = None

@@ -100,8 +100,10 @@ def set_ends(
 ) -> None:
     """Put tokens around every encoded text; in a pair, everything of the second text has type 1.
 
-    first: before a text. between: after the first text of a pair. second: before the second text of a pair. last: after
-    a text, or after the second of a pair.
+    first: before a text.
+    between: after the first text of a pair.
+    second: before the second text of a pair.
+    last: after a text, or after the second of a pair.
     """
     names = {name for name in (first, between, second, last) if name}
     single = [part for part in (first, "$A", last) if part]

@@ -1,7 +1,8 @@
 """Compilation of chat templates whose rendered text tracks what the template itself wrote.
 
-Owns: constants of a template as `WrittenText`, and the filters and formatting that would lose track of it. Never does:
-compile or limit a template (`core_tokens.template_sandbox` does). Called by: `core_tokens.template_sandbox`.
+Owns: constants of a template as `WrittenText`, and the filters and formatting that would lose track of it.
+Never does: compile or limit a template (`core_tokens.template_sandbox` does). Called by:
+`core_tokens.template_sandbox`.
 """
 
 from __future__ import annotations

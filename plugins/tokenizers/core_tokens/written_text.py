@@ -1,7 +1,8 @@
 """Text that tracks which of its characters a chat template itself wrote.
 
 Owns: `WrittenText`, its operations, and joining. Never does: know templates (`core_tokens.written_code` does) or
-tokens. Called by: `core_tokens.written_code`, `core_tokens.chat_template`, `core_tokens.content_encoding`.
+tokens.
+Called by: `core_tokens.written_code`, `core_tokens.chat_template`, `core_tokens.content_encoding`.
 
 Everything else is content: a plain `str`, and the result of any operation that is not defined here. An operation that
 loses track therefore turns a template's words into content, never content into a template's words.

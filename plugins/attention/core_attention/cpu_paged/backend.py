@@ -42,8 +42,11 @@ EVERY_KEY = 1 << 40
 class Layer(NamedTuple):
     """An attention layer bound to its cache.
 
-    spec: its heads and sizes. raw: its cache, which must stay alive. pointer: the cache's address. sizes, softmax:
-    arguments of the native kernels, in their order. learned: sinks and slopes, which must stay alive too.
+    spec: its heads and sizes.
+    raw: its cache, which must stay alive.
+    pointer: the cache's address.
+    sizes, softmax: arguments of the native kernels, in their order.
+    learned: sinks and slopes, which must stay alive too.
     """
 
     spec: AttentionSpec

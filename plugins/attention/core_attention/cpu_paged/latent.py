@@ -1,7 +1,8 @@
 """Latent layers on the native attention kernel.
 
 Owns: the handle of a latent layer, and the checks before a call. Never does: multiply with a projection (the core
-does). Called by: `backend.py`.
+does).
+Called by: `backend.py`.
 
 A token's latent and rotated key form one key of R + Dr numbers, stored as `backend.py` describes for K; the values are
 the latents within it. A span of keys is read once for all heads.
@@ -24,8 +25,10 @@ from core_runtime.contracts import AttentionParams
 class LatentLayer(NamedTuple):
     """A latent layer bound to its cache.
 
-    spec: its heads and sizes. raw: its cache, which must stay alive. pointer: the cache's address. sizes: arguments of
-    the native kernels, in their order.
+    spec: its heads and sizes.
+    raw: its cache, which must stay alive.
+    pointer: the cache's address.
+    sizes: arguments of the native kernels, in their order.
     """
 
     spec: LatentSpec

@@ -13,8 +13,10 @@ from core_runtime.contracts import BatchView
 class Metadata(NamedTuple):
     """One step's sequences, as pointers.
 
-    view: the batch; it keeps the tensors alive. tables: arguments of the native attention call, in order. slots:
-    address of the slot mapping. tails: the call's last arguments: address and depth of the tails, 0 without.
+    view: the batch; it keeps the tensors alive.
+    tables: arguments of the native attention call, in order.
+    slots: address of the slot mapping.
+    tails: the call's last arguments: address and depth of the tails, 0 without.
     """
 
     view: BatchView

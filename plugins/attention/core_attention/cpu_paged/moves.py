@@ -1,7 +1,7 @@
 """Copies keys and values from slot to slot, bit for bit.
 
-Owns: the layout of a block (`backend.py` describes it) as torch indexes it. Never does: convert numbers. Called by:
-`backend.py`, when accepted tokens of a draft tree move to their final slots.
+Owns: the layout of a block (`backend.py` describes it) as torch indexes it. Never does: convert numbers.
+Called by: `backend.py`, when accepted tokens of a draft tree move to their final slots.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ GROUP = 16
 class BlockLayout:
     """The memory layout of a layer's blocks.
 
-    heads: of keys and values. dim, dim_v: elements of a key and of a value; dim_v is 0 where values are part of the
-    keys. block_size: tokens. item_bytes: bytes per element. pair: neighbouring tokens stored together.
+    heads: of keys and values.
+    dim, dim_v: elements of a key and of a value; dim_v is 0 where values are part of the keys.
+    block_size: tokens.
+    item_bytes: bytes per element.
+    pair: neighbouring tokens stored together.
     """
 
     heads: int

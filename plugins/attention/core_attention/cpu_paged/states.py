@@ -1,7 +1,7 @@
 """Layers with a recurrent state on the native kernels of the `cpu` platform.
 
-Owns: the passing of each op's tensors to the extension (`native/states.cpp`). Never does: compute a step itself. Called
-by: `backend.py`.
+Owns: the passing of each op's tensors to the extension (`native/states.cpp`). Never does: compute a step itself.
+Called by: `backend.py`.
 
 The ops are defined in `core_runtime.models.state_ops` and `StateSpec`. A row's bits depend on its earlier tokens alone:
 not on chunks, batch, blocks or threads. Products within an op use the native linear kernels.
@@ -31,8 +31,8 @@ NORMS = {"none": 0, "after_gate": 1, "before_gate": 2, "plain": 3, "weighted": 4
 class PackedState:
     """Arguments of `_native.state_pack`, in its order.
 
-    tables: contiguous float32 tensors by name: taps, bias, rate, dt_bias, skip, norm, b_norm, c_norm. first, second:
-    the op's own products, or None.
+    tables: contiguous float32 tensors by name: taps, bias, rate, dt_bias, skip, norm, b_norm, c_norm.
+    first, second: the op's own products, or None.
     """
 
     op: str
@@ -89,8 +89,10 @@ class PackedState:
 class StateLayer:
     """A layer with a state, bound to its cache.
 
-    spec: its sizes. raw: its blocks, which must stay alive. packed: its tensors, which must stay alive, too. handle:
-    the extension's description.
+    spec: its sizes.
+    raw: its blocks, which must stay alive.
+    packed: its tensors, which must stay alive, too.
+    handle: the extension's description.
     """
 
     __slots__ = ("block_bytes", "handle", "packed", "pointer", "raw", "spec")

@@ -1,7 +1,7 @@
 """Paged attention through FlashAttention 2 or 3.
 
-Owns: the calls of the library. Never does: choose a layer's version (`versions` does). Called by: the decoder, through
-the attention contract.
+Owns: the calls of the library. Never does: choose a layer's version (`versions` does).
+Called by: the decoder, through the attention contract.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ALL_KEYS = -1
 class FlashLayer:
     """An attention layer bound to its cache.
 
-    paged: the cache views. attend: the library call, which takes (layer, q, step).
+    paged: the cache views.
+    attend: the library call, which takes (layer, q, step).
     """
 
     paged: PagedLayer
@@ -38,7 +39,9 @@ class FlashLayer:
 class FlashStep:
     """The metadata of one step.
 
-    view: the batch. places: the slots it writes. cu_seqlens_k: int32 [B + 1], cumulative key counts.
+    view: the batch.
+    places: the slots it writes.
+    cu_seqlens_k: int32 [B + 1], cumulative key counts.
     """
 
     view: BatchView

@@ -21,9 +21,11 @@ MAX_HEAD_SIZE: Final = 256
 class Version(NamedTuple):
     """A FlashAttention version and its limits.
 
-    module: the import name. package: the package that provides it, for messages. least, most: range of architectures,
-    90 for `sm_90`. block_multiple: the cache's block size must be a multiple of it. alibi: whether it supports ALiBi
-    slopes.
+    module: the import name.
+    package: the package that provides it, for messages.
+    least, most: range of architectures, 90 for `sm_90`.
+    block_multiple: the cache's block size must be a multiple of it.
+    alibi: whether it supports ALiBi slopes.
     """
 
     module: str

@@ -1,7 +1,8 @@
 """Paged attention through FlashInfer.
 
 Owns: the library's plans for a step, one per kind of layer. Never does: run in a recorded graph, because plans are made
-on the host. Called by: the decoder, through the attention contract.
+on the host.
+Called by: the decoder, through the attention contract.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ WORKSPACE_BYTES: Final = 128 << 20
 class FlashInferStep:
     """The metadata of one step.
 
-    view: the batch. places: the slots it writes. query_starts, page_starts: int32 [B + 1] on the host. pages: int32 on
-    the device, the blocks of all sequences. last_lengths: int32 [B] on the host, tokens in each sequence's last block.
+    view: the batch.
+    places: the slots it writes.
+    query_starts, page_starts: int32 [B + 1] on the host.
+    pages: int32 on the device, the blocks of all sequences.
+    last_lengths: int32 [B] on the host, tokens in each sequence's last block.
     plans: by kind of layer, made at its first layer.
     """
 

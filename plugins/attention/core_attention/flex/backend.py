@@ -1,7 +1,8 @@
 """Paged attention through torch's flex_attention.
 
-Owns: the concatenated keys of a step, and the masks over them as functions that torch compiles. Never does: run in a
-recorded graph, because a step's keys are counted on the host. Called by: the decoder, through the attention contract.
+Owns: the concatenated keys of a step, and the masks over them as functions that torch compiles.
+Never does: run in a recorded graph, because a step's keys are counted on the host. Called by: the decoder, through the
+attention contract.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ Sees = Callable[[Tensor, Tensor], Tensor]
 class FlexStep:
     """The metadata of one step with T queries and L keys.
 
-    places: the slots it writes. blocks, offsets: int64 [L], locations of the keys. query_owner, query_position: int64
-    [T]; the owner of a padded row is -1. key_owner, key_position: int64 [L]. masks: the attention mask by kind of
-    layer.
+    places: the slots it writes.
+    blocks, offsets: int64 [L], locations of the keys.
+    query_owner, query_position: int64 [T]; the owner of a padded row is -1.
+    key_owner, key_position: int64 [L].
+    masks: the attention mask by kind of layer.
     """
 
     places: Places
@@ -44,7 +47,8 @@ class FlexStep:
 class FlexAttention(PagedHeads):
     """Implementation of the attention contract.
 
-    numerics: the version of torch. compiled: whether torch compiles each kind of layer, once for all row counts.
+    numerics: the version of torch.
+    compiled: whether torch compiles each kind of layer, once for all row counts.
     """
 
     name = "flex"

@@ -1,9 +1,9 @@
 """Paged attention over torch's scaled_dot_product_attention, and the entry to layers with a recurrent state
 (`states/`).
 
-Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`. Never does:
-guarantee equal bits for different batches, unless built with `by_query`. Called by: the decoder, through the attention
-contract.
+Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
+Never does: guarantee equal bits for different batches, unless built with `by_query`.
+Called by: the decoder, through the attention contract.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from core_runtime.contracts import AttentionParams, BatchView
 class LayerHandle:
     """An attention layer bound to its cache.
 
-    spec: its sizes. block_size: of its cache. keys, values: its part of the cache. sinks, slopes: [Hq] or None.
+    spec: its sizes.
+    block_size: of its cache.
+    keys, values: its part of the cache.
+    sinks, slopes: [Hq] or None.
     """
 
     spec: AttentionSpec
@@ -42,8 +45,10 @@ class LayerHandle:
 class StepMetadata:
     """The metadata of one step.
 
-    view: the batch. rows: int64 [W], rows whose K and V are written; None: all of them. block, offset: int64 [W], their
-    locations. starts: first query row of each sequence, followed by the number of live rows.
+    view: the batch.
+    rows: int64 [W], rows whose K and V are written; None: all of them.
+    block, offset: int64 [W], their locations.
+    starts: first query row of each sequence, followed by the number of live rows.
     """
 
     view: BatchView
@@ -61,7 +66,9 @@ class StepMetadata:
 class Tail:
     """The last keys of a sequence that are stored outside its block table.
 
-    rows: int64 [n], positions among the keys read. slots: int64 [n], locations in the cache. block_size: of the cache.
+    rows: int64 [n], positions among the keys read.
+    slots: int64 [n], locations in the cache.
+    block_size: of the cache.
     """
 
     rows: Tensor

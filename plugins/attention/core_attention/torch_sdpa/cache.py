@@ -1,7 +1,8 @@
 """K or V of one layer in any KV type, as torch tensors.
 
 Owns: the layout [num_blocks, block_size, Hkv, D] within a block's bytes, and the conversion of numbers to and from the
-KV type. Never does: attend. Called by: `backend.py`.
+KV type.
+Never does: attend. Called by: `backend.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ SCALE_BYTES = 4
 class StoredHeads:
     """K or V of one layer.
 
-    data: uint8 [num_blocks, bytes], a view of the cache. scales: the same, empty where the type has none. shape:
-    (num_blocks, block_size, Hkv, D). dtype: the KV type's name. scale: of the whole layer, for 8-bit types without
-    per-token scales.
+    data: uint8 [num_blocks, bytes], a view of the cache.
+    scales: the same, empty where the type has none.
+    shape: (num_blocks, block_size, Hkv, D).
+    dtype: the KV type's name.
+    scale: of the whole layer, for 8-bit types without per-token scales.
     """
 
     def __init__(self, data: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: str, scale: float) -> None:

@@ -1,7 +1,8 @@
 """Latent layers: a sequence's latents and rotated keys are gathered, and queries multiply them without expansion.
 
 Owns: the location of both in a block, and the softmax over them. Never does: multiply with a projection (the core
-does). Called by: `backend.py`.
+does).
+Called by: `backend.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The attention kernel: tiles of rows over the keys of their sequence, for every kind of paged layer.
 
-Owns: the order of its work. Never does: load an operand (`operands.py` does), or write the cache. Called by:
-`launch.py`.
+Owns: the order of its work. Never does: load an operand (`operands.py` does), or write the cache.
+Called by: `launch.py`.
 
 A program handles some rows of one sequence, with the heads that share a key-value head side by side. Decode, drafts,
 chunks and prompts use tiles of the same shape, so a row is computed by the same instructions everywhere. Latent layers

@@ -54,11 +54,13 @@ class Products(NamedTuple):
 class Attended:
     """A layer in the form for which its kernel is compiled.
 
-    heads: query heads. group: query heads per key-value head. side: query heads per tile. size, rest: sizes of a key's
-    two parts, padded to powers of 2 in `padded` and `rest_padded`; rest 0: one part. value_size: size of a value.
-    value_tile: value elements per program. rows, keys: of a tile. product, value_product: Triton's operand types of
-    both products. is_native: the chip has instructions for 8-bit floats. window: keys that a row sees; 0: all.
-    is_chunked: windows begin at multiples of `window`.
+    heads: query heads. group: query heads per key-value head. side: query heads per tile.
+    size, rest: sizes of a key's two parts, padded to powers of 2 in `padded` and `rest_padded`; rest 0: one part.
+    value_size: size of a value. value_tile: value elements per program.
+    rows, keys: of a tile.
+    product, value_product: Triton's operand types of both products.
+    is_native: the chip has instructions for 8-bit floats.
+    window: keys that a row sees; 0: all. is_chunked: windows begin at multiples of `window`.
     """
 
     heads: int

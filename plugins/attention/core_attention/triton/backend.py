@@ -1,7 +1,8 @@
 """Paged and latent attention, and layers with a recurrent state (`states/`), on Triton kernels.
 
 Owns: the contract, and the checks before a launch. Never does: decide where it is used (see the manifest), or depend on
-a step's host-side lists. Called by: the attention layers, through the `attention` contract.
+a step's host-side lists.
+Called by: the attention layers, through the `attention` contract.
 
 A row's bits depend on its own queries and keys alone, see `spans.py`; tiles, and therefore bits, may differ between
 chips.

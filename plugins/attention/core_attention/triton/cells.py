@@ -70,8 +70,8 @@ def place_of(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Return the block (int64) and offset of keys.
 
-    table, tail: rows of the sequence in the block table and in `BatchView.tails`. first_tail: position of the first key
-    in `tail`.
+    table, tail: rows of the sequence in the block table and in `BatchView.tails`.
+    first_tail: position of the first key in `tail`.
     """
     block = tl.load(table + key // BLOCK_SIZE, mask=readable, other=0)
     offset = key % BLOCK_SIZE

@@ -1,7 +1,8 @@
 """Launches the attention kernels for a layer and a step.
 
 Owns: grids, the division of a step's keys among programs, and the buffers for partial results. Never does: check a
-tensor. Called by: `backend.py`.
+tensor.
+Called by: `backend.py`.
 
 A step with few rows and long sequences has too few programs to occupy a device, so each section of keys may get its own
 program. This split changes no bit, and is decided from shapes alone, so it can be recorded in a graph.
@@ -33,7 +34,8 @@ MAX_ROOM: Final = 64 << 20
 class Room:
     """Partial results of a split step, float32.
 
-    sums: [T, Hq, SLOTS, Dv]. maxima, weights: [T, Hq, SLOTS].
+    sums: [T, Hq, SLOTS, Dv].
+    maxima, weights: [T, Hq, SLOTS].
     """
 
     sums: Tensor

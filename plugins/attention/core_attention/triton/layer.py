@@ -38,8 +38,12 @@ class Scalars(NamedTuple):
 class Layer:
     """An attention layer bound to its cache.
 
-    spec: its heads and sizes. block_size: tokens of a block. dtype: the KV type. chip: its kind, such as `sm_90`. raw:
-    its cache, uint8 [blocks, block bytes]. params: its scales, sinks and slopes, the latter two float32 on the device.
+    spec: its heads and sizes.
+    block_size: tokens of a block.
+    dtype: the KV type.
+    chip: its kind, such as `sm_90`.
+    raw: its cache, uint8 [blocks, block bytes].
+    params: its scales, sinks and slopes, the latter two float32 on the device.
     """
 
     spec: Cached

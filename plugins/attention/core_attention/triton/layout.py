@@ -1,7 +1,7 @@
 """The memory layout of a layer's block, in elements of the cache.
 
-Owns: the offsets of keys, values and scales, and the element type. Never does: compute. Called by: `layer.py`,
-`moves.py`. Kernels are compiled for a layout.
+Owns: the offsets of keys, values and scales, and the element type. Never does: compute.
+Called by: `layer.py`, `moves.py`. Kernels are compiled for a layout.
 
 A block holds K [Hkv, block_size, D], V [Hkv, block_size, Dv], then the float32 scales of K and of V, each [Hkv,
 block_size], where the type has them: the tokens of a head are contiguous, as a program reads them. A block of a latent
@@ -25,12 +25,16 @@ LARGEST: Final = {"fp8_per_token_head": 448.0, "int8_per_token_head": 127.0}
 class BlockLayout:
     """The layout of a layer's blocks. Offsets and strides count elements; those of scales count scales.
 
-    heads: of keys and values. size, value_size: elements of a key and of a value; in a latent layer the rotated key
-    takes the place of the value. block_size: tokens. block_stride: from block to block. k_head, k_token: from head to
-    head, and from token to token. v_base, v_head, v_token: start of the values, and their strides. element: storage
-    type, see `cells.py`. is_scaled: whether each token and head has its own scales. largest: number to which the
-    largest magnitude is scaled. scale_stride, scale_base, scale_values: stride from block to block, start of the
-    scales, and offset from those of K to those of V.
+    heads: of keys and values.
+    size, value_size: elements of a key and of a value; in a latent layer the rotated key takes the place of the value.
+    block_size: tokens.
+    block_stride: from block to block.
+    k_head, k_token: from head to head, and from token to token.
+    v_base, v_head, v_token: start of the values, and their strides.
+    element: storage type, see `cells.py`.
+    is_scaled: whether each token and head has its own scales. largest: number to which the largest magnitude is scaled.
+    scale_stride, scale_base, scale_values: stride from block to block, start of the scales, and offset from those of K
+        to those of V.
     """
 
     heads: int

@@ -1,7 +1,8 @@
 """The operands of an attention tile, and the processing of its scores.
 
 Owns: loads of queries, keys and values, masks, and one step of the softmax. Never does: know sections, or store
-anything. Called by: `attend_kernel.py`.
+anything.
+Called by: `attend_kernel.py`.
 
 LAYER is an `Attended`, BLOCKS a `BlockLayout`.
 """

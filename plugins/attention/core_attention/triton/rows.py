@@ -1,7 +1,7 @@
 """Catalog rows of the attention kernels and the layers that they are compiled for.
 
-Owns: the list of layers: the shapes of widely used models, and each variant once. Never does: compile. Called by: the
-catalog of kernels.
+Owns: the list of layers: the shapes of widely used models, and each variant once. Never does: compile.
+Called by: the catalog of kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Running state of the softmax for a program's rows.
 
-Owns: the sums of a section, their merge, and their storage. Never does: read a key. Called by: `attend_kernel.py`.
+Owns: the sums of a section, their merge, and their storage. Never does: read a key.
+Called by: `attend_kernel.py`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ VALUES: Final = 128
 class Tile(NamedTuple):
     """The work of one program.
 
-    rows: queries, of all heads that share a key-value head. keys: a power of 2 up to 128. num_warps, num_stages:
-    compiler options. values: maximum value elements per program.
+    rows: queries, of all heads that share a key-value head.
+    keys: a power of 2 up to 128.
+    num_warps, num_stages: compiler options.
+    values: maximum value elements per program.
     """
 
     rows: int

@@ -2,7 +2,8 @@
 launch.
 
 Owns: the norm and the rotation of some heads of a token. Never does: know the layout of a slot (`write_kernel.py`
-does). Called by: `launch.py`.
+does).
+Called by: `launch.py`.
 
 Its results equal those of the kernels `rms_norm_heads`, `rotary` and `write` in sequence: numbers are rounded to the
 type of queries and keys where those kernels store them. On a GPU, products and sums of the rotation are rounded

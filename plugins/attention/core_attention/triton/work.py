@@ -34,7 +34,8 @@ class Rows(NamedTuple):
     """The rows of a program, each [ROWS].
 
     row, head: of the queries. is_live: whether the lane holds a row. position: in its sequence. first_key: the first
-    key that it sees. section: keys in each of its sections.
+        key that it sees.
+    section: keys in each of its sections.
     """
 
     row: tl.tensor

@@ -27,7 +27,9 @@ BOM = b"\xef\xbb\xbf"
 class Place:
     """The location of one line in the file.
 
-    number: counts from 1. offset, size: in bytes. digest: of the line and the model; equal lines have equal digests.
+    number: counts from 1.
+    offset, size: in bytes.
+    digest: of the line and the model; equal lines have equal digests.
     error: why it cannot be run, or None.
     """
 
@@ -41,7 +43,8 @@ class Place:
 class BatchFile:
     """A validated batch file. places: of its requests, in order; a request that occurs twice is listed once.
 
-    runnable: the places without an error. num_repeated: lines that repeat another one exactly.
+    runnable: the places without an error.
+    num_repeated: lines that repeat another one exactly.
     """
 
     def __init__(self, path: Path, places: list[Place], num_repeated: int) -> None:

@@ -46,8 +46,9 @@ async def run_batch(
 ) -> None:
     """Run all lines without a result.
 
-    at_once: number of concurrent requests. advance: called after each result. default_model: for requests that name
-    none; empty if none is needed.
+    at_once: number of concurrent requests.
+    advance: called after each result.
+    default_model: for requests that name none; empty if none is needed.
 
     Raises OutputError, EngineDeadError, ServerGoneError; results up to then are kept.
     """

@@ -30,8 +30,10 @@ REFUSED = {
 class Dataset:
     """A source of prompts.
 
-    help: for the usage text. make: generates the prompts. needs_file: whether --dataset-path is required. takes_length:
-    whether --input-len sets their length.
+    help: for the usage text.
+    make: generates the prompts.
+    needs_file: whether --dataset-path is required.
+    takes_length: whether --input-len sets their length.
     """
 
     help: str

@@ -1,7 +1,7 @@
 """Prompts from files.
 
-Owns: the datasets custom and sharegpt. Never does: call a tokenizer; lengths missing in a file are estimated. Called
-by: the table of datasets.
+Owns: the datasets custom and sharegpt. Never does: call a tokenizer; lengths missing in a file are estimated.
+Called by: the table of datasets.
 """
 
 from __future__ import annotations

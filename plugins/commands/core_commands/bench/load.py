@@ -25,10 +25,12 @@ from core_commands.client.refusal import refusal
 class Outcome:
     """The outcome of one request. Times are seconds of one clock.
 
-    sent: time of sending. late_s: delay against the plan, apart from the concurrency limit. arrivals: times of the
-    parts with text; for an answer without text, the time when that was known. ended: time when the answer was complete.
-    has_usage: whether the server reported token counts; otherwise each part counts as one token. error: a message;
-    empty on success.
+    sent: time of sending.
+    late_s: delay against the plan, apart from the concurrency limit.
+    arrivals: times of the parts with text; for an answer without text, the time when that was known.
+    ended: time when the answer was complete.
+    has_usage: whether the server reported token counts; otherwise each part counts as one token.
+    error: a message; empty on success.
     """
 
     sent: float = 0.0
@@ -47,8 +49,10 @@ class Outcome:
 class Shape:
     """The form of requests.
 
-    path: such as /v1/completions. fields: of every body. headers: of every request. keeps_text: whether outcomes
-    include the texts.
+    path: such as /v1/completions.
+    fields: of every body.
+    headers: of every request.
+    keeps_text: whether outcomes include the texts.
     """
 
     path: str
@@ -81,8 +85,9 @@ async def send_all(
 ) -> tuple[list[Outcome], float]:
     """Send each prompt at its time, independently of earlier ones. Returns the outcomes, and the seconds of all.
 
-    times: seconds since the start, ascending. most_at_once: limit on concurrent requests; further ones wait. advance:
-    called after each request.
+    times: seconds since the start, ascending.
+    most_at_once: limit on concurrent requests; further ones wait.
+    advance: called after each request.
     """
     gate = asyncio.Semaphore(most_at_once or len(prompts) or 1)
     bodies = [shape.body(prompt) for prompt in prompts]

@@ -36,9 +36,12 @@ Params = Mapping[str, Any]
 class Run:
     """One measurement of a sweep.
 
-    server: index of the server, from 0. serve, bench: the parameters of both. number: repetition with these parameters,
-    from 0. path: of its result. seed: of its prompts, different for each measurement on a server, because prompts of an
-    earlier one would hit the prefix cache.
+    server: index of the server, from 0.
+    serve, bench: the parameters of both.
+    number: repetition with these parameters, from 0.
+    path: of its result.
+    seed: of its prompts, different for each measurement on a server, because prompts of an earlier one would hit the
+        prefix cache.
     """
 
     server: int

@@ -17,8 +17,9 @@ CHARACTERS_PER_TOKEN = 4.0
 class Prompt:
     """The content of one request.
 
-    text: of the prompt, or of the user's message. max_tokens: limit on the answer's tokens. extra: further fields of
-    the body.
+    text: of the prompt, or of the user's message.
+    max_tokens: limit on the answer's tokens.
+    extra: further fields of the body.
     """
 
     text: str

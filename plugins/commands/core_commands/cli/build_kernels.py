@@ -1,7 +1,7 @@
 """`core build-kernels [PLATFORM]`: compile a platform's native kernels again.
 
-Owns: the look-up of the build function that a platform declares as its capability `build`. Never does: compile. Called
-by: the frame.
+Owns: the look-up of the build function that a platform declares as its capability `build`. Never does: compile.
+Called by: the frame.
 """
 
 from __future__ import annotations

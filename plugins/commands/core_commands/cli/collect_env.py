@@ -1,7 +1,7 @@
 """`core collect-env`: the facts about this machine that a bug report needs.
 
-Owns: the list of facts and their sources. Never does: send anything, or show what `private` hides. Called by: the
-frame.
+Owns: the list of facts and their sources. Never does: send anything, or show what `private` hides.
+Called by: the frame.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The report on a checkpoint: its reader, the tensors and keys that are read, those that are ignored with the reason,
 and those that are refused.
 
-Owns: the report. Never does: import torch, read a weight, stop at the first problem where it can go on. Called by:
-`core models explain`.
+Owns: the report. Never does: import torch, read a weight, stop at the first problem where it can go on.
+Called by: `core models explain`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ from core_tokens.tokenizer import Tokenizer
 class ModelReport(msgspec.Struct, kw_only=True):
     """Everything known about a checkpoint before a weight is read.
 
-    reader: a row, a plugin or transformers; empty if there is none. tensors: tensors that are read, by group. ignored:
-    tensors that are not; the name of a group is the reason. keys_read: keys of the configuration that are read.
-    keys_neutral: key → why it changes nothing. keys_unknown: keys that no known model has. refused: every reason why it
-    cannot be served. shape: None if it cannot be determined.
+    reader: a row, a plugin or transformers; empty if there is none.
+    tensors: tensors that are read, by group. ignored: tensors that are not; the name of a group is the reason.
+    keys_read: keys of the configuration that are read. keys_neutral: key → why it changes nothing. keys_unknown: keys
+        that no known model has.
+    refused: every reason why it cannot be served.
+    shape: None if it cannot be determined.
     """
 
     model: str

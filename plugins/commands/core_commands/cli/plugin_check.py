@@ -1,7 +1,7 @@
 """`core plugins check NAME...`: the conformance suite of each named plugin, as a table or as JSON.
 
-Owns: the command's arguments, and the report. Never does: check anything itself (`core_kit` does). Called by: `core
-plugins`. Exit codes: 0 if every check passes, otherwise 1.
+Owns: the command's arguments, and the report. Never does: check anything itself (`core_kit` does).
+Called by: `core plugins`. Exit codes: 0 if every check passes, otherwise 1.
 """
 
 from __future__ import annotations

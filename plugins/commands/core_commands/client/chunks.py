@@ -1,7 +1,8 @@
 """Chunks of a streamed answer, of /v1/chat/completions and /v1/completions alike.
 
 Owns: the fields of chunks that clients read, the pieces of text in them, the check for completeness. Never does: send a
-request. Called by: the terminal, the load of a benchmark.
+request.
+Called by: the terminal, the load of a benchmark.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ class EndpointError(CoreError):
 class Answer(Protocol):
     """An answer while it arrives.
 
-    status: of HTTP. headers: by lower-case name; the last one of duplicates. arrived: arrival time of the last part, in
-    `time.perf_counter()`.
+    status: of HTTP.
+    headers: by lower-case name; the last one of duplicates.
+    arrived: arrival time of the last part, in `time.perf_counter()`.
     """
 
     status: int

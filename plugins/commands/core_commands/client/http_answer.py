@@ -24,8 +24,8 @@ LONGEST_SILENCE_SECONDS = 3600.0
 class HttpAnswer:
     """An `Answer` over HTTP; httptools calls the `on_` methods.
 
-    is_whole: whether it has arrived completely. keeps_connection: whether another request may then follow on the
-    connection.
+    is_whole: whether it has arrived completely.
+    keeps_connection: whether another request may then follow on the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, name: str) -> None:

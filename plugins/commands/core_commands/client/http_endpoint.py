@@ -25,7 +25,8 @@ class HttpEndpoint:
     """A server reached over HTTP.
 
     url: http://HOST:PORT, https://HOST, or unix:/PATH.TO.SOCKET; a path before /v1 is kept, /v1 itself is optional.
-    api_key: sent with every request, or None. verify: whether the TLS certificate must be valid.
+    api_key: sent with every request, or None.
+    verify: whether the TLS certificate must be valid.
 
     Raises UserError for any other url.
     """

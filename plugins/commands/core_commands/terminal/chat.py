@@ -1,7 +1,8 @@
 """A chat in a terminal: a question, its streamed answer, the next question.
 
 Owns: the turns, and the conversation's state when one fails. Never does: send or display (the teller does), parse
-arguments. Called by: `core chat`.
+arguments.
+Called by: `core chat`.
 """
 
 from __future__ import annotations

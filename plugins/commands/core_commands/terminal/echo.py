@@ -1,6 +1,7 @@
 """Keys pressed during an answer.
 
-Owns: the suppression of their echo. Never does: discard them; the next prompt reads them. Called by: the teller.
+Owns: the suppression of their echo. Never does: discard them; the next prompt reads them.
+Called by: the teller.
 """
 
 from __future__ import annotations

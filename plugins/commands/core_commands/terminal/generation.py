@@ -1,6 +1,7 @@
 """One streamed answer of /v1/chat/completions or /v1/completions, as pieces for the terminal.
 
-Owns: times and counts of one answer. Never does: print, or keep a conversation. Called by: chat, complete.
+Owns: times and counts of one answer. Never does: print, or keep a conversation.
+Called by: chat, complete.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from core_commands.client.refusal import refusal
 class Counts:
     """Counters of one answer, updated as it arrives.
 
-    first_s, total_s: seconds until the first and the last part. finish_reason: the server's; empty until then.
+    first_s, total_s: seconds until the first and the last part.
+    finish_reason: the server's; empty until then.
     """
 
     prompt_tokens: int = 0

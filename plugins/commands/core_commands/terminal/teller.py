@@ -26,7 +26,8 @@ PROMPT = "> "
 class Told:
     """A displayed answer.
 
-    text: without reasoning and calls. is_whole: False when Ctrl-C ended it.
+    text: without reasoning and calls.
+    is_whole: False when Ctrl-C ended it.
     """
 
     text: str
@@ -36,7 +37,9 @@ class Told:
 class Teller:
     """Sends requests to a model and displays its answers.
 
-    path: of requests. options: further fields of each request. stats: whether a line about speed follows each answer.
+    path: of requests.
+    options: further fields of each request.
+    stats: whether a line about speed follows each answer.
     """
 
     def __init__(self, target: Target, path: str, options: Mapping[str, Any], *, stats: bool = False) -> None:
@@ -69,7 +72,9 @@ class Teller:
     def converse(self, command: str, hint: str, take: Callable[[str], bool], commands: Sequence[str] = ()) -> int:
         """Call `take` with each input until it returns False or input ends; returns the exit code.
 
-        command: name in error messages. hint: shown at the beginning. commands: completed by the tab key.
+        command: name in error messages.
+        hint: shown at the beginning.
+        commands: completed by the tab key.
         """
         edit_lines(commands)
         self.screen.note(f"{self._target.model}, {self._target.place}.\n{hint}")

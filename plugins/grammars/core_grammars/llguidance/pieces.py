@@ -1,7 +1,7 @@
 """The pieces of an answer with a structural tag.
 
-Owns: these types, and the merging of neighbouring texts. Never does: read a tag, or write a grammar. Called by: `tags`
-(makes them), `tag_grammar` (writes them).
+Owns: these types, and the merging of neighbouring texts. Never does: read a tag, or write a grammar.
+Called by: `tags` (makes them), `tag_grammar` (writes them).
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class Span:
 class Free:
     """Text that matches an expression; its end is recognized by the piece after it.
 
-    pattern:   a regular expression, between slashes. without: texts that it does not contain. not_first: texts with
-    which it must not begin, because an alternative does. is_any: whether the expression matches any text.
+    pattern: a regular expression, between slashes.
+    without: texts that it does not contain.
+    not_first: texts with which it must not begin, because an alternative does.
+    is_any: whether the expression matches any text.
     """
 
     pattern: str

@@ -55,7 +55,8 @@ EMPTY: tuple[Any, ...] = (None, False, [], "")
 class Reading:
     """The conversion of one tag.
 
-    grammar_of: the Lark grammar of a specification of another kind, without options. spec: the tag's options for JSON.
+    grammar_of: the Lark grammar of a specification of another kind, without options.
+    spec: the tag's options for JSON.
     """
 
     def __init__(self, tokens: TagTokens, grammar_of: GrammarOf, spec: GrammarSpec) -> None:

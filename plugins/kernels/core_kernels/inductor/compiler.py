@@ -38,8 +38,9 @@ class Compiler:
     """Compiles forms one after another in a background thread, which starts with the first form and ends with the
     process.
 
-    device: as torch names it. compile: returns the compiled form of a function, which the step thread may call for row
-    counts that were tried. cache_dir: torch's cache of compiled code; empty: torch's default.
+    device: as torch names it.
+    compile: returns the compiled form of a function, which the step thread may call for row counts that were tried.
+    cache_dir: torch's cache of compiled code; empty: torch's default.
 
     ready: compiled operations that have not been picked up yet.
     """

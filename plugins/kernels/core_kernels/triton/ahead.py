@@ -1,7 +1,7 @@
 """Ahead-of-time compilation of kernels into Triton's own cache, so that startup finds them compiled.
 
-Owns: the choice of kernels to compile, and the number of processes. Never does: launch. Called by: `core kernels
-build`, through the capability `ahead`.
+Owns: the choice of kernels to compile, and the number of processes. Never does: launch.
+Called by: `core kernels build`, through the capability `ahead`.
 
 Without a model these are the rows of the catalog; with a model, the launches it makes, recorded on a stand-in device. A
 kernel is compiled through the same call that launches it, stopping before the launch, so that Triton computes the same

@@ -25,8 +25,8 @@ STEPS: Final = ("logits_stride", "vocab_size", "count", "part_size", "mask_strid
 class Logits(NamedTuple):
     """Some rows of logits, as seen by a kernel.
 
-    start: pointer to all logits. row [LANES, 1]: row indices. stride: from row to row. words: token bitmasks, or None.
-    mask_row [LANES, 1]: index of each row's bitmask; below 0: all tokens are allowed.
+    start: pointer to all logits. row [LANES, 1]: row indices. stride: from row to row.
+    words: token bitmasks, or None. mask_row [LANES, 1]: index of each row's bitmask; below 0: all tokens are allowed.
     """
 
     start: tl.tensor

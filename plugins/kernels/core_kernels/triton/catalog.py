@@ -1,7 +1,7 @@
 """The catalog: every Triton kernel with every configuration in which it is launched, as rows.
 
-Owns: the form of a row, and the list of modules with rows. Never does: compile or launch. Called by: the gate (it
-compiles all rows for all chips), the command that compiles kernels ahead.
+Owns: the form of a row, and the list of modules with rows. Never does: compile or launch.
+Called by: the gate (it compiles all rows for all chips), the command that compiles kernels ahead.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ MODULES: Final = (
 class KernelRow:
     """A kernel and one configuration of it.
 
-    name: unique, for messages. function: `module:name` of the Triton function. signature: types of its non-constant
-    arguments in Triton's notation: `*bf16`, `i32`, `fp32`. constants: values of the other arguments, with None for
-    absent ones. chips: names of the chips on which the configuration is used. num_warps, num_stages: of a program.
-    fp_fusion: whether a product and a sum may become one instruction, which rounds once. uses_mma: the code must use
-    the matrix units. no_fma: the code must not contain fused multiply-adds. options: further compiler options.
+    name: unique, for messages.
+    function: `module:name` of the Triton function.
+    signature: types of its non-constant arguments in Triton's notation: `*bf16`, `i32`, `fp32`.
+    constants: values of the other arguments, with None for absent ones.
+    chips: names of the chips on which the configuration is used. num_warps, num_stages: of a program.
+    fp_fusion: whether a product and a sum may become one instruction, which rounds once.
+    uses_mma: the code must use the matrix units.
+    no_fma: the code must not contain fused multiply-adds.
+    options: further compiler options.
     """
 
     name: str

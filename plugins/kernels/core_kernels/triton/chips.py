@@ -1,7 +1,8 @@
 """The chip families that kernels are compiled for, as rows. Torch-free.
 
 Owns: the properties that distinguish families for a compiler. Never does: inspect the machine's own chip beyond its
-name. Called by: the catalog of kernels, the launcher, the gate.
+name.
+Called by: the catalog of kernels, the launcher, the gate.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ INTERPRETER: Final = "interpreter"
 class Chip:
     """A chip family.
 
-    name: architecture name. backend: Triton's backend, `cuda` or `hip`. arch: name in Triton's targets. warp: threads
-    per warp. shared: bytes of shared memory per program. matrix: pattern that matches matrix-unit instructions in
-    Triton's assembly.
+    name: architecture name.
+    backend: Triton's backend, `cuda` or `hip`.
+    arch: name in Triton's targets.
+    warp: threads per warp.
+    shared: bytes of shared memory per program.
+    matrix: pattern that matches matrix-unit instructions in Triton's assembly.
     """
 
     name: str

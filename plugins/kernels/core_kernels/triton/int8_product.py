@@ -26,8 +26,8 @@ MOST_INPUTS: Final = 1 << 17
 class Tile(NamedTuple):
     """A configuration of the kernel.
 
-    rows: maximum row count for which it is chosen; 0: any. bn, bt, bk: outputs, rows and inputs per step of a program.
-    warps, stages: of a program.
+    rows: maximum row count for which it is chosen; 0: any.
+    bn, bt, bk: outputs, rows and inputs per step of a program. warps, stages: of a program.
     """
 
     rows: int
@@ -104,8 +104,8 @@ def multiply_int8(
 ) -> None:
     """Compute out[T, N] = (scales · codes) @ (value_scales · values).T (+ bias), or += with `accumulate`.
 
-    codes: int8 [T, K], K at most MOST_INPUTS. scales: float32 [T]. values: int8 [N, K or more]. value_scales: float32
-    [N].
+    codes: int8 [T, K], K at most MOST_INPUTS. scales: float32 [T].
+    values: int8 [N, K or more]. value_scales: float32 [N].
     """
     num_rows, num_inputs = codes.shape
     num_outputs = len(values)

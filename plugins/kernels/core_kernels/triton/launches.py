@@ -60,8 +60,9 @@ class Number(NamedTuple):
 class Launch(NamedTuple):
     """The inputs of a kernel's compilation.
 
-    function: `module:name`. arguments: run-time arguments by name. constants: compile-time arguments and compiler
-    options by name.
+    function: `module:name`.
+    arguments: run-time arguments by name.
+    constants: compile-time arguments and compiler options by name.
     """
 
     function: str

@@ -38,9 +38,11 @@ SCALE_KINDS: dict[str, Literal["plain", "e8m0", "e4m3"]] = {
 class Form:
     """The weight format for which a kernel is compiled.
 
-    code: `dense`; `int` (unsigned), `int8` (signed), `e2m1`, `e4m3`, `e5m2`; or `table`: an index. low_bits: of an
-    integer in `values`. high_bits: in `high`. scale: `plain` for a float type, `e8m0` or `e4m3`. sub: the second scale
-    level below `scale`: `none`, `int8`, or `nibbles` (with the minimum in the high one). width: inputs per block.
+    code: `dense`; `int` (unsigned), `int8` (signed), `e2m1`, `e4m3`, `e5m2`; or `table`: an index.
+    low_bits: of an integer in `values`. high_bits: in `high`.
+    scale: `plain` for a float type, `e8m0` or `e4m3`.
+    sub: the second scale level below `scale`: `none`, `int8`, or `nibbles` (with the minimum in the high one).
+    width: inputs per block.
     """
 
     code: Literal["dense", "int", "int8", "e2m1", "e4m3", "e5m2", "table"]

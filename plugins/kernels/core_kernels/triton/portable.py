@@ -1,7 +1,7 @@
 """Operations that Triton's interpreter computes differently from a GPU, written so that both give the same results.
 
-Owns: products, rounding and division for every kernel here. Never does: know what a kernel is for. Called by: all
-Triton kernels, including attention.
+Owns: products, rounding and division for every kernel here. Never does: know what a kernel is for.
+Called by: all Triton kernels, including attention.
 
 The interpreter multiplies the bits of bfloat16 as if they were integers, cuts bfloat16 off where it should round, and
 rounds 8-bit floats wrongly. 8-bit floats are therefore bytes everywhere, encoded and decoded by integer arithmetic: the

@@ -31,8 +31,8 @@ SIMPLE_DENSE: Final = Form("dense", width=32)
 class Routed:
     """The assignment of rows to experts, see `product`.
 
-    pairs: int32 [blocks * rows per block]. experts: int32 [blocks]. divisor: choices per token, or 1. count: number of
-    experts. block_rows: rows per block, a power of 2 from 16 on.
+    pairs: int32 [blocks * rows per block]. experts: int32 [blocks]. divisor: choices per token, or 1.
+    count: number of experts. block_rows: rows per block, a power of 2 from 16 on.
     """
 
     pairs: Tensor
@@ -56,8 +56,8 @@ def multiply(
     """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; with `routed`, each row uses its expert's
     matrix.
 
-    weight: with experts, all their weights concatenated, with the shape of one. compute: type to which both operands
-    are rounded before the product.
+    weight: with experts, all their weights concatenated, with the shape of one.
+    compute: type to which both operands are rounded before the product.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(x) if routed is None else len(out)

@@ -194,9 +194,10 @@ def product(
     """Compute one block of outputs for one block of rows; program (block, segment).
 
     num_blocks: blocks of BT rows. segment_runs: runs per segment. SPLIT: out is float32 [SEGMENTS, num_rows,
-    num_outputs], each segment's own sum. pairs: int32 [num_blocks * BT] or absent: the row of `out` for each row of a
-    block, -1: none; the row of x is that number divided by `divisor`. experts: int32, the expert of every `block_rows`
-    entries of `pairs`, -1: nothing to do.
+        num_outputs], each segment's own sum.
+    pairs: int32 [num_blocks * BT] or absent: the row of `out` for each row of a block, -1: none; the row of x is that
+        number divided by `divisor`. experts: int32, the expert of every `block_rows` entries of `pairs`, -1: nothing to
+        do.
     """
     if ALIGNED:
         value_stride = tl.multiple_of(value_stride, 16)

@@ -3,9 +3,10 @@
 Owns: the launches of a race's four kernels, and their catalog rows. Never does: interpret a request's parameters.
 Called by: the provider.
 
-peak:   of each part of each row, the largest logit that may come, its lowest id, and whether a logit is not finite.
-limits: of each row with filters, the smallest score that passes min-p, top-k and top-p. draw:   of each part, the best
-z - ln E and its lowest id. settle: of each row, the best of its parts.
+peak: of each part of each row, the largest logit that may come, its lowest id, and whether a logit is not finite.
+limits: of each row with filters, the smallest score that passes min-p, top-k and top-p.
+draw: of each part, the best z - ln E and its lowest id.
+settle: of each row, the best of its parts.
 
 Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker with more.
 """

@@ -35,8 +35,8 @@ HALFWAY = tl.constexpr(12582912.0)
 class Groups(NamedTuple):
     """The quantization groups of a row of inputs.
 
-    span: inputs that are divided into groups independently, from the first one on. size: inputs per group; the last
-    group of a span may be smaller.
+    span: inputs that are divided into groups independently, from the first one on.
+    size: inputs per group; the last group of a span may be smaller.
     """
 
     span: int

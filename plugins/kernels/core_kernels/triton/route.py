@@ -1,7 +1,7 @@
 """The choice of experts for each token.
 
-Owns: the kernel and its launch; `core_runtime.layers.experts.route` defines the choice. Never does: run experts. Called
-by: the provider.
+Owns: the kernel and its launch; `core_runtime.layers.experts.route` defines the choice. Never does: run experts.
+Called by: the provider.
 
 A program handles one token: its experts form a tile, with a row per group. The best are picked one after another, the
 lowest id first among equals.

@@ -1,7 +1,7 @@
 """Decoding of tiles of a prepared weight in registers: the only code that reads every format.
 
-Owns: these Triton functions, and the passing of a weight to them. Never does: multiply. Called by: the products, the
-embedding.
+Owns: these Triton functions, and the passing of a weight to them. Never does: multiply.
+Called by: the products, the embedding.
 
 FORM is a `packed.Form`. Inputs are stored in blocks of its width, and each block shares its scales. A byte of `stored`
 holds the integers of several blocks (fields), so that a tile of bytes is read once and yields several tiles of

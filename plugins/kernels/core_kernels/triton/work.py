@@ -38,9 +38,10 @@ WIDTHS: Final = {
 class Work(NamedTuple):
     """A product of a model.
 
-    key: of its table lines. form: of the weight. compute: Triton's name of its type. tensors: torch dtypes of the
-    weight's tensors by name. sizes: the weight's sizes in kernel order, see `Packed.sizes`. routed: whether its rows
-    are routed to experts.
+    key: of its table lines. form: of the weight. compute: Triton's name of its type.
+    tensors: torch dtypes of the weight's tensors by name.
+    sizes: the weight's sizes in kernel order, see `Packed.sizes`.
+    routed: whether its rows are routed to experts.
     """
 
     key: Key

@@ -1,5 +1,5 @@
 """Tiers for evicted blocks: host memory and disk.
 
-Owns: the tiers and their bytes. Never does: touch the device (a plan's `KVTransfers` does), import torch. Called by:
-the manager.
+Owns: the tiers and their bytes. Never does: touch the device (a plan's `KVTransfers` does), import torch.
+Called by: the manager.
 """

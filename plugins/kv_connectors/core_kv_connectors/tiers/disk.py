@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 class DiskTier:
     """Pages of `page_bytes` bytes under `directory`.
 
-    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read. capacity: limit in
-    bytes on all page files below `directory`, including other fingerprints.
+    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
+    capacity: limit in bytes on all page files below `directory`, including other fingerprints.
 
     Raises ConfigError when the directory cannot be written or other users can write to it.
     """

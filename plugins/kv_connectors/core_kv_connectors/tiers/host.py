@@ -27,8 +27,9 @@ Entry = tuple[bytes, Page, bytes]
 class HostTier:
     """Pages in host memory, with least-recently-used eviction.
 
-    capacity: limit in bytes on all pages. checked: verify checksums and drop pages that fail. num_bytes: current size
-    in bytes.
+    capacity: limit in bytes on all pages.
+    checked: verify checksums and drop pages that fail.
+    num_bytes: current size in bytes.
     """
 
     def __init__(self, capacity: int, *, checked: bool = False) -> None:

@@ -27,8 +27,8 @@ LAST_WRITES_S = 1.0
 class LocalTiers(KVTiers):
     """Host memory and disk of an engine.
 
-    fingerprint: 32 hex digits over everything except tokens that values depend on. page_bytes: bytes of one block in
-    all layers of its group.
+    fingerprint: 32 hex digits over everything except tokens that values depend on.
+    page_bytes: bytes of one block in all layers of its group.
 
     Raises ConfigError.
     """

@@ -56,8 +56,8 @@ def page_name(group: int, key: PrefixKey) -> str:
 class PageDirectory:
     """The directory `root`/`fingerprint`, created if missing, and its siblings of other fingerprints.
 
-    All operations raise OSError; operations on a file raise FileNotFoundError for a foreign one. fingerprint: 32 hex
-    digits. Raises UnsafeDirectoryError when other users may write to it.
+    All operations raise OSError; operations on a file raise FileNotFoundError for a foreign one.
+    fingerprint: 32 hex digits. Raises UnsafeDirectoryError when other users may write to it.
     """
 
     def __init__(self, root: Path, fingerprint: str) -> None:

@@ -27,8 +27,11 @@ MAX_HEADER = 1 << 14
 class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The header of a file, which identifies its page.
 
-    magic:       the format. fingerprint: of model, numerics and layout. group:       of the block. digest, payload: see
-    `PrefixKey`. nbytes:      of the page. checksum:    of the page.
+    magic: the format.
+    fingerprint: of model, numerics and layout.
+    group: of the block. digest, payload: see `PrefixKey`.
+    nbytes: of the page.
+    checksum: of the page.
     """
 
     magic: str

@@ -42,7 +42,9 @@ class PageWriter:
     """Writes pages of `fingerprint` below `root`, in order of submission.
 
     capacity: limit in bytes on all page files below `root`, including other fingerprints; least recently used files are
-    deleted. directory: of the files; replaced when the directory had to be recreated. rest: the pause after a failure.
+        deleted.
+    directory: of the files; replaced when the directory had to be recreated.
+    rest: the pause after a failure.
     num_dropped: pages that were not written because the disk was too slow or failed.
 
     Raises the errors of `PageDirectory`.

@@ -31,7 +31,8 @@ READER_END_S = 0.5
 class KVTiers(KVConnector):
     """Host memory and disk; either may be None.
 
-    pages: their content, for look-ups. num_saved: blocks saved since the start.
+    pages: their content, for look-ups.
+    num_saved: blocks saved since the start.
     """
 
     argument = "kv_offloading_disk_path"

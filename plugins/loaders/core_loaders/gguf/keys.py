@@ -1,7 +1,7 @@
 """Metadata keys that describe a model's shape, and the limits of their values.
 
-Owns: the limits of each key, and the keys common to nearly all architectures. Never does: know an architecture. Called
-by: `core_loaders.gguf.translate`, rows.
+Owns: the limits of each key, and the keys common to nearly all architectures. Never does: know an architecture.
+Called by: `core_loaders.gguf.translate`, rows.
 """
 
 from __future__ import annotations

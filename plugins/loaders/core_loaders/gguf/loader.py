@@ -1,8 +1,8 @@
 """The loader of GGUF files.
 
-Owns: the conversion of files to a manifest, and of a manifest to tensors in canonical row order and values. Never does:
-unpack blocks, except for the one matrix of latent attention that is stored transposed. Called by: the engine's loading
-(`iter`), the command line (`resolve`, without torch).
+Owns: the conversion of files to a manifest, and of a manifest to tensors in canonical row order and values.
+Never does: unpack blocks, except for the one matrix of latent attention that is stored transposed.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensor names in GGUF files, and their canonical names.
 
-Owns: the common table; an architecture's row overrides it with its own names. Never does: read a file. Called by:
-`core_loaders.gguf.placement`.
+Owns: the common table; an architecture's row overrides it with its own names. Never does: read a file.
+Called by: `core_loaders.gguf.placement`.
 """
 
 from __future__ import annotations

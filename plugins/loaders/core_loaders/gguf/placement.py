@@ -72,9 +72,11 @@ def _column(tensor: GGUFTensor) -> GGUFTensor:
 class Placement:
     """The canonical tensors of one model.
 
-    path: of the file, for errors. prefix: name of the architecture. own: its tensor names, which override the common
-    ones. shapes: of the tensors that the configuration implies, by canonical name. num_layers: declared number of
-    layers; if `drafting` is set, that many layers after them draft tokens.
+    path: of the file, for errors.
+    prefix: name of the architecture.
+    own: its tensor names, which override the common ones.
+    shapes: of the tensors that the configuration implies, by canonical name.
+    num_layers: declared number of layers; if `drafting` is set, that many layers after them draft tokens.
     """
 
     def __init__(self, path: str, prefix: str, own: Names, shapes: Shapes, num_layers: int, drafting: int = 0) -> None:

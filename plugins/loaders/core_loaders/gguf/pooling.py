@@ -1,7 +1,7 @@
 """The pooling declared by a GGUF file.
 
-Owns: the values of its metadata key. Never does: choose how a model pools (the configuration does). Called by: the
-loader, rows.
+Owns: the values of its metadata key. Never does: choose how a model pools (the configuration does).
+Called by: the loader, rows.
 """
 
 from __future__ import annotations

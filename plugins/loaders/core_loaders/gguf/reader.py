@@ -52,8 +52,11 @@ SCALARS: dict[int, struct.Struct] = {
 class GGUFTensor(NamedTuple):
     """A tensor's entry in the table of a header.
 
-    name: as in the file. shape: outermost first, (N, K) for a matrix. type: of its blocks. offset: bytes from the
-    file's start. nbytes: bytes in the file.
+    name: as in the file.
+    shape: outermost first, (N, K) for a matrix.
+    type: of its blocks.
+    offset: bytes from the file's start.
+    nbytes: bytes in the file.
     """
 
     name: str
@@ -66,7 +69,8 @@ class GGUFTensor(NamedTuple):
 class GGUFHeader(NamedTuple):
     """The header of a file: everything before the weights.
 
-    metadata: scalars, strings and lists by key. tensors: in the file's order.
+    metadata: scalars, strings and lists by key.
+    tensors: in the file's order.
     """
 
     metadata: dict[str, Any]

@@ -17,7 +17,9 @@ from core_loaders.gguf.reader import GGUFTensor
 class Source:
     """The header of one model.
 
-    metadata: of the file (of a split one: of its first part). prefix: name of the architecture. tensors: by name.
+    metadata: of the file (of a split one: of its first part).
+    prefix: name of the architecture.
+    tensors: by name.
     """
 
     def __init__(self, metadata: Metadata, prefix: str, tensors: Sequence[GGUFTensor]) -> None:

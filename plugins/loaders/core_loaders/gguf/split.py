@@ -1,7 +1,8 @@
 """Models in several GGUF files, named `NAME-00001-of-00003.gguf` and so on.
 
 Owns: the grouping of files into models, and the checks that they belong together. Never does: interpret metadata of
-models. Called by: the GGUF loader.
+models.
+Called by: the GGUF loader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensor types of GGUF files: bytes and weights per block.
 
-Owns: the table of type numbers. Never does: interpret a block (quantization methods do). Called by: the reader (sizes),
-the loader (row bytes).
+Owns: the table of type numbers. Never does: interpret a block (quantization methods do).
+Called by: the reader (sizes), the loader (row bytes).
 """
 
 from __future__ import annotations

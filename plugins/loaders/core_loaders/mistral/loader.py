@@ -1,7 +1,7 @@
 """The loader of Mistral's own layout: consolidated safetensors files, and params.json.
 
-Owns: the conversion of a directory to a manifest in Hugging Face's terms, and of a manifest to tensors. Never does:
-know a tokenizer. Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+Owns: the conversion of a directory to a manifest in Hugging Face's terms, and of a manifest to tensors.
+Never does: know a tokenizer. Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Translation of `params.json` to the style of `config.json`.
 
-Owns: the names of Mistral's parameters. Never does: ignore one that changes what a model computes. Called by: the
-mistral loader.
+Owns: the names of Mistral's parameters. Never does: ignore one that changes what a model computes.
+Called by: the mistral loader.
 """
 
 from __future__ import annotations

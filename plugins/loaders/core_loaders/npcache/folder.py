@@ -1,7 +1,7 @@
 """The cache folder: one numpy file per tensor, and `weights.json`, which records their sources.
 
-Owns: the folder's layout, and the staleness check. Never does: replace a folder that it did not write. Called by: the
-npcache loader.
+Owns: the folder's layout, and the staleness check. Never does: replace a folder that it did not write.
+Called by: the npcache loader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NUMPY_NAMES = {"bfloat16": "uint16"}
 class Folder:
     """A complete cache folder.
 
-    path: of the folder. files: each tensor's file and torch type.
+    path: of the folder.
+    files: each tensor's file and torch type.
     """
 
     def __init__(self, path: Path, files: dict[str, dict[str, str]]) -> None:

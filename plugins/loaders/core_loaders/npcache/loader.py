@@ -1,7 +1,7 @@
 """The loader that copies torch's files once into numpy files, in the folder `np` next to them, and reads those later.
 
-Owns: reading through the folder. Never does: read weights while resolving, or execute a pickle. Called by: the engine's
-loading (`iter`), the command line (`resolve`, without torch).
+Owns: reading through the folder. Never does: read weights while resolving, or execute a pickle.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ EXTRA = "pip install 'core-engine[object-store]'"
 class StoredObject(NamedTuple):
     """A stored object.
 
-    key: its whole name in the bucket. size: bytes. version: of its content (an etag or a generation); reads are pinned
-    to it.
+    key: its whole name in the bucket.
+    size: bytes.
+    version: of its content (an etag or a generation); reads are pinned to it.
     """
 
     key: str

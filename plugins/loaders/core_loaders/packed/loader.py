@@ -1,7 +1,7 @@
 """The loader of directories written by `core convert`.
 
-Owns: the conversion of an index to a manifest, and to tensors outside kernels. Never does: prepare a weight. Called by:
-the engine's loading, the command line (`resolve`, without torch).
+Owns: the conversion of an index to a manifest, and to tensors outside kernels. Never does: prepare a weight.
+Called by: the engine's loading, the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

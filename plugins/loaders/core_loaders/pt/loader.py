@@ -1,7 +1,8 @@
 """The loader of directories with config.json and torch's own files.
 
 Owns: the list of weight files, and the conversion of their storages to tensors. Never does: unpickle: nothing in a file
-is executed. Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+is executed.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

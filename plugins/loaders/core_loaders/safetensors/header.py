@@ -23,7 +23,8 @@ METADATA = "__metadata__"
 class Header(NamedTuple):
     """The parsed header of one file, or of all files together.
 
-    tensors: by name. metadata: strings by name, about the tensors or the writing tool.
+    tensors: by name.
+    metadata: strings by name, about the tensors or the writing tool.
     """
 
     tensors: dict[str, TensorInfo]

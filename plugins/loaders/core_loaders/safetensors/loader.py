@@ -1,7 +1,7 @@
 """The loader of directories with config.json and safetensors files, one file or several.
 
-Owns: the conversion of a directory to a manifest, and of a manifest to tensors. Never does: convert a value. Called by:
-the engine's loading (`iter`), the command line (`resolve`, without torch).
+Owns: the conversion of a directory to a manifest, and of a manifest to tensors. Never does: convert a value.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

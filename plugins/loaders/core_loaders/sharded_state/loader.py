@@ -1,7 +1,7 @@
 """The loader of directories written by `core save-sharded`: the tensors of one rank, in parts.
 
-Owns: the list of the rank's files. Never does: convert a value, or read another rank's files. Called by: the engine's
-loading (`iter`), the command line (`resolve`, without torch).
+Owns: the list of the rank's files. Never does: convert a value, or read another rank's files.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensorizer files, next to a configuration in Hugging Face's layout.
 
-Owns: the calls of that library. Never does: hold more than a group of tensors in memory. Called by: the engine's
-loading (`iter`), the command line (`resolve`, without torch).
+Owns: the calls of that library. Never does: hold more than a group of tensors in memory.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations

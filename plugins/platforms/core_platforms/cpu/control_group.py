@@ -1,7 +1,7 @@
 """Processor-time limits that control groups set for this process, without torch.
 
-Owns: locating the process's control groups (version 1 and 2) and reading their quotas. Never does: change one. Called
-by: `processors`, at the start and while the engine runs.
+Owns: locating the process's control groups (version 1 and 2) and reading their quotas. Never does: change one.
+Called by: `processors`, at the start and while the engine runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ CONTROLLERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 def quota(system: Path, membership: str) -> float | None:
     """Return the processors' worth of time that the tightest of the process's groups allows; None without a limit.
 
-    system: where sysfs is, such as /sys. membership: the text of /proc/self/cgroup, empty where there is none.
+    system: where sysfs is, such as /sys.
+    membership: the text of /proc/self/cgroup, empty where there is none.
     """
     limits: list[float] = []
     for group in groups(system / GROUPS, membership):

@@ -21,7 +21,11 @@ SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
 
 class PackedLayer(Protocol):
-    """A linear layer packed by the extension. packed: its handle. shape: (N, K). nbytes: size of the packed weight."""
+    """A linear layer packed by the extension.
+    packed: its handle.
+    shape: (N, K).
+    nbytes: size of the packed weight.
+    """
 
     packed: Any
     shape: tuple[int, int]

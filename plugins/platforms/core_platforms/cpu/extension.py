@@ -1,7 +1,7 @@
 """The compiled extension of the `cpu` platform, or the reason why it is missing. Torch-free.
 
-Owns: the only import of `_native`, and the names of instruction sets. Never does: compile (see `build.py`). Called by:
-the kernels, the attention backend `cpu_paged`, and their manifests.
+Owns: the only import of `_native`, and the names of instruction sets. Never does: compile (see `build.py`).
+Called by: the kernels, the attention backend `cpu_paged`, and their manifests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The native kernels of the `cpu` platform, implementing the `kernels` contract.
 
-Owns: one method per operation, and the checks of its tensors; the arithmetic is in `native/`. Never does: fall back by
-itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons). Called by: the kernel
-set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
+Owns: one method per operation, and the checks of its tensors; the arithmetic is in `native/`.
+Never does: fall back by itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons).
+Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
 
 Between operations everything is float32 with contiguous rows; a row's stride may exceed its width.
 """

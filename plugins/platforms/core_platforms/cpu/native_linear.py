@@ -84,14 +84,16 @@ MAX_INT8_INPUTS = 131072  # products of at most 127 * 128 then sum within 32 bit
 class PackSource:
     """Arguments of `_native.linear_pack`. Tensors must outlive the call.
 
-    format: a number of FORMATS. shape: (N, K). group: inputs that share a scale, 0 without scales. super_size: inputs
-    that share the upper one of two scales, 0 where there are no two. zero: is subtracted from each stored integer.
-    scale_type: a number of SCALE_TYPES. input_group: inputs that share a scale where they are rounded to integers,
-    counted from the start of each group; 0: the
-         whole group.
+    format: a number of FORMATS.
+    shape: (N, K).
+    group: inputs that share a scale, 0 without scales.
+    super_size: inputs that share the upper one of two scales, 0 where there are no two.
+    zero: is subtracted from each stored integer.
+    scale_type: a number of SCALE_TYPES.
+    input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0:
+        the whole group.
     tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum;
-    None is
-        an absent one, and the last ones may be left out.
+        None is an absent one, and the last ones may be left out.
     """
 
     format: int
@@ -124,9 +126,12 @@ class PackSource:
 class NativeLinear:
     """A linear kernel with its repacked weight.
 
-    shape: (N, K). nbytes: of its packed memory. packed: its handle in the extension. memory: the caller's memory that
-    holds the packed weight, or None. form: the fields that decide how inputs are staged. gated: the product followed by
-    a gated activation, None where N does not allow it.
+    shape: (N, K).
+    nbytes: of its packed memory.
+    packed: its handle in the extension.
+    memory: the caller's memory that holds the packed weight, or None.
+    form: the fields that decide how inputs are staged.
+    gated: the product followed by a gated activation, None where N does not allow it.
     """
 
     capturable = True

@@ -1,7 +1,7 @@
 """The processors of this machine and the ones this process may use, without torch.
 
-Owns: reading the affinity mask and the cores; the meaning of `threads` and `thread_binding`. Never does: start or bind
-a thread. Called by: the manifest, and `follower` while the engine runs.
+Owns: reading the affinity mask and the cores; the meaning of `threads` and `thread_binding`.
+Never does: start or bind a thread. Called by: the manifest, and `follower` while the engine runs.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ IDLE_FIELDS = (4, 5)
 class Account:
     """Processor-time totals in seconds since the start.
 
-    ran: time the threads ran. waited: time they were runnable but not running. idle: idle time of the processors that
-    they may use, summed.
+    ran: time the threads ran.
+    waited: time they were runnable but not running.
+    idle: idle time of the processors that they may use, summed.
     """
 
     ran: float = 0.0
@@ -51,8 +52,8 @@ def held_back(spent: Account, seconds: float) -> float | None:
     idle; else None.
 
     Throttling with idle processors is the sign of a quota that this process cannot read. Competing programs are
-    different: they leave no idle processors, and fewer threads would only get a smaller share. spent: account of the
-    last `seconds`.
+    different: they leave no idle processors, and fewer threads would only get a smaller share.
+    spent: account of the last `seconds`.
     """
     wanted = spent.ran + spent.waited
     busy = wanted > seconds / 2

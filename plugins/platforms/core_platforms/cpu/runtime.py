@@ -32,9 +32,9 @@ class CpuRuntime:
     """The opened CPU. Activations are float32 in every run dtype; kernels round a product's inputs as the dtype
     demands.
 
-    undo: restores the process state from before the opening, except torch's threads. prefault: makes the system back
-    (address, bytes) with memory in idle time, before the first write. prefault_bytes: limit on the allocated bytes that
-    are prefaulted.
+    undo: restores the process state from before the opening, except torch's threads.
+    prefault: makes the system back (address, bytes) with memory in idle time, before the first write.
+    prefault_bytes: limit on the allocated bytes that are prefaulted.
     """
 
     def __init__(
@@ -96,10 +96,12 @@ class CpuRuntime:
 class CpuPlatform:
     """The platform `cpu`, before it is opened.
 
-    num_threads: compute threads. processors: the processor of each thread, or empty. spin_microseconds: how long
-    threads wait for more work before they sleep. isa: the instruction set to use; None: the active one. prefault_bytes:
-    how much of the allocated memory the system backs in idle time, before the first write. follow: whether the number
-    of threads follows the process's share of the machine.
+    num_threads: compute threads.
+    processors: the processor of each thread, or empty.
+    spin_microseconds: how long threads wait for more work before they sleep.
+    isa: the instruction set to use; None: the active one.
+    prefault_bytes: how much of the allocated memory the system backs in idle time, before the first write.
+    follow: whether the number of threads follows the process's share of the machine.
 
     Raises UserError for an instruction set that does not run here.
     """

@@ -1,7 +1,7 @@
 """Saved packed linear layers, and their reuse without packing.
 
-Owns: the metadata stored with the packed bytes, and its checks. Never does: read or write a file. Called by:
-`NativeKernels.save` and `restore`.
+Owns: the metadata stored with the packed bytes, and its checks. Never does: read or write a file.
+Called by: `NativeKernels.save` and `restore`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The small set of calls through which the platform uses a device.
 
-Owns: the set (`DeviceCalls`) and its implementation for torch's devices. Never does: decide when a call is made. Called
-by: the runtime. Tests run the same runtime over a fake device (`core_kit.fake_device`).
+Owns: the set (`DeviceCalls`) and its implementation for torch's devices. Never does: decide when a call is made.
+Called by: the runtime. Tests run the same runtime over a fake device (`core_kit.fake_device`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class RecordedGraph(Protocol):
 
 
 class DeviceCalls(Protocol):
-    """The calls of one device. device: as torch names it."""
+    """The calls of one device.
+    device: as torch names it.
+    """
 
     device: torch.device
 
@@ -78,7 +80,8 @@ class DeviceCalls(Protocol):
 class TorchCalls:
     """`DeviceCalls` over one of torch's device modules: `torch.cuda`, which also serves ROCm, or `torch.xpu`.
 
-    module: the device module. device: one of its devices.
+    module: the device module.
+    device: one of its devices.
     """
 
     def __init__(self, module: ModuleType, device: torch.device) -> None:

@@ -13,9 +13,12 @@ KIB: Final = 1 << 10
 class Chip(NamedTuple):
     """One GPU architecture.
 
-    sm: its number, 90 for `sm_90`. name: family name for messages. dtypes: dtypes of its matrix products, by the run's
-    names. fp8, fp4: whether its matrix units accept 8-bit and 4-bit floats. matrix: the instruction of its matrix
-    units. shared_bytes: shared memory that one thread block may use.
+    sm: its number, 90 for `sm_90`.
+    name: family name for messages.
+    dtypes: dtypes of its matrix products, by the run's names.
+    fp8, fp4: whether its matrix units accept 8-bit and 4-bit floats.
+    matrix: the instruction of its matrix units.
+    shared_bytes: shared memory that one thread block may use.
     """
 
     sm: int

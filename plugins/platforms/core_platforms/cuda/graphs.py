@@ -54,9 +54,11 @@ class Again:
 class Graphs:
     """The recorded graphs of a device, owned by its runtime.
 
-    budget: bytes that all recordings together may take. largest: maximum rows of one recording.
+    budget: bytes that all recordings together may take.
+    largest: maximum rows of one recording.
 
-    spent: bytes taken so far. seconds: time spent recording.
+    spent: bytes taken so far.
+    seconds: time spent recording.
     """
 
     def __init__(self, calls: DeviceCalls, budget: int, largest: int) -> None:

@@ -21,8 +21,11 @@ GIB: Final = 1 << 30
 class Profile(NamedTuple):
     """Batch sizes for a class of devices.
 
-    name: for messages. memory: minimum bytes of a device in the class. sm: the oldest architecture of the class, 90 for
-    `sm_90`. offline, server: tokens per step. seqs: sequences per step.
+    name: for messages.
+    memory: minimum bytes of a device in the class.
+    sm: the oldest architecture of the class, 90 for `sm_90`.
+    offline, server: tokens per step.
+    seqs: sequences per step.
     """
 
     name: str

@@ -25,8 +25,10 @@ from core_runtime.layers.kernels import KernelSet
 class Maker:
     """One vendor's devices.
 
-    name: of the platform. module: the torch module that drives the devices; torch's device names begin with its name.
-    build: the kind of torch build required, for messages. virtual: whether the driver's virtual memory is used.
+    name: of the platform.
+    module: the torch module that drives the devices; torch's device names begin with its name.
+    build: the kind of torch build required, for messages.
+    virtual: whether the driver's virtual memory is used.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The runtime of an opened GPU.
 
-Owns: memory, kernels and recordings of one device, and the order of its work. Never does: compute. Called by: the
-worker.
+Owns: memory, kernels and recordings of one device, and the order of its work. Never does: compute.
+Called by: the worker.
 """
 
 from __future__ import annotations

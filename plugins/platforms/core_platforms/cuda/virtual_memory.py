@@ -1,7 +1,7 @@
 """Device memory that can be released by tag and restored at the same addresses.
 
-Owns: the spans of each tag, and whether they are backed by memory. Never does: interpret the bytes. Called by: the
-runtime.
+Owns: the spans of each tag, and whether they are backed by memory. Never does: interpret the bytes.
+Called by: the runtime.
 
 The addresses of a span are reserved once; physical memory is mapped to them and unmapped. Tensors and recorded graphs
 hold addresses, so they are valid again once the memory is restored.
@@ -51,7 +51,9 @@ class AddressSpace(Protocol):
 class Span:
     """A contiguous address range.
 
-    nbytes: a multiple of the granularity. handle: of the mapped memory; None while released. memory: uint8 [nbytes].
+    nbytes: a multiple of the granularity.
+    handle: of the mapped memory; None while released.
+    memory: uint8 [nbytes].
     """
 
     address: int

@@ -33,9 +33,8 @@ class Counters:
     """The service that each user has received.
 
     level: where a user with nothing queued starts; it never falls. It is the counter of the user admitted last, when it
-    was
-        admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it who have
-        nothing queued are forgotten: they would start there again.
+        was admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it
+        who have nothing queued are forgotten: they would start there again.
     num_queued: requests in the queue by user; only users who have some.
     """
 

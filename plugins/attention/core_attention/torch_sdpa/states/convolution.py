@@ -15,7 +15,8 @@ class Convolution:
     """The convolution of one layer, computed tap by tap over all rows, so that a row's bits depend on its own inputs
     alone.
 
-    weight: [C, 1, kernel], the newest token's tap last. bias: [C] or None.
+    weight: [C, 1, kernel], the newest token's tap last.
+    bias: [C] or None.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

@@ -1,7 +1,7 @@
 """The delta rule, shared by `gated_delta` and `kda`.
 
-Owns: the normalization of queries and keys, and one token's update. Never does: compute decays and gates. Called by:
-both ops.
+Owns: the normalization of queries and keys, and one token's update. Never does: compute decays and gates.
+Called by: both ops.
 """
 
 from __future__ import annotations

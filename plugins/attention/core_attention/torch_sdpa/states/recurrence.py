@@ -1,7 +1,8 @@
 """A recurrence over the tokens of a step's sequences, with its initial and final states.
 
 Owns: the parts common to all ops of `core_runtime.models.state_ops`: the order of tokens, and the location of window
-and recurrent state. Never does: know a formula. Called by: the ops.
+and recurrent state.
+Never does: know a formula. Called by: the ops.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from core_runtime.contracts import BatchView
 class Padding(NamedTuple):
     """Positions of a step's rows after each sequence's past rows are inserted before them.
 
-    rows: int64 [T], the step's rows. before: int64 [B, past], each sequence's past before this step. after: int64 [B,
-    past], its past after this step.
+    rows: int64 [T], the step's rows.
+    before: int64 [B, past], each sequence's past before this step.
+    after: int64 [B, past], its past after this step.
     """
 
     rows: Tensor
@@ -32,9 +33,9 @@ class Rounds(NamedTuple):
     """A step's rows in rounds: the first token of every sequence, then the second token of every sequence that has one,
     and so on.
 
-    sizes: rows of each round. Sequences are sorted by falling length, so a round takes the first ones. sequences: int64
-    [B], the sequences in that order; None if they already are. rows: int64 [T], the rows in the order of the rounds;
-    None if they already are.
+    sizes: rows of each round. Sequences are sorted by falling length, so a round takes the first ones.
+    sequences: int64 [B], the sequences in that order; None if they already are.
+    rows: int64 [T], the rows in the order of the rounds; None if they already are.
     """
 
     sizes: list[int]

@@ -1,7 +1,8 @@
 """Helpers shared by the parts of a layer with a state.
 
 Owns: the location of states, scratch buffers, tables in the kernels' format, and common launch options. Never does:
-launch. Called by: the modules next to it.
+launch.
+Called by: the modules next to it.
 """
 
 from __future__ import annotations

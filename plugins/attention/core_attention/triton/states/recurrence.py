@@ -44,8 +44,9 @@ class Recurrence:
     """The compile-time parameters of `scan`.
 
     op: `mamba1`, `mamba2`, `gated_delta` or `kda`. heads: heads with a state. shared: key heads, or groups of B and C.
-    rows, size: of a head's state. tile: rows per program. padded: size rounded up to a power of 2. base: numbers of the
-    window before the state. words: numbers per block. has_floor: whether decays have a lower limit.
+    rows, size: of a head's state. tile: rows per program. padded: size rounded up to a power of 2.
+    base: numbers of the window before the state. words: numbers per block.
+    has_floor: whether decays have a lower limit.
     """
 
     op: str
