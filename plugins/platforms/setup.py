@@ -1,10 +1,10 @@
 """Builds the optional C++ extension of the `cpu` platform; everything else about the package is in pyproject.toml.
 
-Each instruction set's file is compiled with flags of its own. The build's environment variable `CORE_NATIVE` names the sets
-(see `named_sets`): by default the best one of this machine alone, since each takes most of a minute. Files are compiled in
-parallel, and object files are kept in `build/` beside this file, so an editable installation, `build_ext --inplace` and a wheel
-share them and compile only what is missing or has changed.
-A failed build does not fail the installation: the compiler's words are kept in `native_build_error.txt`.
+Each instruction set's source file is compiled with its own flags. The build's environment variable `CORE_NATIVE` names
+the sets (see `named_sets`): by default the best one of this machine alone, since each takes most of a minute. Files are
+compiled in parallel, and object files are kept in `build/` next to this file, so an editable installation, `build_ext
+--inplace` and a wheel share them and compile only what is missing or has changed. A failed build does not fail the
+installation: the compiler's output is kept in `native_build_error.txt`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from setuptools.modified import newer_group
 PACKAGE = "core_platforms.cpu"
 NATIVE = Path(*PACKAGE.split("."), "native")
 OBJECTS = Path("build", f"native.{sysconfig.get_platform()}")
-"""Object files. setuptools would put those of an editable installation into a directory that it deletes afterwards."""
+"""Directory of object files. setuptools would put those of an editable installation into a directory that it deletes
+afterwards.
+"""
 COMMON = [
     "-O3",
     "-g0",
@@ -57,18 +59,18 @@ AARCH64 = {
     "neon_bf16": ["-march=armv8.2-a+dotprod+i8mm+bf16"],
 }
 INSTRUCTION_SETS = {"x86_64": X86_64, "AMD64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
-"""Flags of each instruction set of a machine, the best set last."""
+"""Compiler flags of each instruction set, by machine type, the best set last."""
 
 
 def known_sets() -> dict[str, list[str]]:
-    """Return the instruction sets of this kind of machine with their flags, the best set last."""
+    """Return the instruction sets of this machine type with their flags, the best set last."""
     return INSTRUCTION_SETS.get(platform.machine(), GENERIC)
 
 
 def named_sets(value: str) -> list[str]:
     """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host`, the sets of this machine.
 
-    value: `host`, `all`, or names with commas between them, for instance for other machines with another processor.
+    value: `host`, `all`, or comma-separated names, for example to build for machines with another processor.
 
     Raises OptionError for anything else.
     """
@@ -83,7 +85,7 @@ def named_sets(value: str) -> list[str]:
 
 @contextlib.contextmanager
 def captured_output() -> Iterator[Path]:
-    """Send what this process and its compilers print to a file, and print it afterwards."""
+    """Redirect the output of this process and its compilers to a file, and print it afterwards."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
@@ -103,7 +105,7 @@ def captured_output() -> Iterator[Path]:
 
 
 class BuildNative(build_ext):
-    """Compiles one file an instruction set with its own flags."""
+    """Build step that compiles one file per instruction set with its own flags."""
 
     def run(self) -> None:
         # Not in `build_extension`: setuptools would turn a wrong value into a warning, since the extension is optional.
@@ -125,9 +127,11 @@ class BuildNative(build_ext):
         error_file.unlink(missing_ok=True)
 
     def _sets_of_this_machine(self) -> list[list[str]]:
-        """Return one set a group, the best one first; or all in one group, when the compiler cannot tell what runs here.
+        """Return one set per group, the best one first; or all in one group, when the compiler cannot tell which sets
+        this processor runs.
 
-        A set runs here if the compiler defines its macros for this processor too: the flags above then are the only table.
+        A set runs here if the compiler defines the set's macros for this processor too, so the flags above remain the
+        only table.
         """
         here = self._macros(["-march=native"])
         if not here:
@@ -137,7 +141,7 @@ class BuildNative(build_ext):
         return [[name] for name in reversed(macros) if macros[name] and macros[name] - plain <= here]
 
     def _macros(self, flags: list[str]) -> set[str]:
-        """Names of the macros that the compiler defines with some flags; empty when it does not know them."""
+        """Return the macros that the compiler defines for these flags; empty when it does not know the flags."""
         command = [*self.compiler.compiler_so, *flags, "-dM", "-E", "-x", "c++", os.devnull]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -149,10 +153,10 @@ class BuildNative(build_ext):
         OBJECTS.mkdir(parents=True, exist_ok=True)
         groups = [self.named] if self.named else self._sets_of_this_machine()
         with ThreadPoolExecutor(num_processors()) as pool:
-            first = self._begin(pool, groups[0])  # the long ones first, so that the others fill what is left
+            first = self._begin(pool, groups[0])  # the slowest files first, so that the others fill the remaining time
             others = [pool.submit(self._object, source, [], []) for source in ext.sources if source != DISPATCH]
             tables = self._finished(first)
-            for group in groups[1:]:  # an assembler may be older than its compiler, and not know the best set
+            for group in groups[1:]:  # an assembler may be older than its compiler and reject the best set
                 tables = tables or self._finished(self._begin(pool, group))
             if not tables:
                 raise CompileError("no instruction set's kernels were compiled")
@@ -169,7 +173,7 @@ class BuildNative(build_ext):
         return {name: pool.submit(self._object, source, known_sets()[name], []) for name, source in sources.items()}
 
     def _finished(self, tables: dict[str, Future[str]]) -> dict[str, str]:
-        """Return the object file of each set. Raises CompileError for a set that was asked for by name."""
+        """Return the object file of each set. Raises CompileError for a set that was requested by name."""
         made = {}
         for name, table in tables.items():
             try:
@@ -181,13 +185,13 @@ class BuildNative(build_ext):
         return made
 
     def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]]) -> str:
-        """The object file of one source, compiled unless the kept one is newer than all that it is made of."""
+        """Return the object file of a source, compiled unless the cached one is newer than all its inputs."""
         arguments = [*COMMON, *flags]
         (made,) = self.compiler.object_filenames([source], output_dir=str(OBJECTS))
-        # The command is written last: a build that was interrupted has none, and its object file is not used.
+        # The command is written last: an interrupted build leaves none, and its object file is not used.
         record = Path(f"{made}.command")
-        # Of the include directories only Python's own counts: others name the virtual environment, whose headers are not
-        # read, and a wheel that is built in an environment of its own would compile all again.
+        # Of the include directories only Python's own counts. The others name the virtual environment, whose headers
+        # are not read; comparing them would make a wheel built in an isolated environment compile everything again.
         command = repr((self.compiler.compiler_so, sysconfig.get_path("include"), macros, arguments))
         if not self.force and record.exists() and record.read_text(encoding="utf-8") == command:
             headers = map(str, sorted(NATIVE.glob("*.h")))
@@ -200,14 +204,14 @@ class BuildNative(build_ext):
 
 
 def num_processors() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 NAMES = ("dispatch", "pool", "prefault", "pack", "ops", "attention", "experts", "states", "tape", "module")
-DISPATCH = str(NATIVE / "dispatch.cpp")  # the one file that knows which tables there are
+DISPATCH = str(NATIVE / "dispatch.cpp")  # the only file that knows which tables exist
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
 if __name__ == "__main__":  # a test reads the tables above
     os.chdir(Path(__file__).resolve().parent)  # every path here is relative to this file

@@ -137,9 +137,8 @@ def test_the_engine_gets_its_configuration_before_anything_is_imported_that_can_
     modules = done.stdout.split()
     assert "core_supervision.owned_engine" in modules, done.stderr
     late = (
-        "core_formats.rows",
+        "core_formats.row_files",
         "core_formats.selection",
-        "core_formats.response",
         "core_grammars.compiler",
         "core_grammars.spec",
         "core_apis.app",

@@ -1,1 +1,1 @@
-"""Attention backends that come with the engine."""
+"""The attention backends shipped with the engine."""

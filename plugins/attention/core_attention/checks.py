@@ -1,6 +1,6 @@
-"""What a backend checks before it hands addresses to kernels, which cannot.
+"""Checks that a backend makes before it passes addresses to kernels, which cannot check them.
 
-Owns: the sentences. Never does: know a kernel. Called by: the backends with kernels of our own.
+Owns: the error messages. Never does: know a kernel. Called by: the backends with kernels of our own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from core_runtime.contracts import BatchView
 
 
 def check_cache(raw: Tensor, block_bytes: int) -> None:
-    """Raises ValueError unless this is the memory of a layer's blocks."""
+    """Raise ValueError unless `raw` is the memory of a layer's blocks."""
     if raw.shape[1] != block_bytes or not raw.is_contiguous():
         raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
 
 
 def check_tables(view: BatchView) -> None:
-    """Raises ValueError unless the tables of a step are of the types that kernels read."""
+    """Raise ValueError unless a step's tables have the dtypes that kernels read."""
     for tensor, dtype in (
         (view.cu_seqlens_q, torch.int32),
         (view.seq_lens, torch.int32),

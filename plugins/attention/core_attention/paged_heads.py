@@ -1,9 +1,10 @@
-"""Keys and values in blocks, for backends whose attention is a library's.
+"""Paged K and V storage for backends whose attention comes from a library.
 
-Owns: the layout of a block, and writing to it in a way that can be recorded. Never does: attend.
+Owns: the layout of a block, and writes to it that can be recorded in a graph. Never does: attend.
 Called by: the backends `flash_attn`, `flashinfer` and `flex`.
 
-A block holds K [block_size, Hkv, D], then V of the same shape, in the cache's own dtype: what all of these libraries read.
+A block holds K [block_size, Hkv, D], then V of the same shape, in the cache's own dtype: the layout that all of these
+libraries read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
-    """One layer.
+    """An attention layer bound to its cache.
 
     spec: its sizes.
     keys, values: [num_blocks, block_size, Hkv, D], views of the cache.
@@ -38,10 +39,10 @@ class PagedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a step writes.
+    """The slots that a step writes.
 
-    rows: int64 [T], the row to write at each place; a padded row writes the first one again.
-    blocks, offsets: int64 [T], its place.
+    rows: int64 [T], the row written to each slot; a padded row rewrites the first one.
+    blocks, offsets: int64 [T], locations of the slots.
     """
 
     rows: Tensor
@@ -50,7 +51,7 @@ class Places:
 
     @classmethod
     def of(cls, view: BatchView) -> Places:
-        """The places of a step, by what its tensors hold when a recording is replayed."""
+        """Compute the slots from the step's device tensors, so that a replayed graph uses their current content."""
         slots = view.slot_mapping
         every = torch.arange(slots.shape[0], device=slots.device)
         first = torch.zeros_like(every)
@@ -61,10 +62,10 @@ class Places:
 
 
 class PagedHeads:
-    """The half of a backend that keeps keys and values."""
+    """Base class that stores keys and values; backends add the attention."""
 
     def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
-        """K and V of a block lie one behind the other."""
+        """Return the layout: a block's K followed by its V."""
         return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(

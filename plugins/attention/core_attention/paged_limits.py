@@ -1,6 +1,6 @@
-"""What backends that keep keys and values in one block cannot serve. Torch-free.
+"""Layers that backends with joint K and V blocks cannot serve. Torch-free.
 
-Owns: the reasons that all of them share. Called by: their manifests.
+Owns: the reasons shared by these backends. Called by: their manifests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from core.api.specs import AttentionQuery, AttentionSpec
 
 
 def of_one_size(query: AttentionQuery) -> list[Reason]:
-    """Against layers whose values are not as wide as their keys, and against roles other than the decoder's."""
+    """Return reasons against layers whose values are not as wide as their keys, and against roles other than the
+    decoder's.
+    """
     reasons = []
     if query.role != "decoder":
         reasons.append(Reason("role", "decoder", query.role))

@@ -1,6 +1,6 @@
-"""vLLM's names for scripts: `from core_compat import LLM, SamplingParams` in the place of `from vllm import ...`.
+"""vLLM's names for scripts: `from core_compat import LLM, SamplingParams` instead of `from vllm import ...`.
 
-Owns: the switch that makes vLLM's module paths importable: this import installs the one import hook of the project. Never
+Owns: the switch that makes vLLM's module paths importable: this import installs the project's only import hook. Never
 does: import the engine before a name of it is used. Called by: scripts written for vLLM.
 """
 
@@ -15,7 +15,7 @@ __all__ = core.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """A public name of `core`. Raises ImportError with the reason for one that vLLM has and that cannot be served."""
+    """Return a public name of `core`. Raises ImportError with the reason for a name of vLLM's that is not supported."""
     if name in NAMES_NOT_SERVED:
         raise ImportError(f"There is no {__name__}.{name}: {NAMES_NOT_SERVED[name]}.")
     if name not in __all__:

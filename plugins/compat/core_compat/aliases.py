@@ -1,8 +1,8 @@
 """Module paths of vLLM with our names: `from core_compat.sampling_params import SamplingParams`.
 
-Owns: the table of these modules, and the finder that makes them, inside of the compat package and of `core`. Never does:
-import anything before its name is used, or replace a module that exists. Called by: the compat package, whose import alone
-installs the finder; Python's import then, once no other finder has the module.
+Owns: the table of these modules, and the finder that creates them, inside the compat package and `core`. Never does:
+import anything before its name is used, or replace a module that exists. Called by: the compat package, whose import
+alone installs the finder; Python's import then, once no other finder has the module.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PARSER = "core_frontend.library.flexible_parser"
 PROCESSORS = "core_runtime.contracts.indexed_processor"
 
 PACKAGES = ("core_compat.", "core.")
-"""Packages in which the modules are found; before `import core_compat` in neither of them."""
+"""Packages in which the modules appear; before `import core_compat`, in neither of them."""
 WHOLE = "*"
-"""In the place of names: all that the home has, with its own sentences about names that it has not."""
+"""Stands for all names of the home module, including its own errors about missing names."""
 
 OFFERED: tuple[tuple[str, str, str], ...] = (
     ("config", "core_config", WHOLE),
@@ -71,7 +71,9 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("v1.sample.logits_processor.interface", PROCESSORS, "AddedRequest BatchUpdate LogitsProcessor"),
     ("v1.sample.logits_processor.interface", PROCESSORS, "MoveDirectionality MovedRequest RemovedRequest"),
 )
-"""Rows of module, home and names: vLLM's module without its first word, where the names really are, and the names."""
+"""Rows of module, home and names: vLLM's module without its first word, the module that defines the names, and the
+names.
+"""
 
 NOT_SERVED: dict[str, str] = {
     "lora.request": "LoRA adapters are not served yet",
@@ -94,16 +96,16 @@ NOT_SERVED: dict[str, str] = {
     "reasoning": "parsers of answers are rows of data, see docs/response-formats.md",
     "v1.worker": "logits processors are of core.v1.sample.logits_processor; nothing else of the worker can be replaced",
 }
-"""Modules whose names no script can use here, and why."""
+"""Modules of vLLM that are not supported, with the reason."""
 NAMES_NOT_SERVED: dict[str, str] = {
     "ModelRegistry": "models are plugins, see docs/plugins",
     "initialize_ray_cluster": "nothing is started with Ray",
 }
-"""Names that vLLM's package itself has, and why no script can use them here."""
+"""Names in vLLM's package itself that are not supported, with the reason."""
 
 
 def _packages(modules: Iterable[str]) -> frozenset[str]:
-    """The packages that these modules are in."""
+    """Return the packages that contain these modules."""
     parts = [module.split(".") for module in modules]
     return frozenset(".".join(names[:end]) for names in parts for end in range(1, len(names)))
 
@@ -113,9 +115,9 @@ _PACKAGES = _OFFERING | _packages(NOT_SERVED)
 
 
 class AliasModule(ModuleType):
-    """A module whose names live elsewhere; each is imported when it is first used.
+    """A module whose names are defined elsewhere; each is imported on first use.
 
-    homes: the module of each name; that of WHOLE has all others.
+    homes: the module of each name; the entry WHOLE serves all others.
     """
 
     def __init__(self, name: str, homes: dict[str, str]) -> None:
@@ -136,14 +138,14 @@ class AliasModule(ModuleType):
 
 
 class AliasFinder:
-    """Finds the modules of the table, and makes them; asked last."""
+    """Finder for the modules of the table; it is asked last."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of the table; None for any other name.
+        """Return the spec of a module of the table; None for any other name.
 
-        Raises ModuleNotFoundError, with the reason, for one that vLLM has and that cannot be served.
+        Raises ModuleNotFoundError, with the reason, for a module of vLLM's that is not supported.
         """
         package, module = _split(fullname)
         if not module:
@@ -156,7 +158,7 @@ class AliasFinder:
         return ModuleSpec(fullname, cast("Any", self), is_package=module in _PACKAGES)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module, with nothing imported yet."""
+        """Return the module, with nothing imported yet."""
         homes: dict[str, str] = {}
         for module, home, names in OFFERED:
             if module == _split(spec.name)[1]:
@@ -164,17 +166,17 @@ class AliasFinder:
         return AliasModule(spec.name, homes)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing: the module has no code."""
 
 
 def install() -> None:
-    """Put the finder after all others, once a process."""
+    """Append the finder to Python's list, once per process."""
     if not any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
         sys.meta_path.append(AliasFinder())
 
 
 def _split(fullname: str) -> tuple[str, str]:
-    """The package of ours, with a dot at its end, and vLLM's module in it; both empty for any other module."""
+    """Split a name into our package, with a trailing dot, and vLLM's module in it; both are empty for any other module."""
     for package in PACKAGES:
         if fullname.startswith(package):
             return package, fullname.removeprefix(package)
@@ -182,10 +184,10 @@ def _split(fullname: str) -> tuple[str, str]:
 
 
 def _refuse(package: str, module: str) -> None:
-    """Raises ModuleNotFoundError for a module that no script can use here, or one inside of it."""
+    """Raise ModuleNotFoundError for an unsupported module, or one inside it."""
     for known, reason in NOT_SERVED.items():
         if f"{module}.".startswith(f"{known}."):
-            # Python hides the reason of a submodule whose own name the error has
+            # Python hides the reason if the error carries the submodule's own name
             raise ModuleNotFoundError(f"There is no {package}{module}: {reason}.", name=f"{package}{known}")
     parent = module.rpartition(".")[0]
     if parent in _OFFERING:

@@ -1,6 +1,6 @@
-"""Modules under the names that they had before they moved, for plugins written against them.
+"""Moved modules under their old names, for plugins written against them.
 
-Owns: the table of moved modules, and the finder that gives the module itself, never a second copy of it. Never does: keep a
+Owns: the table of moved modules, and the finder that returns the module itself, never a second copy. Never does: keep a
 name after `core.plugin.moved.UNTIL`. Called by: the loading of plugins, through the entry point `core.moved_names`.
 """
 
@@ -94,15 +94,16 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.llm", "core_frontend.llm"),
     ("core.observe", "core_observers"),
 )
-"""Rows of old and new module. A row stands for the modules inside of it, too; a longer row is preferred to a shorter one.
-The package of an old module must still exist, or have a row of its own."""
+"""Rows of old and new module. A row also covers the modules inside it; a longer row takes precedence over a shorter
+one. The package of an old module must still exist, or have its own row.
+"""
 
 
 class MovedFinder:
-    """Finds a module by its old name; asked first, as the import of `OLD.INNER` would else search the new package's folder
-    and run INNER a second time.
+    """Finder for modules under old names. It is asked first, because the import of `OLD.INNER` would otherwise search
+    the new package's folder and run INNER a second time.
 
-    rows: as of MOVED.
+    rows: in the form of MOVED.
     """
 
     def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
@@ -111,21 +112,21 @@ class MovedFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that has moved; None for any other name."""
+        """Return the spec of a moved module; None for any other name."""
         return ModuleSpec(fullname, cast("Any", self)) if self._moved_to(fullname) else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Python's own empty module, which `exec_module` replaces."""
+        """Use Python's own empty module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import the module from where it is, and put it in the place of the empty one."""
+        """Import the module under its new name, and put it in place of the empty one."""
         old = module.__name__
         new = self._moved_to(old)
         warnings.warn(f"{old} is {new}; the old name is kept until {UNTIL}", DeprecationWarning, stacklevel=2)
         sys.modules[old] = import_module(new)
 
     def _moved_to(self, old: str) -> str:
-        """The new name, empty for a module that has not moved."""
+        """Return the new name; empty for a module that has not moved."""
         parts = old.split(".")
         for end in range(len(parts), 1, -1):
             new = self._new.get(".".join(parts[:end]))
@@ -135,6 +136,6 @@ class MovedFinder:
 
 
 def install() -> None:
-    """Put the finder before all others; not when no module has moved."""
+    """Put the finder before all others, unless no module has moved."""
     if MOVED:
         sys.meta_path.insert(0, MovedFinder(MOVED))

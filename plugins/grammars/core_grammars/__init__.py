@@ -1,1 +1,1 @@
-"""Structured outputs on the client's side: from what a request asks to a compiled grammar. Torch-free."""
+"""Structured outputs on the frontend's side: from a request's parameters to a compiled grammar. Torch-free."""

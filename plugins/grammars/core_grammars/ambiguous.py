@@ -1,9 +1,10 @@
-"""Rules of grammars that can be read in endlessly many ways: `s ::= s s`, `s ::= s`.
+"""Detection of grammar rules with infinitely many derivations: `s ::= s s`, `s ::= s`.
 
-Owns: finding them in the text of an EBNF or Lark grammar, in time that grows with its length. Never does: find every ambiguity
-(no program does), or know a backend. Called by: `core_grammars.keywords`.
+Owns: their detection in the text of an EBNF or Lark grammar, in linear time. Never does: detect every ambiguity (which
+is undecidable), or know a backend. Called by: `core_grammars.keywords`.
 
-A text of n parts has some 4 ** n readings by such a rule, and a parser that keeps them all takes longer with each token.
+A text of n parts has about 4 ** n derivations by such a rule, and a parser that keeps all of them slows down with each
+token.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ WORD = re.compile(
     """,
     re.VERBOSE,
 )
-"""Literals are looked through for a bounded length, so that many that do not end take no square of time."""
+"""Literals are scanned to a limited length, so that many unterminated ones do not take quadratic time."""
 
 
 def ambiguous_rule(text: str) -> str:
-    """The first alternative that consists of nothing but its own rule, such as `s ::= s s`; empty when there is none."""
+    """Return the first alternative that consists only of its own rule, such as `s ::= s s`; empty when there is none."""
     rule = ""
     pending = ""
     parts: list[str] = []

@@ -1,10 +1,11 @@
-"""The helper process that compiles grammars, as its parent sees it.
+"""The parent's side of the helper process that compiles grammars.
 
-Owns: its start when it is first needed, one grammar at a time, its end when one takes too long or too much memory. Never does:
-compile (`core_grammars.compile_process` is the other end), or cache. Called by: `core_grammars.compiler`, from a thread.
+Owns: its start on first use, one grammar at a time, its termination when a grammar takes too long or too much memory.
+Never does: compile (`core_grammars.compile_process` is the other end), or cache. Called by: `core_grammars.compiler`,
+from a thread.
 
-A process, because compiling is other people's code on anybody's input: whatever hangs, crashes or takes all memory ends
-with it.
+Compilation runs third-party code on untrusted input, so it gets its own process: a hang, a crash or exhausted memory
+ends with it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from core_grammars.helper_process import Refusal, read_message, spawn_helper, wr
 logger = logging.getLogger("core.grammars")
 
 START_SECONDS = 60.0
-"""For the start of the process and of a backend, on a machine that is busy."""
+"""Time limit for starting the process and loading a backend, on a busy machine."""
 
 
 class CompileHelper:
-    """One process at most. Used by one thread at a time, but for `close`.
+    """A compile helper with at most one process. Used by one thread at a time, except `close`.
 
     start: its first message.
     timeout: seconds that all backends together may take for one grammar.
@@ -48,12 +49,12 @@ class CompileHelper:
         self._closed = False
 
     def compiled(self, job: Job) -> CompiledGrammar | Refusal:
-        """Compile one grammar, or say which words the backends have against it; holds the calling thread for as long.
+        """Compile one grammar, or return the backends' objections; blocks the calling thread meanwhile.
 
-        Raises RequestError for a grammar that takes too long or ends the process, and when there is no process.
+        Raises RequestError for a grammar that takes too long or kills the process, and when no process can be started.
         """
         answer = self._asked(job)
-        if answer is None:  # it had ended while nobody needed it
+        if answer is None:  # the process had exited while idle
             answer = self._asked(job)
         if answer is None:
             raise self._unavailable()
@@ -67,14 +68,14 @@ class CompileHelper:
         return answer.refusal
 
     def close(self) -> None:
-        """End the process for good, also in the middle of a grammar."""
+        """Terminate the process for good, even in the middle of a grammar."""
         self._closed = True
         self._end()
 
     def _asked(self, job: Job) -> Answer | None:
-        """The answer; None when there was no process that took the job. Raises RequestError when it ended over it."""
+        """Return the answer; None if no process accepted the job. Raises RequestError when the process died on it."""
         has_begun = False
-        left = self._timeout  # of the work on the grammar by all backends; loading them does not count
+        left = self._timeout  # time left for all backends' work on the grammar; loading them does not count
         begin = time.monotonic()
         deadline = begin + START_SECONDS
         try:
@@ -96,7 +97,7 @@ class CompileHelper:
             if has_begun:
                 raise self._too_slow() from None
             raise self._unavailable() from None
-        except (OSError, ValueError):  # its end of the socket is closed, or ours is: see `close`
+        except (OSError, ValueError):  # the socket is closed, at either end: see `close`
             pass
         ending = self._end()
         if has_begun and not self._closed:
@@ -104,7 +105,7 @@ class CompileHelper:
         return None
 
     def _begin(self) -> BufferedRWPair:
-        """The stream to a running process."""
+        """Return the stream to a running process, starting one if needed."""
         with self._lock:
             if self._closed:
                 raise OSError("the helper was closed")
@@ -116,14 +117,14 @@ class CompileHelper:
             return self._stream
 
     def _next(self, stream: BufferedRWPair, deadline: float) -> Answer | None:
-        """The next answer, None at the end. Raises TimeoutError."""
+        """Return the next answer, None at the end. Raises TimeoutError."""
         assert self._socket is not None
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         payload = read_message(stream)
         return self._answers.decode(payload) if payload else None
 
     def _end(self) -> int | None:
-        """End the process, if there is one; its exit code."""
+        """Terminate the process, if there is one; returns its exit code."""
         with self._lock:
             process, self._process = self._process, None
             connection, self._socket = self._socket, None
@@ -132,13 +133,13 @@ class CompileHelper:
             return None
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # whoever reads from it hears of the end
+                connection.shutdown(socket.SHUT_RDWR)  # unblocks a thread that is reading from it
             connection.close()
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)  # one that ended by itself tells how
+            process.wait(0.05)  # a process that exited by itself has a meaningful exit code
         process.kill()
         return process.wait()
 

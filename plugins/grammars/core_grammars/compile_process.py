@@ -1,11 +1,11 @@
 """The helper process that compiles grammars: `python -P -m core_grammars.compile_process FD`.
 
 Owns: the messages between it and its parent, the choice of a backend for each grammar, the limit of memory. Never does:
-wait for longer than it is of use, or limit its own time (its parent ends it).
+idle for long, or limit its own time (its parent terminates it).
 Called by: `core_grammars.compile_helper`, as a child.
 
 The first message (`core_grammars.helper_process`) is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack.
-Each job has answers that tell what is done now, loading or work on the grammar itself, and then one more.
+Each job is answered by progress messages (loading, or work on the grammar itself), followed by the result.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 NICENESS = 5
 IDLE_SECONDS = 600.0
-"""Seconds without a job after which the process ends by itself; its memory is worth more than the next start."""
+"""Idle seconds after which the process exits; its memory is worth more than a quick next start."""
 GROWN_BYTES = 512 << 20
-"""Memory beyond that of the loaded backends after which the process is replaced by a new one."""
+"""Growth beyond the memory of the loaded backends after which the process is replaced."""
 MAX_REASONS = 8
-"""Reasons of one backend that are told."""
+"""Limit on the reasons reported per backend."""
 
 
 class Start(msgspec.Struct, array_like=True):
-    """The facts that the process needs once, at its start.
+    """The process's configuration, sent once at its start.
 
     vocab_size: of the model. stop_ids: tokens that end an answer.
-    table: the backends, loaded exactly as they were chosen.
-    max_compiled_size: bytes of a compiled grammar. compile_memory: bytes that one compilation may take.
-    stays: whether the process stays while it has no job.
+    table: the backends, loaded exactly as selected.
+    max_compiled_size: limit in bytes on a compiled grammar. compile_memory: limit in bytes on one compilation.
+    stays: whether the process keeps running without a job.
     """
 
     tokenizer: TokenizerSnapshot
@@ -64,17 +64,17 @@ class Start(msgspec.Struct, array_like=True):
 
 
 class Job(msgspec.Struct, array_like=True):
-    """One grammar. backends: names, the first one that honours all of it compiles it."""
+    """One grammar to compile. backends: names in order; the first one that honours all of it compiles it."""
 
     spec: GrammarSpec
     backends: tuple[str, ...]
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """The answer to a job; with neither of the first two, what is done now.
+    """The answer to a job; a progress message if neither of the first two fields is set.
 
-    last: the process has grown and wants to be replaced.
-    loading: a backend is loaded; otherwise the work on the grammar begins.
+    last: the process has grown and should be replaced.
+    loading: a backend is being loaded; otherwise the work on the grammar begins.
     """
 
     compiled: CompiledGrammar | None = None
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 class Losses:
-    """Why backends do not take a grammar."""
+    """The reasons why backends reject a grammar."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = {}
@@ -93,7 +93,7 @@ class Losses:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Whatever a backend raises within becomes a reason."""
+        """Turn any exception of a backend inside the context into a reason."""
         try:
             yield
         except RequestError as error:
@@ -107,7 +107,7 @@ class Losses:
             self._lose(name, f"it failed ({type(error).__name__})", traceback.format_exc())
 
     def refusal(self, spec: GrammarSpec) -> Refusal:
-        """All of them in one sentence. Its code and details are empty where the same grammar is refused at all times."""
+        """Return all reasons in one sentence. Code and details are empty if the same grammar is always rejected."""
         what = spec.kind.replace("_", " ")
         losses = "; ".join(f"{', '.join(names)}: {why}" for why, names in self._names.items())
         sentence = f"{FIELD} cannot be served: no backend takes this {what}. {losses}."
@@ -120,9 +120,9 @@ class Losses:
 
 
 class Compilation:
-    """The backends of one process, loaded when they are first asked.
+    """The backends of one process, loaded on first use.
 
-    stream: to the parent, which hears when the clock of a grammar starts.
+    stream: to the parent, which is notified when a grammar's time limit starts.
     """
 
     def __init__(self, start: Start, stream: BufferedRWPair) -> None:
@@ -135,17 +135,19 @@ class Compilation:
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
-        """Of the served model."""
+        """Return the served model's vocabulary."""
         tokenizer = Tokenizer.restore(self._start.tokenizer)
         return grammar_vocabulary(tokenizer, self._start.vocab_size, self._start.stop_ids)
 
     @cached_property
     def _probe(self) -> Probe:
-        """Tries out what was compiled."""
+        """Return the probe for compiled grammars."""
         return Probe(self.vocabulary)
 
     def answer(self, job: Job) -> Answer:
-        """The compiled grammar, or why there is none. All are asked before any is loaded, which may take seconds."""
+        """Return the compiled grammar, or the reasons why there is none. All backends are queried before any is loaded,
+        which may take seconds.
+        """
         losses = Losses()
         willing: list[str] = []
         for name in job.backends:
@@ -158,7 +160,7 @@ class Compilation:
         return Answer(None, losses.refusal(job.spec))
 
     def _ask(self, name: str, spec: GrammarSpec) -> None:
-        """Raises RequestError for what a backend does not honour, and whatever a broken one raises."""
+        """Raise RequestError for anything a backend does not honour, and any exception of a broken backend."""
         manifest = self._manifest(name)
         self._begin()
         reasons = manifest.call("core_supports", query=spec)
@@ -166,7 +168,7 @@ class Compilation:
             raise RequestError(_told([str(reason) for reason in reasons]))
 
     def _compiled(self, name: str, spec: GrammarSpec) -> CompiledGrammar:
-        """By one backend. Raises RequestError, and whatever a broken one raises."""
+        """Compile with one backend. Raises RequestError, and any exception of a broken backend."""
         if name not in self._backends:
             self._load(name)
         self._begin()
@@ -182,7 +184,7 @@ class Compilation:
         return CompiledGrammar(name, _key(spec, name, self.vocabulary.digest), data)
 
     def _begin(self) -> None:
-        """Tell the parent that its clock starts, and start to count memory."""
+        """Notify the parent that the time limit starts, and start the memory limit."""
         _limit_memory(self._start.compile_memory)
         self._tell(Answer())
 
@@ -195,7 +197,7 @@ class Compilation:
         return self._manifests[name]
 
     def _load(self, name: str) -> None:
-        """Load a backend, which takes as long and as much memory as it does."""
+        """Load a backend, without limits on time and memory."""
         _limit_memory(None)
         self._tell(Answer(loading=True))
         context = LoadContext(options={"vocabulary": self.vocabulary})
@@ -204,7 +206,7 @@ class Compilation:
 
 
 def serve(connection: socket.socket, stream: BufferedRWPair) -> None:
-    """Work until the stream ends. Raises TimeoutError when the process has idled for long and need not stay."""
+    """Process jobs until the stream ends. Raises TimeoutError after a long idle time if the process need not stay."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
     if start.stays:
         connection.settimeout(None)
@@ -227,12 +229,12 @@ def _told(reasons: Sequence[str]) -> str:
 
 
 def _plain(error: CoreError) -> str:
-    """A sentence for a list of them."""
+    """Format an error for a list."""
     return str(error).rstrip(".")
 
 
 def _limit_memory(extra: int | None) -> None:
-    """Let this process take `extra` bytes more than it has now; None: any."""
+    """Limit this process to `extra` bytes more than it uses now; None: no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if extra is None:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
@@ -248,14 +250,14 @@ def _limit_memory(extra: int | None) -> None:
 def main() -> int:
     """Entry point of the process."""
     os.nice(NICENESS)
-    end_with_parent(int(sys.argv[1]))  # in the middle of a job as well
+    end_with_parent(int(sys.argv[1]))  # even in the middle of a job
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         connection.settimeout(IDLE_SECONDS)
         with connection.makefile("rwb") as stream:
             try:
                 serve(connection, stream)
             except (TimeoutError, BrokenPipeError, ConnectionResetError):
-                return 0  # nobody wants anything any more
+                return 0  # the parent no longer needs this process
     return 0
 
 

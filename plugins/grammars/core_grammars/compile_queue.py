@@ -1,6 +1,6 @@
-"""Grammars that wait for a helper, served by tenant in turn.
+"""The queue of grammars waiting for a helper, served round-robin by tenant.
 
-Owns: `CompileQueue`: whose turn it is, and how many of one tenant may wait and be compiled at once. Never does: compile, or
+Owns: `CompileQueue`: the order of tenants, and their limits on waiting and concurrent grammars. Never does: compile, or
 lock (its caller holds a lock). Called by: `core_grammars.compiler`.
 """
 
@@ -12,15 +12,15 @@ from core.api.errors import RequestError
 from core.api.structured_outputs import FIELD
 
 MAX_WAITING = 512
-"""Different grammars that may wait where there are no tenants."""
+"""Limit on distinct waiting grammars where there are no tenants."""
 MAX_WAITING_OF_TENANT = 64
-"""Different grammars of one tenant that may wait. Tenants do not take each other's places."""
+"""Limit on distinct waiting grammars per tenant. Tenants do not use up each other's places."""
 
 
 class CompileQueue:
-    """The keys of grammars that wait. num_helpers: grammars that are compiled at once.
+    """The keys of waiting grammars. num_helpers: number of concurrent compilations.
 
-    Once there are two tenants, none of them has all helpers at once, so grammars of one that take long hold up its own alone.
+    With two or more tenants, none of them occupies all helpers, so one tenant's slow grammars delay only its own.
     """
 
     def __init__(self, num_helpers: int) -> None:
@@ -35,7 +35,9 @@ class CompileQueue:
         return key in self._waiting
 
     def put(self, tenant: str, key: bytes) -> None:
-        """Have a grammar wait, also in this tenant's line when it waits in another's. Raises RequestError without a place."""
+        """Add a grammar to a tenant's line, even if it already waits in another's. Raises RequestError when the line is
+        full.
+        """
         line = self._lines.get(tenant, deque())
         if key in line:
             return
@@ -49,7 +51,7 @@ class CompileQueue:
         self._is_shared = self._is_shared or tenant != self._first
 
     def take(self) -> tuple[str, bytes] | None:
-        """The next tenant and grammar, which is compiled from now on until `done`; None: none may be."""
+        """Return the next tenant and grammar, which counts as being compiled until `done`; None when none may start."""
         for tenant in list(self._lines):
             if self._is_shared and self._running[tenant] >= self._num_helpers - 1:
                 continue
@@ -60,24 +62,24 @@ class CompileQueue:
         return None
 
     def done(self, tenant: str) -> None:
-        """A grammar that was taken for this tenant is compiled."""
+        """Mark a grammar taken for this tenant as compiled."""
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
 
     def clear(self) -> list[bytes]:
-        """Nothing waits any more. Returns what did."""
+        """Remove and return all waiting grammars."""
         keys = list(self._waiting)
         self._waiting.clear()
         self._lines.clear()
         return keys
 
     def _next(self, tenant: str) -> bytes | None:
-        """The first grammar of a tenant that still waits; its turn is over then."""
+        """Return a tenant's first waiting grammar and end its turn."""
         line = self._lines.pop(tenant)
         while line:
             key = line.popleft()
-            if key in self._waiting:  # else another tenant's turn came first
+            if key in self._waiting:  # otherwise another tenant's turn came first
                 self._waiting.remove(key)
                 if line:
                     self._lines[tenant] = line

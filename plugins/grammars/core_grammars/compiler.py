@@ -1,7 +1,8 @@
 """Compiled grammars for requests: from a cache, or from a helper process.
 
-Owns: `GrammarCompiler`: the order of backends, the cache, one compilation of equal grammars that come together. Never does:
-compile, import a backend's library, or hold an event loop. Called by: `AsyncEngine` (asyncio) and `LLM` (blocking).
+Owns: `GrammarCompiler`: the order of backends, the cache, the merging of concurrent requests for equal grammars. Never
+does: compile, import a backend's library, or block an event loop. Called by: `AsyncEngine` (asyncio) and `LLM`
+(blocking).
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from core_tokens.tokenizer import Tokenizer
 logger = logging.getLogger("core.grammars")
 
 SMALL_SPEC = 16 * 1024
-"""Characters of a specification whose form is checked on the event loop, in less than a millisecond."""
+"""Limit on the characters of a specification that is validated on the event loop, in less than a millisecond."""
 NUM_HELPERS = 2
-"""Processes, so that one grammar that takes long does not hold up those of everybody else."""
+"""Number of processes, so that one slow grammar does not delay all others."""
 MAX_NOTED = 512
-"""Names of other engines' backends that are remembered as logged."""
+"""Limit on the other engines' backend names remembered as logged."""
 ENTRY_BYTES = 512
-"""What an entry of the cache takes besides its data."""
+"""Overhead of a cache entry in bytes, besides its data."""
 FIRST = StructuredOutputsParams(json_object=True)
-"""What a helper compiles so that its libraries are loaded before anybody waits for them."""
+"""First compilation of a helper, which loads its libraries before a request waits for them."""
 NO_TOKENIZER = "needs a tokenizer, and the model is served without one; ask without it, or start with --tokenizer"
 
 
 class GrammarCompiler:
-    """One for each engine. Starts nothing before the first grammar.
+    """The grammar compiler of one engine. It starts no process before the first grammar.
 
-    tokenizer: of the served model; None, or one that refuses texts, where there is none.
+    tokenizer: of the served model; None, or one that refuses texts, if the model has none.
     """
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
@@ -67,10 +68,10 @@ class GrammarCompiler:
         self._closed = False
 
     async def compiled(self, params: StructuredOutputsParams, tenant: str = "") -> CompiledGrammar:
-        """The grammar of a request, for an event loop. Raises RequestError.
+        """Return the grammar of a request, without blocking the event loop. Raises RequestError.
 
-        tenant: whose request it is; tenants take turns. Empty: there are none.
-        A caller that is cancelled leaves the compilation to those who wait for the same grammar, and to the cache.
+        tenant: the request's tenant; tenants take turns. Empty: there are none. When a caller is cancelled, the
+        compilation continues for other waiters and for the cache.
         """
         is_small = _is_small(params)
         found = self._find(params, tenant) if is_small else await asyncio.to_thread(self._find, params, tenant)
@@ -79,18 +80,18 @@ class GrammarCompiler:
         return await asyncio.shield(asyncio.wrap_future(found))
 
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
-        """The same, holding the calling thread for as long as it takes."""
+        """Return the grammar of a request, blocking the calling thread."""
         found = self._find(params)
         return found if isinstance(found, CompiledGrammar) else found.result()
 
     def warm(self) -> None:
-        """Where it was asked for, start a helper and load the first backend, beside everything else."""
+        """If configured, start a helper and load the first backend in the background."""
         if self._limits.warm and self._tokenizer is not None and not self._tokenizer.refusal:
-            with contextlib.suppress(RequestError):  # the first request hears of it
+            with contextlib.suppress(RequestError):  # the first request gets the error
                 self._find(FIRST)
 
     def close(self) -> None:
-        """End the helpers; grammars that are being compiled fail."""
+        """Terminate the helpers; pending compilations fail."""
         with self._lock:
             self._closed = True
             helpers = self._all_helpers.copy()
@@ -116,12 +117,12 @@ class GrammarCompiler:
             if pending is None:
                 return self._submitted(key, job, tenant)
             if key in self._queue:
-                with contextlib.suppress(RequestError):  # without a place of its own it waits in the others' lines
+                with contextlib.suppress(RequestError):  # without a place of its own it waits in other tenants' lines
                     self._queue.put(tenant, key)
             return pending
 
     def _submitted(self, key: bytes, job: Job, tenant: str) -> Future[CompiledGrammar]:
-        """A compilation that a caller now waits for; the lock is held."""
+        """Return a compilation with one more waiter; the lock must be held."""
         if self._closed:
             raise EngineDeadError("The engine was closed; start another one.")
         self._queue.put(tenant, key)
@@ -132,7 +133,7 @@ class GrammarCompiler:
         return future
 
     def _work(self) -> None:
-        """In a thread: compile whatever comes next, until nothing may be compiled."""
+        """Compile queued grammars in a thread, until none may start."""
         while True:
             with self._lock:
                 taken = self._queue.take()
@@ -145,14 +146,14 @@ class GrammarCompiler:
                 self._queue.done(tenant)
 
     def _compile(self, key: bytes, job: Job, future: Future[CompiledGrammar]) -> None:
-        """Compile one grammar, keep it, and report to those who wait."""
+        """Compile one grammar, cache it, and notify the waiters."""
         helper: CompileHelper | None = None
         try:
             helper = self._helper()
             found = helper.compiled(job)
             self._keep(key, found)
             future.set_result(_grammar_of(found))
-        except BaseException as error:  # those who wait must hear of anything
+        except BaseException as error:  # waiters must be notified of any error
             self._forget(key)
             future.set_exception(error)
         finally:
@@ -160,7 +161,7 @@ class GrammarCompiler:
                 self._helpers.put(helper)
 
     def _helper(self) -> CompileHelper:
-        """One that is free: the one used last, else a new one."""
+        """Return a free helper: the one used last, otherwise a new one."""
         try:
             return self._helpers.get_nowait()
         except Empty:
@@ -188,11 +189,11 @@ class GrammarCompiler:
             self._pending.pop(key, None)
 
     def _keep(self, key: bytes, found: CompiledGrammar | Refusal) -> None:
-        """Put it into the cache, and drop what was not asked for in the longest time."""
+        """Cache a result, evicting the least recently used."""
         with self._lock:
             del self._pending[key]
             if isinstance(found, Refusal) and (found.code or found.details):
-                return  # it may be served another time
+                return  # not cached: it may succeed another time
             self._cache[key] = found
             self._cached_bytes += _size(found)
             while self._cached_bytes > self._limits.cache_size and self._cache:
@@ -200,7 +201,7 @@ class GrammarCompiler:
                 self._cached_bytes -= _size(dropped)
 
     def _backends(self, params: StructuredOutputsParams) -> tuple[str, ...]:
-        """The backends to ask, in order. Raises RequestError."""
+        """Return the backends to try, in order. Raises RequestError."""
         known = self._config.plugins.grammars
         name = params.backend
         if not isinstance(name, str):
@@ -224,7 +225,7 @@ class GrammarCompiler:
         return (order[0],) if params.disable_fallback else tuple(order)
 
     def _note(self, name: str) -> None:
-        """Log once what a name of another engine means here."""
+        """Log once the meaning of another engine's backend name."""
         said = note(name) if len(self._noted) < MAX_NOTED else ""
         if said and said not in self._noted:
             self._noted.add(said)
@@ -232,14 +233,14 @@ class GrammarCompiler:
 
 
 def _grammar_of(found: CompiledGrammar | Refusal) -> CompiledGrammar:
-    """Raises RequestError for a refusal."""
+    """Return the grammar. Raises RequestError for a refusal."""
     if isinstance(found, Refusal):
         raise found.as_error()
     return found
 
 
 def _is_small(params: StructuredOutputsParams) -> bool:
-    """Whether the form of a specification is checked quickly. Objects, whose size is not known, are not."""
+    """Whether a specification can be validated quickly. Objects, whose size is unknown, cannot."""
     is_text = not isinstance(params.json, dict) and not isinstance(params.structural_tag, dict)
     return is_text and size_of(params) <= SMALL_SPEC
 

@@ -1,6 +1,6 @@
 """The contract of grammar backends: which tokens may come next.
 
-Owns: the Protocols and the vocabulary that they are given. Never does: import torch at run time.
+Owns: the Protocols and the vocabulary passed to them. Never does: import torch at run time.
 Called by: plugins (they implement these), `core.grammars` (compiles in a helper process), the worker (matches).
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
-    """The tokens that grammars are compiled for. It crosses processes.
+    """The vocabulary for which grammars are compiled; it is sent between processes.
 
-    tokens:   bytes of each token id; empty for one that never stands for text (special tokens, padding).
+    tokens: bytes of each token id; empty for one that never stands for text (special tokens, padding).
     specials: text of each special token by its id; grammars name them by their text.
     stop_ids: tokens that end an answer; they may come where the grammar is complete.
-    digest:   names all of this.
+    digest: names all of this.
     """
 
     tokens: list[bytes]
@@ -33,10 +33,10 @@ class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Matcher(Protocol):
-    """One answer on its way through a grammar. Not used by two threads at once.
+    """The state of one answer within a grammar. Not thread-safe.
 
-    Its methods may raise RequestError where the grammar is more work than the backend does: the request ends with that sentence
-    as one that is at fault itself (422). Whatever else they raise is taken for a defect of the backend (500).
+    Its methods may raise RequestError when the grammar exceeds the backend's work limits: the request then fails with
+    that message as its own fault (422). Any other exception counts as a defect of the backend (500).
     """
 
     def fill(self, words: NDArray[np.int32]) -> bool:
@@ -47,11 +47,11 @@ class Matcher(Protocol):
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Take one token in; False, and nothing has changed, when it may not come."""
+        """Accept one token; returns False, without a change of state, when it is not allowed."""
         ...
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens."""
+        """Undo the last tokens."""
         ...
 
     @property
@@ -62,29 +62,31 @@ class Matcher(Protocol):
 
 @runtime_checkable
 class ForcesTokens(Protocol):
-    """A matcher that knows what must come. Optional part."""
+    """Optional part: a matcher that knows forced continuations."""
 
     def forced(self) -> str:
-        """The text that every answer continues with, maybe empty. The matcher does not move."""
+        """Return the text that every answer continues with, possibly empty. The state does not change."""
         ...
 
 
 class GrammarBackend(Protocol):
-    """Kind `grammar`. `core_load` gets the `GrammarVocabulary` as `context.options["vocabulary"]`.
+    """Contract of kind `grammar`. `core_load` gets the `GrammarVocabulary` as `context.options["vocabulary"]`.
 
-    The torch-free hook `core_supports(query: GrammarSpec)` says what the backend does not honour, naming keyword and path;
-    what it does honour, it honours whole.
+    The torch-free hook `core_supports(query: GrammarSpec)` returns what the backend does not honour, naming keyword and
+    path; everything else it honours completely.
     """
 
     def compile(self, spec: GrammarSpec) -> bytes:
-        """Compile. Called in a helper process that is ended when it takes too long or too much memory.
+        """Compile a grammar. Called in a helper process that is terminated when it takes too long or too much memory.
+        Called in a helper process that is ended when it takes too long or too much memory.
 
-        Raises RequestError with a sentence for a specification that is wrong.
+        Raises RequestError for an invalid specification.
         """
         ...
 
     def matcher(self, data: bytes) -> Matcher:
-        """A matcher at the beginning. Called in the worker; the same data give the same matcher, and may be kept.
+        """Return a matcher in its initial state. Called in the worker; the same data give the same matcher, and may be
+        kept.
 
         Called once at a time, but from several threads, and while other matchers are in use.
         """

@@ -1,7 +1,7 @@
-r"""Classes of characters in words on which the dialects of regular expressions agree.
+r"""Character classes rewritten to forms on which the dialects of regular expressions agree.
 
-ECMA-262, Python and Rust differ about `\D`, `\W`, `\S` and their classes: other scripts have digits, letters and spaces too.
-Here they become the characters that each dialect takes.
+ECMA-262, Python and Rust differ about `\D`, `\W`, `\S` and their classes: other scripts have digits, letters and spaces
+too. Here they are replaced by characters that every dialect accepts.
 
 Owns: the substitutions. Never does: judge. Called by: `core_grammars.lowering`.
 """
@@ -21,7 +21,9 @@ IN_NEGATED_CLASS: dict[str, str] = {
 
 
 def portable(expression: str) -> str:
-    """`expression` with such classes spelled out; it takes nothing that a dialect would refuse for them."""
+    """Return `expression` with such classes spelled out; the result accepts nothing that any dialect would reject for
+    them.
+    """
     parts = []
     position = 0
     substitutes = OUTSIDE

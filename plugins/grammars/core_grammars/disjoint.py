@@ -1,6 +1,6 @@
 """Whether no document can match two branches of a `oneOf`.
 
-Owns: the proof by types, by single values, and by a property that tells branches apart. Never does: solve more.
+Owns: the proof by types, by single values, and by a distinguishing property. Never does: solve more.
 Called by: `core_grammars.conditions`.
 """
 
@@ -16,7 +16,7 @@ ALL_TYPES = (TYPES - {"number"}) | {"fraction"}
 
 
 def are_disjoint(branches: Sequence[Any], found: Walk) -> bool:
-    """Whether the branches are provably apart. Time grows with the size of the branches, not with its square."""
+    """Whether the branches are provably disjoint. Takes time linear in their size."""
     resolved = [_resolved(branch, found) for branch in branches]
     by_type: dict[str, list[dict[str, Any]]] = {}
     for branch in resolved:
@@ -57,7 +57,7 @@ def _values(branch: dict[str, Any]) -> list[Any] | None:
 
 
 def _apart(branches: Sequence[dict[str, Any]], name: str) -> bool:
-    """Whether branches that all take instances of the type `name` are apart."""
+    """Whether branches that all accept instances of the type `name` are disjoint."""
     if len(branches) < 2:
         return True
     if _sets_apart(_values(branch) for branch in branches):
@@ -69,7 +69,7 @@ def _apart(branches: Sequence[dict[str, Any]], name: str) -> bool:
 
 
 def _tag(branch: dict[str, Any], name: str) -> list[Any] | None:
-    """The values of a property that the branch requires, None when they are open."""
+    """Return the values of a property that the branch requires, None when they are open."""
     if name not in branch.get("required", ()):
         return None
     schema = branch.get("properties", {}).get(name)
@@ -93,7 +93,7 @@ def _text(value: Any) -> str:
 
 
 def type_of(value: Any) -> str:
-    """The narrowest type of a value; `fraction` for a number that is no integer."""
+    """Return the narrowest type of a value; `fraction` for a number that is not an integer."""
     if value is None:
         return "null"
     if isinstance(value, bool):

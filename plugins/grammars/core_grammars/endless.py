@@ -1,6 +1,7 @@
-"""Schemas whose every document would be infinite: a reference to itself, a required property that contains its parent.
+"""Detection of schemas with only infinite documents: a reference to itself, a required property that contains its
+parent.
 
-Owns: the proof that a document ends, from the leaves upward. Never does: recurse, know backends.
+Owns: the proof that a finite document exists, from the leaves upward. Never does: recurse, know backends.
 Called by: `core_grammars.keywords`.
 """
 
@@ -12,7 +13,7 @@ from core_grammars.schema_walk import Node, Walk
 
 
 def is_endless(found: Walk) -> bool:
-    """Whether no document of the root ends. Linear in the number of schemas and references."""
+    """Whether no document of the root is finite. Linear in the number of schemas and references."""
     unmet: dict[str, int] = {}
     met_by: dict[str, list[tuple[str, int]]] = {}
     for node in found.nodes.values():
@@ -35,7 +36,7 @@ def is_endless(found: Walk) -> bool:
 
 
 def _needs(node: Node) -> Iterator[list[str]]:
-    """For each need of every document of this schema: the schemas of which one has to end."""
+    """Yield for each requirement of this schema the schemas of which at least one must have a finite document."""
     for name in ("$ref", "allOf"):
         for place in node.inside.get(name, ()):
             yield [place]

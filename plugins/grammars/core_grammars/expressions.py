@@ -1,6 +1,6 @@
-r"""Regular expressions read once from left to right: their parts, their size, and whether they are anchored.
+r"""Analysis of regular expressions in one pass: their parts, their size, and whether they are anchored.
 
-Owns: the names of parts (rows below), the size that counts multiply out to. Never does: match, recurse, know backends.
+Owns: the names of parts (rows below), their size with all counts expanded. Never does: match, recurse, know backends.
 Called by: `core_grammars.conditions` (patterns of schemas), `core_grammars.keywords` (whole answers).
 """
 
@@ -67,12 +67,12 @@ TOO_LARGE = 10**12
 
 @dataclass(slots=True)
 class Expression:
-    """What an expression is made of.
+    """The result of analysing an expression.
 
-    parts:    names of its parts.
-    size:     states when every count is multiplied out, at most TOO_LARGE.
+    parts: names of its parts.
+    size: states when every count is multiplied out, at most TOO_LARGE.
     anchored: whether it begins with `^` and ends with `$` and has no alternative outside groups.
-    problem:  why it is no expression; empty for one that is.
+    problem: why it is invalid; empty for a valid one.
     """
 
     parts: set[str] = field(default_factory=set)
@@ -83,10 +83,10 @@ class Expression:
 
 @dataclass(slots=True)
 class _Reader:
-    """Where reading has come to.
+    """The state of the pass.
 
-    sizes: size so far of each open group, the outermost first.
-    last:  size of the part that a count would repeat; zero where there is none.
+    sizes: current size of each open group, outermost first.
+    last: size of the part that a count would repeat; zero if there is none.
     """
 
     text: str
@@ -104,7 +104,7 @@ class _Reader:
 
 
 def read_expression(text: str) -> Expression:
-    """Read `text`. An expression that is none has a `problem`; one that is too long is not read."""
+    """Analyse `text`. An invalid expression has a `problem`; one that is too long is not analysed."""
     found = Expression()
     if len(text) > MOST_EXPRESSION_BYTES:
         found.problem = f"it has {len(text)} characters, and {MOST_EXPRESSION_BYTES} are the limit"
@@ -207,7 +207,7 @@ def _class_parts(body: str, negated: bool, parts: set[str]) -> None:
 
 
 def _escaped_part(part: str, negated: bool, parts: set[str]) -> None:
-    """What an escape in a class means: in a negated one `\\d` takes what is not a digit."""
+    """Add the parts of an escape in a class: in a negated class `\\d` matches non-digits."""
     if not part or (negated and part in ("quote", "control")):
         return
     plain = part.removeprefix("not ")
@@ -217,7 +217,7 @@ def _escaped_part(part: str, negated: bool, parts: set[str]) -> None:
 
 
 def _range_parts(body: str, position: int, parts: set[str]) -> None:
-    """Characters that JSON escapes and that lie in a range, or stand alone."""
+    """Add characters that JSON escapes and that are in a range, or stand alone."""
     first = body[position]
     last = first
     if body[position + 1 : position + 2] == "-" and position + 2 < len(body):
@@ -240,7 +240,7 @@ def _escape(reader: _Reader) -> None:
 
 
 def _repeat(reader: _Reader, letter: str) -> bool:
-    """A count, and how it is meant; False for a brace that is none."""
+    """Read a count and its modifier; False for a brace that is not a count."""
     least, most, length = 0, 1, 1
     if letter == "{":
         count = COUNT.match(reader.text, reader.position)

@@ -1,6 +1,6 @@
-"""What the value of a keyword must look like, and which schemas lie in it.
+"""Forms of keyword values, and the schemas inside them.
 
-Owns: one row a form. Never does: judge what a backend honours. Called by: `core_grammars.schema_walk`.
+Owns: one row per form. Never does: judge what a backend honours. Called by: `core_grammars.schema_walk`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def _one_or_each(value: Any) -> Inside:
 class Form:
     """A form of values.
 
-    words:  what people call it.
-    judge:  whether a value has it.
-    inside: the schemas in a value of this form, each with its path.
+    words: its name in messages.
+    judge: whether a value has this form.
+    inside: the schemas in such a value, each with its path.
     """
 
     words: str

@@ -1,6 +1,7 @@
-"""Tables that people can read: the keywords of JSON Schema, and those that a backend honours.
+"""Readable tables: the keywords of JSON Schema, and those that a backend honours.
 
-Owns: reading the tables (`keywords.toml` here, `honoured.toml` beside each backend). Never does: look at a schema.
+Owns: the reading of the tables (`keywords.toml` here, `honoured.toml` in each backend's folder). Never does: read a
+schema.
 Called by: `core_grammars.keywords`, backends' manifests, the generated page.
 """
 
@@ -19,9 +20,9 @@ MOST_EXPRESSION_BYTES = 100_000
 class Keyword:
     """A keyword that asserts something.
 
-    name:    as schemas write it.
-    value:   form of its value, a name of `core_grammars.forms`.
-    of:      types of the instances that it speaks of; empty for all of them.
+    name: as schemas write it.
+    value: form of its value, a name of `core_grammars.forms`.
+    of: types of the instances that it applies to; empty for all.
     vacuous: a value that demands nothing, or None.
     """
 
@@ -49,14 +50,14 @@ class Honoured:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """How large the specifications are that a backend compiles in reasonable time.
+    """Limits on the specifications that a backend compiles in reasonable time.
 
-    depth:        levels of a JSON value.
-    nodes:        schemas that are reached from the root.
+    depth: levels of a JSON value.
+    nodes: schemas that are reached from the root.
     alternatives: values of one `enum`, choices, properties of one object.
-    branches:     schemas of one `anyOf`, `oneOf` or `allOf`.
-    optional:     properties of one object that may be left out.
-    expression:   states of a regular expression, counts multiplied out.
+    branches: schemas of one `anyOf`, `oneOf` or `allOf`.
+    optional: properties of one object that may be left out.
+    expression: states of a regular expression, counts multiplied out.
     """
 
     depth: int = 100
@@ -69,10 +70,10 @@ class TableLimits:
 
 @dataclass(frozen=True, slots=True)
 class HonouredTable:
-    """All that a backend honours.
+    """Everything that a backend honours.
 
-    rows:        by keyword; one that is missing is not honoured.
-    limits:      see there.
+    rows: by keyword; one that is missing is not honoured.
+    limits: see there.
     expressions: parts of regular expressions that are honoured, by place: `pattern` or `regex`.
     """
 
@@ -86,7 +87,7 @@ NOT_MEASURED = Honoured(never="nobody has measured it")
 
 @cache
 def read_table(path: Path) -> HonouredTable:
-    """The table in a `honoured.toml`. Raises OSError, tomllib.TOMLDecodeError, and TypeError for a field that is unknown."""
+    """Read the table in a `honoured.toml`. Raises OSError, tomllib.TOMLDecodeError, and TypeError for an unknown field."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     rows = {name: _row(fields) for name, fields in data["keywords"].items()}
     expressions = {place: frozenset(parts) for place, parts in data.get("expressions", {}).items()}
@@ -104,7 +105,7 @@ def _row(fields: dict[str, Any]) -> Honoured:
 
 @cache
 def asserting_keywords() -> dict[str, Keyword]:
-    """The keywords that assert something, by name."""
+    """Return the keywords that assert something, by name."""
     rows = _own_tables()["keywords"]
     return {
         name: Keyword(name, row["value"], tuple(row.get("of", ())), row.get("vacuous")) for name, row in rows.items()
@@ -113,7 +114,7 @@ def asserting_keywords() -> dict[str, Keyword]:
 
 @cache
 def known_formats() -> frozenset[str]:
-    """The values of `format` that assert something."""
+    """Return the values of `format` that assert something."""
     return frozenset(_own_tables()["formats"]["known"])
 
 

@@ -1,4 +1,4 @@
-"""What of a constraint a backend does not honour, by name and place.
+"""The parts of a constraint that a backend does not honour, by name and place.
 
 Owns: the verdict over schemas, expressions, choices, grammars and structural tags. Never does: compile, recurse.
 Called by: `core_supports` of grammar plugins, through the table beside each.
@@ -29,7 +29,7 @@ DRAFT_3 = "draft-03/"
 
 
 def unhonoured_spec(spec: GrammarSpec, table: HonouredTable) -> list[Reason]:
-    """What of `spec`, after `lowered`, the backend does not honour; empty when it honours all of it. At most MOST_REASONS."""
+    """Return the parts of `spec`, after `lowered`, that the backend does not honour; at most MOST_REASONS."""
     if spec.kind == "regex":
         return unhonoured_expression(spec.text, table)
     if spec.kind in ("ebnf", "lark"):
@@ -48,7 +48,9 @@ def unhonoured_spec(spec: GrammarSpec, table: HonouredTable) -> list[Reason]:
 
 
 def unhonoured(schema: Any, table: HonouredTable) -> list[Reason]:
-    """What of a JSON schema the backend does not honour: keyword and place of each, at most MOST_REASONS."""
+    """Return the parts of a JSON schema that the backend does not honour, each with keyword and place; at most
+    MOST_REASONS.
+    """
     found = walk(schema, table.limits)
     if found.reasons:
         return found.reasons[:MOST_REASONS]
@@ -90,13 +92,13 @@ def _reason(use: Use, row: Honoured, required: str) -> Reason:
 
 
 def unhonoured_expression(text: str, table: HonouredTable) -> list[Reason]:
-    """What of a regular expression for a whole answer the backend does not honour."""
+    """Return the parts of a regular expression for a whole answer that the backend does not honour."""
     complaint = judge_expression(text, "regex", table)
     return [Reason("expression", complaint, shown(text))] if complaint else []
 
 
 def unhonoured_choices(choices: Any, table: HonouredTable) -> list[Reason]:
-    """Whether these are choices, few and short enough."""
+    """Return reasons unless these are choices, few and short enough."""
     if not isinstance(choices, list) or not choices or not all(isinstance(each, str) for each in choices):
         return [Reason("choices", "a list of strings that is not empty", shown(choices))]
     if len(choices) > table.limits.alternatives:
@@ -108,7 +110,7 @@ def unhonoured_choices(choices: Any, table: HonouredTable) -> list[Reason]:
 
 
 def unhonoured_grammar(text: str) -> list[Reason]:
-    """Whether an EBNF or Lark grammar is short enough, and has no rule by which a text has endlessly many readings."""
+    """Return reasons unless an EBNF or Lark grammar is short enough and has no rule with infinitely many derivations."""
     if len(text) > MOST_GRAMMAR_BYTES:
         return [Reason("grammar_size", f"a grammar of at most {MOST_GRAMMAR_BYTES} characters", str(len(text)))]
     rule = ambiguous_rule(text)
@@ -119,7 +121,9 @@ def unhonoured_grammar(text: str) -> list[Reason]:
 
 
 def unhonoured_tag(tag: Any, table: HonouredTable) -> list[Reason]:
-    """What of the schemas, expressions and grammars inside a structural tag the backend does not honour."""
+    """Return the parts of the schemas, expressions and grammars inside a structural tag that the backend does not
+    honour.
+    """
     reasons: list[Reason] = []
     waiting = [tag]
     seen = 0

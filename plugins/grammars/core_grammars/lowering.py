@@ -1,6 +1,7 @@
-"""A specification in terms that a backend honours: formats as expressions, no keywords that demand nothing.
+"""Rewriting of a specification to terms that a backend honours: formats become expressions, keywords without effect are
+removed.
 
-Owns: the rewriting; a rewritten schema never takes a document that the schema as it was refuses. Never does: judge.
+Owns: the rewriting; a rewritten schema never accepts a document that the original rejects. Never does: judge.
 Called by: `core_grammars.keywords` before it judges, grammar plugins before they compile.
 """
 
@@ -20,12 +21,12 @@ from core_grammars.schema_walk import Walk, walk
 
 MAX_TAG_VALUES = 100_000
 ADDING = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas")
-"""Keywords whose schemas speak of the same object as the schema around them."""
+"""Keywords whose subschemas describe the same object as the schema around them."""
 SPEAKING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref")
 
 
 def lowered(spec: GrammarSpec, table: HonouredTable) -> GrammarSpec:
-    """`spec` as it is compiled. Raises msgspec.DecodeError and RecursionError for what is no JSON."""
+    """Return `spec` as it is compiled. Raises msgspec.DecodeError and RecursionError for invalid JSON."""
     if spec.kind not in ("json_schema", "structural_tag"):
         return spec
     value = msgspec.json.decode(spec.text)
@@ -36,9 +37,9 @@ def lowered(spec: GrammarSpec, table: HonouredTable) -> GrammarSpec:
 
 
 def lower(schema: Any, table: HonouredTable, additional_properties: bool = True) -> None:
-    """Rewrite a decoded schema in place; one that is malformed or too large stays as it is.
+    """Rewrite a decoded schema in place; a malformed or too large one is left unchanged.
 
-    additional_properties: whether objects may have properties that their schema does not speak of, where it does not say.
+    additional_properties: whether objects may have undeclared properties, where their schema does not say.
     """
     found = walk(schema, table.limits)
     if found.reasons:
@@ -53,7 +54,7 @@ def lower(schema: Any, table: HonouredTable, additional_properties: bool = True)
 
 
 def schemas_of_tag(tag: Any) -> list[Any]:
-    """The schemas inside a structural tag, the first MAX_TAG_VALUES values of it."""
+    """Return the schemas inside a structural tag, within the first MAX_TAG_VALUES values."""
     schemas = []
     waiting = [tag]
     for _ in range(MAX_TAG_VALUES):
@@ -79,7 +80,7 @@ def _drop_vacuous(schema: dict[str, Any]) -> None:
 
 
 def _close_objects(found: Walk) -> None:
-    """Objects take no further property; those that several schemas describe together stay open."""
+    """Close objects to additional properties, except those described by several schemas together."""
     shared = _shared(found)
     for node in found.nodes.values():
         if not isinstance(node.schema, dict) or node.pointer in shared:
@@ -89,7 +90,7 @@ def _close_objects(found: Walk) -> None:
 
 
 def _shared(found: Walk) -> set[str]:
-    """Places of schemas beside which another one speaks of the same object."""
+    """Return the places of schemas whose object is also described by another schema."""
     shared: set[str] = set()
     waiting: list[str] = []
     for node in found.nodes.values():

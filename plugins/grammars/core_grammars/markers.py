@@ -1,9 +1,9 @@
-"""Markers of structural tags that are special tokens of the vocabulary.
+"""Special tokens as markers in structural tags.
 
-Owns: the change from their text to the tokens. Never does: compile. Called by: grammar backends.
+Owns: the replacement of their text by the tokens. Never does: compile. Called by: grammar backends.
 
-Special tokens stand for no text, so that nothing inside of an answer is taken for one; a tag that has the text of one means the
-token itself.
+Special tokens have no text, so that nothing inside an answer is mistaken for one. A tag that contains the text of one
+means the token itself.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 Format = dict[str, Any]
 
 PARTS = ("elements", "content", "tags", "format")
-"""Fields that hold formats."""
+"""Fields that contain formats."""
 TOKENS = ("exclude_tokens", "trigger_tokens")
-"""Fields that hold tokens, by id or by text."""
+"""Fields that contain tokens, by id or by text."""
 
 
 class Markers:
-    """specials: text of each special token by its id."""
+    """Replaces marker texts by tokens. specials: text of each special token by its id."""
 
     def __init__(self, specials: Mapping[int, str]) -> None:
         self._ids = {text: index for index, text in specials.items() if text}
@@ -30,7 +30,7 @@ class Markers:
         self._words = re.compile(f"({words})") if words else None
 
     def as_tokens(self, value: Any) -> Any:
-        """A format, or any part of one, with tokens in the places of their text."""
+        """Return a format, or any part of one, with tokens in place of their text."""
         if isinstance(value, list):
             return [self.as_tokens(part) for part in value]
         if not isinstance(value, dict):
@@ -51,7 +51,7 @@ class Markers:
                 found["begin"] = self._edge(found.get("begin"))
                 found["end"] = self._edge(found.get("end"))
             case "any_text":
-                # A special token is no text, so it need not be kept out.
+                # A special token has no text, so it need not be excluded.
                 excludes = found.get("excludes", [])
                 found["excludes"] = [text for text in excludes if not self._has_marker(text)]
             case "triggered_tags":
@@ -59,11 +59,11 @@ class Markers:
         return found
 
     def _id(self, token: Any) -> Any:
-        """The id of a special token that is given by its text; all else as it is."""
+        """Return the id of a special token given by its text; anything else unchanged."""
         return self._ids.get(token, token) if isinstance(token, str) else token
 
     def _text(self, value: Format) -> Format:
-        """A text, in parts where there are markers in it."""
+        """Return a text, split into parts where it contains markers."""
         parts: list[Format] = []
         for piece in self._pieces(value["value"]):
             if piece in self._ids:
@@ -81,7 +81,7 @@ class Markers:
         return self._token(text) if is_marker else text
 
     def _triggered(self, value: Format) -> Format:
-        """Tags that single tokens announce have a type of their own."""
+        """Return tags triggered by single tokens, which have their own type."""
         triggers = value.get("triggers", [])
         if not triggers or not all(trigger in self._ids for trigger in triggers):
             return value
@@ -94,7 +94,7 @@ class Markers:
         return found
 
     def _behind_token(self, tag: Format) -> Format:
-        """A tag that begins with a token; more of its beginning goes to its content."""
+        """Return a tag that begins with a token; the rest of its beginning moves to its content."""
         begin = tag.get("begin")
         if not isinstance(begin, str):
             return tag

@@ -1,6 +1,6 @@
-"""The names of grammar backends that requests and arguments may use.
+"""The backend names that requests and arguments may use.
 
-Owns: which names of other engines mean which plugin here. Never does: know which plugins are installed.
+Owns: the mapping of other engines' names to plugins. Never does: know which plugins are installed.
 Called by: config, `core_grammars.spec`.
 """
 
@@ -19,19 +19,19 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         "lm_format_enforcer": AUTO,
     }
 )
-"""By the name that other engines have: the backend that serves it here."""
+"""The backend used here for each name in other engines."""
 
 
 def served_backend(name: str) -> str | None:
-    """The plugin that a name means; None for `auto`, an empty name, and names that mean any backend."""
+    """Return the plugin that a name selects; None for `auto`, an empty name, and names that mean any backend."""
     plain = name.strip().lower().replace("-", "_")
-    plain, _, _ = plain.partition(":")  # older engines had options behind the name
+    plain, _, _ = plain.partition(":")  # older engines had options after the name
     meant = OTHER_NAMES.get(plain, plain)
     return None if meant in ("", AUTO) else meant
 
 
 def note(name: str) -> str:
-    """A sentence about a name that means another backend, or an empty string."""
+    """Return a sentence about a name that selects another backend, or an empty string."""
     plain = name.strip().lower().replace("-", "_")
     meant = OTHER_NAMES.get(plain)
     if meant is None:

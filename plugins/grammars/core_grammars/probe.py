@@ -1,9 +1,10 @@
-"""A compiled grammar is tried out before an engine takes it: some answers are made of it, and their masks are timed.
+"""A trial of compiled grammars before the engine uses them: a few answers are generated, and their masks are timed.
 
-Owns: how long one mask and all of a trial may take. Never does: know a backend, or judge what a grammar allows.
-Called by: `core_grammars.compile_process`, in the process that can be ended.
+Owns: the time limits of one mask and of a whole trial. Never does: know a backend, or judge what a grammar allows.
+Called by: `core_grammars.compile_process`, in the process that can be terminated.
 
-Limits of backends and masks that take longer with each token show within a few tokens, and here nobody else waits for them.
+Backend limits, and masks that slow down with each token, show up within a few tokens, and here no other request waits
+for them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from core.api.structured_outputs import FIELD
 from core_grammars.contract import GrammarBackend, GrammarVocabulary, Matcher
 
 STEPS = 32
-"""Tokens of one answer."""
+"""Tokens per trial answer."""
 SINGLE_S = 0.05
-"""Seconds of processor time that one mask may take, with the token before it: as long as the engine gives it."""
+"""Limit in CPU seconds on one mask together with the token before it; the engine has the same limit."""
 TRIAL_S = 0.6
-"""The same of a whole trial."""
+"""Limit in CPU seconds on a whole trial."""
 
 
 class Probe:
-    """Tries grammars out for one vocabulary. busy: seconds of processor time that the calling thread has taken."""
+    """Tries grammars with one vocabulary. busy: CPU seconds used by the calling thread."""
 
     def __init__(self, vocabulary: GrammarVocabulary, busy: Callable[[], float] = time.thread_time) -> None:
         self._busy = busy
@@ -38,9 +39,9 @@ class Probe:
         self._words = np.zeros(-(-len(self._lengths) // 32), np.int32)
 
     def run(self, backend: GrammarBackend, data: bytes) -> None:
-        """Make an answer of the longest tokens, and one of tokens that are drawn, always in the same way.
+        """Generate an answer of the longest tokens, and one of deterministically drawn tokens.
 
-        Raises RequestError for a grammar that is too much work, and whatever a backend raises.
+        Raises RequestError for a grammar that is too slow, and any exception of the backend.
         """
         end = self._busy() + TRIAL_S
         drawn = random.Random(0)
@@ -73,7 +74,7 @@ class Probe:
             token = choose(allowed)
 
     def _allowed(self, is_limited: bool) -> NDArray[np.int64]:
-        """The tokens of text that may come next."""
+        """Return the text tokens that may come next."""
         if not is_limited:
             return self._is_text.nonzero()[0]
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")[: len(self._is_text)]

@@ -1,4 +1,4 @@
-"""The schemas that a document can meet, found from the root along keywords and references, within limits.
+"""A walk over the schemas reachable from the root along keywords and references, within limits.
 
 Owns: the walk, JSON pointers, whether a schema has a document that ends. Never does: know backends, recurse.
 Called by: `core_grammars.keywords` and its conditions.
@@ -22,11 +22,11 @@ LONGEST_SHOWN = 120
 
 @dataclass(slots=True)
 class Node:
-    """One schema.
+    """A visited schema.
 
-    pointer:  its place, such as `#/properties/a`.
-    schema:   an object, or true or false.
-    inside:   pointers of the schemas in each of its keywords, in their order.
+    pointer: its place, such as `#/properties/a`.
+    schema: an object, or true or false.
+    inside: pointers of the schemas in each of its keywords, in their order.
     """
 
     pointer: str
@@ -34,14 +34,14 @@ class Node:
     inside: dict[str, list[str]] = field(default_factory=dict)
 
     def types(self) -> frozenset[str]:
-        """Types that its `type` names; empty without one."""
+        """Return the types that its `type` names; empty without one."""
         if not isinstance(self.schema, dict):
             return frozenset()
         named = self.schema.get("type", ())
         return frozenset([named] if isinstance(named, str) else named)
 
     def assertions(self) -> Iterator[tuple[str, Any]]:
-        """Its keywords that demand something of an instance, with their values."""
+        """Yield its keywords that constrain an instance, with their values."""
         if not isinstance(self.schema, dict):
             return
         types = self.types()
@@ -55,12 +55,12 @@ class Node:
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk found.
+    """The result of a walk.
 
-    root:    the whole schema.
-    nodes:   by pointer, the root first.
+    root: the whole schema.
+    nodes: by pointer, the root first.
     has_references: whether there is a `$ref` anywhere.
-    reasons: what is wrong with its form, or too large.
+    reasons: problems of form or size.
     """
 
     root: Any
@@ -69,7 +69,7 @@ class Walk:
     reasons: list[Reason] = field(default_factory=list)
 
     def target(self, reference: str) -> str | None:
-        """The pointer that a `$ref` leads to, None for one that is no pointer into this document."""
+        """Return the pointer that a `$ref` leads to; None for one that does not point into this document."""
         if not reference.startswith("#"):
             return None
         parts = _parts(reference)
@@ -83,7 +83,7 @@ class Walk:
         return _pointer(parts)
 
     def value(self, pointer: str) -> Any:
-        """The value at a pointer that exists."""
+        """Return the value at an existing pointer."""
         value = self.root
         for part in _parts(pointer) or []:
             value = _step(value, part)
@@ -94,7 +94,7 @@ _MISSING = object()
 
 
 def walk(schema: Any, limits: TableLimits) -> Walk:
-    """Walk over `schema`. It ends at the first thing that is too large; wrong forms are all listed."""
+    """Walk over `schema`. It stops at the first part that is too large; all problems of form are listed."""
     found = Walk(schema)
     too_large = _too_large(schema, limits)
     if too_large:
@@ -143,7 +143,7 @@ def _enter(node: Node, found: Walk, limits: TableLimits) -> Iterator[tuple[str, 
 
 
 def _num_optional(schema: dict[str, Any]) -> int:
-    """Properties that a document may leave out."""
+    """Return the number of optional properties."""
     required = schema.get("required")
     names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
     return len(schema["properties"].keys() - names)
@@ -162,7 +162,7 @@ def _follow(node: Node, reference: str, found: Walk) -> Iterator[tuple[str, Any]
 
 
 def _too_large(schema: Any, limits: TableLimits) -> Reason | None:
-    """Depth and number of all values, met level by level."""
+    """Return a reason if the depth or number of all values is too large, checked level by level."""
     level = [schema]
     seen = 0
     for _ in range(limits.depth + 1):
@@ -182,12 +182,12 @@ def _too_large(schema: Any, limits: TableLimits) -> Reason | None:
 
 
 def malformed(subject: str, pointer: str, expected: str, value: Any) -> Reason:
-    """The reason of a value that has not the form of its keyword."""
+    """Return the reason for a value without its keyword's form."""
     return Reason("schema_form", f"{subject} at {pointer} to be {expected}", shown(value))
 
 
 def shown(value: Any) -> str:
-    """A value for people, cut."""
+    """Format a value for messages, shortened."""
     text = repr(value) if isinstance(value, str | int | float | bool | type(None)) else type(value).__name__
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
 

@@ -1,6 +1,7 @@
-"""From what a request asks of an answer's form to a specification that backends take.
+"""Validation of a request's structured-output parameters into a specification for backends.
 
-Owns: the checks of form and size, one a kind of grammar. Never does: know a backend, a vocabulary, or what a schema means.
+Owns: the checks of form and size, one per kind of grammar. Never does: know a backend, a vocabulary, or what a schema
+means.
 Called by: `core_grammars.compiler`.
 """
 
@@ -20,28 +21,30 @@ from core.api.structured_outputs import FIELD, GrammarKind, GrammarSpec, Structu
 from core_grammars.expressions import read_expression
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-"""The fields of which exactly one is given."""
+"""The fields of which exactly one must be given."""
 JSON_KINDS: frozenset[GrammarKind] = frozenset({"json_schema", "json_object", "structural_tag"})
-"""Kinds with JSON in them."""
+"""Kinds that contain JSON."""
 MAX_NESTING = 256
-"""Levels of a schema or a tag: far more than any that a person wrote, and few enough for everybody's recursion."""
+"""Limit on the nesting of a schema or a tag: far above handwritten ones, and low enough for recursive code everywhere.
+"""
 
 MAX_PATTERN = 1024
-"""Characters of a whitespace_pattern."""
+"""Limit on the characters of a whitespace_pattern."""
 
 _EBNF = re.compile(r"^[ \t\r\f\v]*[A-Za-z_][\w.-]*\s*::=", re.MULTILINE)
 _LARK = re.compile(
     r"^[ \t]*[?!]?[A-Za-z_]\w*(\{[^{}\n]{0,1000}\})?(\[[^\n]{0,1000}?\])?(\.-?\d{1,9})?\s*:(?!:=)", re.MULTILINE
 )
-"""The first line of a rule. Time grows with the length of the text, not with its square: no run of white space is looked at
-from each of its places, and brackets are looked through for a bounded length."""
+"""The first line of a rule. Takes linear time: white space is not rescanned from each of its positions, and brackets
+are scanned to a limited length.
+"""
 
 Text = tuple[GrammarKind, str]
 
 
 def grammar_spec(params: StructuredOutputsParams, config: StructuredOutputsConfig) -> GrammarSpec:
-    """The specification of a request. Raises RequestError for one without a sound form, or too large."""
-    _check_size(params, config.max_grammar_size)  # before anything reads the text
+    """Return the specification of a request. Raises RequestError for an invalid or too large one."""
+    _check_size(params, config.max_grammar_size)  # before any code parses the text
     kind, text = _read(params)
     size = len(text.encode())
     if size > config.max_grammar_size:
@@ -59,9 +62,9 @@ def grammar_spec(params: StructuredOutputsParams, config: StructuredOutputsConfi
 
 
 def as_text(params: StructuredOutputsParams, most: int) -> StructuredOutputsParams:
-    """The same with schemas and tags as JSON text, which processes hand on without looking into it.
+    """Return the parameters with schemas and tags as JSON text, which processes pass on without parsing.
 
-    most: bytes (--structured-outputs-config.max-grammar-size). Raises RequestError for more, and for what is no JSON.
+    most: bytes (--structured-outputs-config.max-grammar-size). Raises RequestError for more, and for invalid JSON.
     """
     _check_size(params, most)
     found: dict[str, str] = {}
@@ -76,7 +79,7 @@ def as_text(params: StructuredOutputsParams, most: int) -> StructuredOutputsPara
 
 
 def size_of(params: StructuredOutputsParams) -> int:
-    """Characters of the texts in a request, at least; schemas and tags that are objects count as none."""
+    """Return a lower limit on the characters of a request's texts; schemas and tags given as objects count as zero."""
     texts = [getattr(params, name) for name in (*KINDS, "whitespace_pattern")]
     total = sum(len(text) for text in texts if isinstance(text, str))
     if isinstance(params.choice, (list, tuple)):
@@ -85,7 +88,7 @@ def size_of(params: StructuredOutputsParams) -> int:
 
 
 def _check_size(params: StructuredOutputsParams, most: int) -> None:
-    """Raises RequestError where the characters alone are too many."""
+    """Raise RequestError when the characters alone exceed the limit."""
     size = size_of(params)
     if size > most:
         raise _too_large(_field(params), size, most)
@@ -98,7 +101,7 @@ def _too_large(name: str, size: int, most: int) -> RequestError:
 
 
 def _read(params: StructuredOutputsParams) -> Text:
-    """Kind and text. Raises RequestError."""
+    """Return kind and text. Raises RequestError."""
     name = _field(params)
     try:
         kind, text = READERS[name](getattr(params, name))
@@ -111,7 +114,7 @@ def _read(params: StructuredOutputsParams) -> Text:
 
 
 def _field(params: StructuredOutputsParams) -> str:
-    """The one field that is given. Raises RequestError."""
+    """Return the one field that is given. Raises RequestError."""
     given = [name for name in KINDS if getattr(params, name) not in (None, False) or _is_schema(params, name)]
     if len(given) == 1:
         return given[0]
@@ -121,7 +124,7 @@ def _field(params: StructuredOutputsParams) -> str:
 
 
 def _is_schema(params: StructuredOutputsParams, name: str) -> bool:
-    """`false` is a schema; of other fields it is nothing."""
+    """Whether `false` is meant as a schema; for other fields it means nothing."""
     return name == "json" and params.json is False
 
 
@@ -187,7 +190,7 @@ READERS: Mapping[str, Callable[[object], Text]] = MappingProxyType(
 
 
 def _from_structures(tag: dict[str, Any]) -> dict[str, Any]:
-    """The older form of structural tags, with `structures` and `triggers`, in the newer one."""
+    """Convert the older form of structural tags, with `structures` and `triggers`, to the newer one."""
     structures = tag["structures"]
     triggers = tag.get("triggers")
     if not isinstance(structures, list) or not isinstance(triggers, list):
@@ -202,7 +205,7 @@ def _from_structures(tag: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, value: object) -> Any:
-    """An object that may have come as JSON in a text. Raises RequestError."""
+    """Parse an object that may be given as JSON text. Raises RequestError."""
     if not isinstance(value, str):
         return value
     try:
@@ -212,10 +215,10 @@ def _parsed(name: str, value: object) -> Any:
 
 
 def _dumped(name: str, value: object, *, was_text: bool = False) -> str:
-    """As JSON, in the order in which it came. was_text: it was read from JSON just now. Raises RequestError."""
+    """Return JSON with the original order. was_text: the value was just parsed from JSON. Raises RequestError."""
     _check_nesting(name, value)
     if was_text:
-        return msgspec.json.encode(value).decode()  # ten times as fast as the general way, which checks more
+        return msgspec.json.encode(value).decode()  # ten times as fast as the general way, which does more checks
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -223,7 +226,7 @@ def _dumped(name: str, value: object, *, was_text: bool = False) -> str:
 
 
 def _check_nesting(name: str, value: object) -> None:
-    """Raises RequestError when a value is nested too deeply. Level by level, so that no depth is too much for this."""
+    """Raise RequestError when a value is nested too deeply. Works level by level, so that any depth is safe."""
     level: list[object] = [value]
     for _ in range(MAX_NESTING):
         below: list[object] = []
@@ -239,7 +242,7 @@ def _check_nesting(name: str, value: object) -> None:
 
 
 def _whole(regex: str) -> str:
-    """A regular expression without the marks of start and end, which say nothing where all of an answer must match."""
+    """Return a regular expression without anchors, which are redundant where the whole answer must match."""
     plain = regex.removeprefix("^")
     if plain.endswith("$"):
         before = plain[:-1]
@@ -250,7 +253,7 @@ def _whole(regex: str) -> str:
 
 
 def _check_pattern(pattern: str, kind: GrammarKind, params: StructuredOutputsParams) -> None:
-    """Raises RequestError for a whitespace_pattern that is none, or that would do nothing."""
+    """Raise RequestError for a whitespace_pattern that is invalid, or that would have no effect."""
     if kind not in JSON_KINDS:
         raise _wrong("has a whitespace_pattern, which is for JSON alone; leave it out")
     if params.disable_any_whitespace:
@@ -259,7 +262,7 @@ def _check_pattern(pattern: str, kind: GrammarKind, params: StructuredOutputsPar
         raise _wrong("has a whitespace_pattern that is no text")
     if len(pattern) > MAX_PATTERN:
         raise _wrong(f"has a whitespace_pattern of {len(pattern)} characters; expected at most {MAX_PATTERN}")
-    # Python's own compiler takes seconds for some patterns, and the backend has the last word in any case.
+    # Python's own compiler takes seconds for some patterns, and the backend decides in any case.
     problem = read_expression(pattern).problem
     if problem:
         raise _wrong(f"has a whitespace_pattern that is no regular expression: {problem}")

@@ -1,4 +1,4 @@
-"""The vocabulary that grammars are compiled for, from a tokenizer.
+"""Derivation of a grammar vocabulary from a tokenizer.
 
 Owns: the bytes of every entry of a row of logits. Never does: compile. Called by: the helper process, the worker.
 """
@@ -15,10 +15,10 @@ from core_tokens.tokenizer import Tokenizer
 
 
 def grammar_vocabulary(tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> GrammarVocabulary:
-    """Every entry of a row of logits. Takes 0.2 s for 50,000 tokens.
+    """Return the vocabulary for every entry of a row of logits. Takes 0.2 s for 50,000 tokens.
 
-    Special tokens and those that end an answer stand for no text, whatever their spelling, and neither do entries that the
-    tokenizer does not know (logits are padded in many models).
+    Special tokens and stop tokens have no text, whatever their spelling. Neither do entries unknown to the tokenizer
+    (many models pad their logits).
 
     vocab_size: of the model.
     """

@@ -1,1 +1,1 @@
-"""Kernel providers that belong to no platform."""
+"""Kernel providers that are independent of a platform."""

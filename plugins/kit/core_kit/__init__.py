@@ -1,4 +1,4 @@
-"""The kit for plugin authors: what a plugin promises, as checks that can be run.
+"""The kit for plugin authors: a plugin's contract as executable checks.
 
 Owns: the conformance suites, tiny checkpoints, the skeleton of a new package. Never does: serve anything.
 Called by: `core plugins check`, `core plugins new`, and the tests of plugin packages:

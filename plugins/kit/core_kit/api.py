@@ -1,6 +1,7 @@
-"""Checks of HTTP APIs: their bodies are read without FastAPI, their routes have a class of access and paths of their own.
+"""Checks of HTTP APIs: their bodies are read without FastAPI, their routes have a class of access and paths of their
+own.
 
-Owns: those checks. Never does: ask an engine. Called by: `core_kit.suite`.
+Owns: the checks of APIs. Never does: call an engine. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
 
 
 def _settings() -> tuple[ServerConfig, EngineConfig]:
-    """Those of a plain server."""
+    """Return the configuration of a plain server."""
     engine = EngineConfig(
         model=ModelConfig(model="model", served_names=("model",)),
         cache=CacheConfig(),

@@ -1,7 +1,7 @@
-"""A device with memory of its own, to which copies are made late: only when kernels need them. It computes on the CPU.
+"""A fake device with separate memory whose copies run late: only when kernels need them. It computes on the CPU.
 
-Owns: the copies that are under way, and what they find wrong. Never does: compute anything by itself.
-Called by: tests of whatever uploads a step's inputs.
+Owns: the pending copies, and the errors they detect. Never does: compute anything by itself.
+Called by: tests of code that uploads a step's inputs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from core_runtime.contracts import BatchView, Runtime
 
 
 class OverwrittenError(Exception):
-    """The host wrote to memory from which a copy was under way."""
+    """Raised when the host wrote to memory with a pending copy."""
 
 
 class LateCopies:
-    """Copies in the order in which they were begun; kernels wait for all of them.
+    """Pending copies in order of submission; kernels wait for all of them.
 
-    made: copies that are done.
+    made: finished copies.
     waited: how often the host had to wait for one.
     """
 
@@ -33,14 +33,14 @@ class LateCopies:
         self.waited = 0
 
     def begin(self, device: Tensor, host: Tensor) -> Callable[[], None]:
-        """Copy `host` later; what is returned waits for it."""
+        """Queue a copy of `host`; the returned function waits for it."""
         number = self.made + len(self._waiting)
         then = host.clone()
         self._waiting.append((device, host, then))
         return lambda: self._wait(number)
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """A kernel: it begins when all copies are made. Raises OverwrittenError."""
+        """Run a kernel after all copies are made. Raises OverwrittenError."""
         self.finish()
         return function(*args, **options)
 
@@ -64,7 +64,7 @@ class LateCopies:
 
 
 class FakeAsyncDevice(InterceptedRuntime):
-    """The runtime `inner` (of a CPU) with `upload`. copies: what is under way, and counters."""
+    """The CPU runtime `inner` with an `upload`. copies: the pending copies, with counters."""
 
     def __init__(self, inner: Runtime) -> None:
         self.copies = LateCopies()
@@ -79,15 +79,15 @@ class FakeAsyncAttention(InterceptedAttention):
     """An attention backend on that device. kernels: of the `FakeAsyncDevice`."""
 
     def build(self, view: BatchView) -> Any:
-        """See `AttentionBackend`: the first that looks at a step."""
+        """Build the metadata, as the first call that reads a step's tensors."""
         return self._calls.run("attention.build", self._inner.build, (view,), {})
 
     def write(self, handle: Any, k: Tensor, v: Tensor, metadata: Any) -> None:
-        """See `AttentionBackend`."""
+        """Store keys and values, as a kernel of the device."""
         args = (handle, k, v, metadata)
         self._calls.run("attention.write", self._inner.write, args, {})
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
-        """See `AttentionBackend`."""
+        """Attend, as a kernel of the device."""
         args = (handle, q, metadata, out)
         self._calls.run("attention.forward", self._inner.forward, args, {})

@@ -1,6 +1,6 @@
 """Checks of attention backends: values, ownership of the cache, equal bits.
 
-Owns: those checks, and the list of all that a backend is put to. Never does: know a layout. Called by: `core_kit.suite`.
+Owns: the checks, and the list of all checks of a backend. Never does: know a layout. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from core_kit.turning import both_ways, turns
 from core_runtime.contracts import TurnsHeads
 
 MISSING: Final = "missing_library"
-"""The code of a reason: what a plugin calls is not installed."""
+"""Code of the reason that a library needed by the plugin is not installed."""
 COMPANY: Final = (75, 3, 50)
-"""Tokens of a sequence whose bits are compared, and of its company."""
+"""Lengths of sequences in a batch; the bits of the first are compared."""
 
 
 def chunks_equal_whole(subject: Subject) -> None:
@@ -116,7 +116,7 @@ def _compare_padded(
     conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]
 
     def run(own: Padding) -> PagedRun:
-        # the same blocks for both, since their caches are compared
+        # both use the same blocks, since their caches are compared
         return PagedRun(subject.loaded, spec, block_size, dtype, conversations, generator("tables"), own)
 
     plain = run(NO_PADDING)
@@ -212,7 +212,7 @@ def turning_equals_kernels(subject: Subject) -> None:
 
 
 def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
-    """The check, for backends that serve layers with keys and values."""
+    """Restrict a check to backends that serve layers with keys and values."""
 
     @functools.wraps(check)
     def run(subject: Subject) -> None:
@@ -226,7 +226,7 @@ def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
 
 
 def _skip_without_library(subject: Subject) -> None:
-    """Raises Skipped where the plugin says that what it calls is not installed."""
+    """Raise Skipped where the plugin says that a library it needs is not installed."""
     head, block, dtype = usual(subject)
     for reason in reasons_of(subject, grouped(head), block, dtype):
         if reason.code == MISSING:

@@ -1,6 +1,6 @@
-"""The layers, blocks and types that attention backends are tried with, and the comparison with attention as the formula says.
+"""Layers, block sizes and dtypes for testing attention backends, and the comparison with the reference formula.
 
-Owns: which combinations there are, and which of them a backend serves. Never does: know a layout; the reference is
+Owns: the combinations, and the selection of those that a backend serves. Never does: know a layout; the reference is
 `core_kit.reference`. Called by: the checks of attention backends.
 """
 
@@ -36,24 +36,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "slopes": {"num_heads": 6, "num_kv_heads": 2, "alibi": True},
     "slopes, sinks and a soft cap": {"num_heads": 4, "num_kv_heads": 4, "alibi": True, "sinks": True, "cap": 5.0},
 }
-"""Kinds of layers that a backend is tried with; a new member of AttentionSpec is one more row."""
+"""Kinds of layers used for testing; a new member of AttentionSpec is one more row."""
 LATENTS = {
     "latents": LatentSpec(num_heads=4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16),
     "latents of one head": LatentSpec(1, rank=64, rope_size=64, head_size_nope=64, head_size_v=64, scale=0.09),
     "latents of DeepSeek-V3": LatentSpec(16, rank=512, rope_size=64, head_size_nope=128, head_size_v=128, scale=0.07),
 }
-"""The same for latent layers."""
+"""Kinds of latent layers used for testing."""
 
 
 def reasons_of(subject: Subject, spec: Cached, block_size: int, dtype: str) -> list[Reason]:
-    """As selection asks: capabilities first, then the plugin."""
+    """Return reasons as selection does: from capabilities first, then from the plugin."""
     query = AttentionQuery(spec, subject.device, dtype, block_size)
     declared = attention_reasons(subject.manifest.spec, query)
     return declared or list(subject.manifest.call("core_supports", query=query))
 
 
 def combinations(subject: Subject) -> Iterator[tuple[str, Cached, int, str]]:
-    """Each layer variant once, and each head size, block size and dtype once with grouped heads and with latents."""
+    """Yield each layer variant once, and each head size, block size and dtype once with grouped heads and with latents."""
     head, block, dtype = usual(subject)
     sizes, blocks, dtypes = choices(subject)
     for what in VARIANTS:
@@ -71,7 +71,7 @@ def combinations(subject: Subject) -> Iterator[tuple[str, Cached, int, str]]:
 
 
 def choices(subject: Subject) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
-    """Head sizes, block sizes and KV dtypes: as it declares them, or some of each."""
+    """Return head sizes, block sizes and KV dtypes: the declared ones, or some of each."""
     declared = subject.manifest.spec.capabilities
     sizes = declared.get("head_sizes") or HEAD_SIZES
     blocks = declared.get("block_sizes") or BLOCK_SIZES
@@ -80,7 +80,7 @@ def choices(subject: Subject) -> tuple[Sequence[int], Sequence[int], Sequence[st
 
 
 def usual(subject: Subject) -> tuple[int, int, str]:
-    """A head size, a block size and a KV dtype: the plainest ones of its choices."""
+    """Return the plainest head size, block size and KV dtype of its choices."""
     sizes, blocks, dtypes = choices(subject)
     block = 16 if 16 in blocks else blocks[0]
     dtype = "float32" if "float32" in dtypes else dtypes[0]
@@ -88,7 +88,7 @@ def usual(subject: Subject) -> tuple[int, int, str]:
 
 
 def ordinary(subject: Subject, *variants: str) -> Iterator[tuple[str, Cached, int, str]]:
-    """The variants named (grouped heads when none is) that it serves, and the first of the latents that it serves."""
+    """Yield the named variants (by default grouped heads) that it serves, and the first latent layer that it serves."""
     head, block, dtype = usual(subject)
     for what in variants or ("grouped heads",):
         spec = variant(what, head)
@@ -101,22 +101,22 @@ def ordinary(subject: Subject, *variants: str) -> Iterator[tuple[str, Cached, in
 
 
 def variant(name: str, head_size: int) -> AttentionSpec:
-    """A layer of VARIANTS."""
+    """Return a layer of VARIANTS with the given head size."""
     return AttentionSpec(head_size=head_size, head_size_v=head_size, scale=head_size**-0.5, **VARIANTS[name])
 
 
 def grouped(head_size: int) -> AttentionSpec:
-    """The layer with grouped heads."""
+    """Return the layer with grouped heads."""
     return variant("grouped heads", head_size)
 
 
 def tolerance(dtype: str) -> float:
-    """The largest error allowed with a KV dtype."""
+    """Return the largest error allowed with a KV dtype."""
     return TOLERANCES.get(dtype, 5e-2)
 
 
 def compare(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str, chunk: int) -> None:
-    """Raise Failure where prompts, in chunks of `chunk` tokens (0: whole), differ from attention as the formula says."""
+    """Raise Failure where prompts, in chunks of `chunk` tokens (0: whole), differ from the reference formula."""
     random = generator(what)
     like = as_attention(spec)
     conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]

@@ -1,6 +1,6 @@
-"""Checks of what attention backends say of themselves: that what they claim is true, and what they refuse has a reason.
+"""Checks of the declarations of attention backends: that claims are true, and that refusals have reasons.
 
-Owns: those checks. Never does: know a layout. Called by: `core_kit.attention`.
+Owns: the checks. Never does: know a layout. Called by: `core_kit.attention`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def refusals_have_reasons(subject: Subject) -> None:
 
 def serves_what_it_declares(subject: Subject) -> None:
     """Every feature, layer kind, KV dtype, head size and block size that it declares is served for some layer."""
-    # whether ops of layers with a state are served, `core_kit.states` finds
+    # `core_kit.states` checks whether ops of layers with a state are served
     unknown = set(subject.manifest.spec.capabilities.get("kv_dtypes", ())) - set(KV_TYPES)
     if unknown:
         raise Failure(f"declares the KV dtype '{min(unknown)}', which nobody can choose; known: {', '.join(KV_TYPES)}")
@@ -77,7 +77,7 @@ def serves_what_it_declares(subject: Subject) -> None:
 
 
 def _declared(subject: Subject) -> set[str]:
-    """Everything that it declares and that a layer with keys and values can show, each as `capability value`."""
+    """Return every declaration that a layer with keys and values can prove, each as `capability value`."""
     capabilities = subject.manifest.spec.capabilities
     declared = {name for name in FEATURES if capabilities.get(name) is True}
     for name in LISTED:
@@ -88,7 +88,7 @@ def _declared(subject: Subject) -> set[str]:
 
 
 def _shown(spec: Cached, block_size: int, dtype: str) -> set[str]:
-    """The part of those declarations that a backend proves by serving this layer."""
+    """Return the declarations that a backend proves by serving this layer."""
     shown = {f"layer_kinds {spec.kind}", f"kv_dtypes {dtype}", f"block_sizes {block_size}"}
     if isinstance(spec, AttentionSpec):
         shown.add(f"head_sizes {spec.head_size}")

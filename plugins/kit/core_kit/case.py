@@ -1,6 +1,7 @@
-"""One check of one plugin, and what it is done to.
+"""One check of one plugin, and the plugin under test.
 
-Owns: the subject (how a plugin is found and loaded for a check), the outcome of a check. Never does: know what is checked.
+Owns: the subject (discovery and loading of a plugin for a check), the outcome of a check. Never does: know the content
+of a check.
 Called by: every suite in this package, `core plugins check`, and test functions (a `Case` is called).
 """
 
@@ -38,15 +39,15 @@ Verdict = Literal["passed", "failed", "warned", "skipped"]
 
 
 class Failure(AssertionError):
-    """A promise is not kept; `str` is a sentence with what was asked, what came and what was expected."""
+    """Raised when the contract is broken; `str` states the input, the result and the expectation."""
 
 
 class Warned(Exception):
-    """Kept, but at a price that users will notice; `str` is a sentence."""
+    """Raised when the contract is kept at a cost that users will notice; `str` is a sentence."""
 
 
 class Skipped(unittest.SkipTest):
-    """The check cannot be made here; `str` says why, and what would make it possible."""
+    """Raised when the check cannot run here; `str` says why, and what would make it possible."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -63,11 +64,11 @@ class Finding(msgspec.Struct, frozen=True):
 class Subject:
     """A plugin under test.
 
-    model:     a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
+    model: a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
     reference: the same checkpoint in plain numbers, None when there is none.
     arguments: the plugin's own arguments.
-    plugins:   as for `--plugins`, for files and objects that are not installed.
-    is_broken: the manifest was asked for and cannot be used.
+    plugins: as for `--plugins`, for files and objects that are not installed.
+    is_broken: the manifest was read and is unusable.
     """
 
     kind: str
@@ -80,12 +81,12 @@ class Subject:
 
     @functools.cached_property
     def registry(self) -> PluginRegistry:
-        """All plugins, found once."""
+        """Return all plugins; discovery runs once."""
         return PluginRegistry(words=self.plugins or os.environ.get("CORE_PLUGINS"))
 
     @functools.cached_property
     def manifest(self) -> Manifest:
-        """The plugin's manifest, checked. Raises CoreError."""
+        """Return the plugin's manifest, checked. Raises CoreError."""
         try:
             return self.registry.get(self.kind, self.name)
         except CoreError:
@@ -94,24 +95,24 @@ class Subject:
 
     @property
     def row(self) -> ResolvedPlugin:
-        """Its entry point."""
+        """Return the plugin's entry point."""
         return self.manifest.row
 
     @property
     def device(self) -> str:
-        """The device type that it is tried on: the processor unless it works elsewhere only."""
+        """Return the device type for the checks: the CPU unless the plugin works only elsewhere."""
         devices = self.manifest.spec.capabilities.get("devices") or ["cpu"]
         return "cpu" if "cpu" in devices else str(devices[0])
 
     @functools.cached_property
     def directory(self) -> Path:
-        """A folder of its own for files; removed with the subject."""
+        """Return a temporary folder; removed with the subject."""
         self._folder = OwnDirectory(FOLDER)
         return self._folder.path
 
     @functools.cached_property
     def sample(self) -> Sample:
-        """`model` (or a tiny plain checkpoint) with its loader and manifest. Raises CoreError."""
+        """Return `model` (or a tiny plain checkpoint) with its loader and manifest. Raises CoreError."""
         from core_kit.checkpoints import open_sample, write_checkpoint
 
         if self.model is not None:
@@ -120,7 +121,7 @@ class Subject:
         return open_sample(self.registry, str(path))
 
     def context(self) -> LoadContext:
-        """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
+        """Return the argument of `core_load`. Raises Skipped when this machine lacks the device."""
         context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
         if self.kind == "grammar":
             return replace(context, options={"vocabulary": vocabulary()})
@@ -143,7 +144,7 @@ class Subject:
 
     @functools.cached_property
     def loaded(self) -> Any:
-        """The object of the kind's contract. Raises Skipped when it needs a checkpoint of its own format."""
+        """Return the loaded object of the kind's contract. Raises Skipped when it needs a checkpoint of its own format."""
         try:
             return load_plugin(self.manifest, self.context())
         except UserError as error:
@@ -156,7 +157,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Case:
-    """One check of one subject; `str` is its title. Called: returns when it passed, raises Failure or Skipped."""
+    """One check of one subject; `str` is its title. Calling it returns on success, and raises Failure or Skipped."""
 
     subject: Subject
     title: str
@@ -166,21 +167,21 @@ class Case:
         return self.title
 
     def __call__(self) -> None:
-        """For test functions."""
+        """Run the check, for test functions."""
         try:
             self._try()
         except Warned as warning:
             raise Failure(str(warning)) from None
 
     def finding(self) -> Finding:
-        """For reports: whatever happens becomes a verdict with a sentence."""
+        """Run the check for reports: any outcome becomes a verdict with a sentence."""
         begin = time.perf_counter()
         verdict, sentence = self._outcome()
         plugin = f"{self.subject.kind}.{self.subject.name}"
         return Finding(plugin, self.title, verdict, sentence, time.perf_counter() - begin)
 
     def _try(self) -> None:
-        """Run it, unless an earlier one has told already that there is nothing to check."""
+        """Run the check, unless an earlier one has shown that there is nothing to check."""
         if self.subject.is_broken:
             raise Skipped("its manifest cannot be used, as an earlier finding says")
         self.run(self.subject)

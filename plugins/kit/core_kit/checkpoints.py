@@ -1,4 +1,4 @@
-"""Tiny checkpoints: a plain one that the kit writes, and the ones that the author gives.
+"""Tiny checkpoints: a plain one written by the kit, and the author's own.
 
 Owns: the writing of a random llama, and the opening of a checkpoint by the loader that knows it. Never does: quantize.
 Called by: the suites, the fixtures of `core_kit.pytest_plugin`.
@@ -39,14 +39,14 @@ TINY = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The configuration of the kit's model; 260 tokens: four special ones and every byte."""
+"""Configuration of the kit's model; 260 tokens: four special ones and every byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A checkpoint.
+    """A checkpoint opened by a loader.
 
-    loader: the one that claims it.
+    loader: the loader that claims it.
     manifest: as the loader resolved it.
     """
 
@@ -54,17 +54,17 @@ class Sample:
     manifest: CheckpointManifest
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of one tensor."""
+        """Return a copy of one tensor."""
         return self.tensors((name,))[name]
 
     def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Copies of some tensors, by canonical name."""
+        """Return copies of tensors, by canonical name."""
         read = self.loader.iter(self.manifest, list(names))
         return {name: tensor.clone() for name, tensor in read}
 
 
 def random_tensors(config: Mapping[str, Any], seed: int = 0, *, uneven: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Float32 values for every tensor of a model: norms 1 ± 0.1, everything else normal, 0.3 wide.
+    """Yield float32 values for every tensor of a model: norms 1 ± 0.1, everything else normal with deviation 0.3.
 
     uneven: matrices have rows, and groups of 16 inputs, of unlike sizes.
     """
@@ -80,7 +80,9 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0, *, uneven: bool = F
 
 
 def _sizes(rows: int, columns: int) -> Tensor:
-    """[rows, columns]: neighbouring rows, and neighbouring groups of 16, 32 or 64 inputs, are of unlike sizes."""
+    """Return magnitudes [rows, columns] that differ between neighbouring rows, and between neighbouring groups of 16,
+    32 or 64 inputs.
+    """
     exponent = torch.arange(rows) * 3 % 5 - 2
     of_row = 2.0**exponent
     of_group = torch.tensor([1.0, 1.5, 4.0, 2.0, 6.0, 3.0, 1.0, 1.5])
@@ -106,7 +108,7 @@ def write_checkpoint(directory: Path, seed: int = 0, *, uneven: bool = False, **
 
 
 def write_tokenizer(directory: Path) -> None:
-    """A tokenizer with one token a byte, after four special ones."""
+    """Write a tokenizer with one token per byte, after four special ones."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
@@ -120,7 +122,7 @@ def write_tokenizer(directory: Path) -> None:
 
 
 def open_sample(registry: PluginRegistry, ref: str) -> Sample:
-    """The checkpoint at `ref` through the loader that claims it. Raises CoreError."""
+    """Open the checkpoint at `ref` with the loader that claims it. Raises CoreError."""
     plugin = select_loader(registry, None, file_facts(ref))
     loader: Loader = load_plugin(plugin.manifest, LoadContext())
     return Sample(loader, loader.resolve(ref))

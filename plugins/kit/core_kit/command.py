@@ -1,6 +1,6 @@
 """Checks of commands: help is there, and a mistake is a sentence.
 
-Owns: those checks. Never does: run what a command is for. Called by: `core_kit.suite`.
+Owns: the checks. Never does: run the command's actual work. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def refuses_unknown_words(subject: Subject) -> None:
 
 
 def _run(command: Any, word: str) -> Any:
-    """The exit code, also of a command that leaves as argparse does. Its standard input is empty."""
+    """Run the command with one word and no input, and return its exit code, including argparse's SystemExit."""
     given, sys.stdin = sys.stdin, io.StringIO()
     try:
         return command.run([word])

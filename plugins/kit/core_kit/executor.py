@@ -1,6 +1,6 @@
-"""Checks of executors: every sequence gets its tokens, however its steps are cut, and slots may be used again.
+"""Checks of executors: every sequence gets its tokens however its steps are divided, and slots can be reused.
 
-Owns: those checks. Never does: judge the tokens themselves. Called by: `core_kit.suite`.
+Owns: the checks. Never does: judge the tokens themselves. Called by: `core_kit.suite`.
 
 Each check runs a whole engine in this process, on the kit's tiny checkpoint or the author's own.
 """
@@ -20,7 +20,7 @@ from core_kit.case import Failure, Subject
 NUM_TOKENS = 6
 PROMPTS = ([1, *range(40, 61)], [1, 50, 51], [1, *range(70, 83)], [1, 90])
 FEW_BLOCKS = 7
-"""Blocks of 8 tokens that do not hold all prompts at once, so that sequences are preempted."""
+"""Number of blocks of 8 tokens that cannot hold all prompts at once, so that sequences are preempted."""
 MAX_STEPS = 1000
 
 
@@ -94,7 +94,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
 
 
 def _configured(subject: Subject, **settings: Any) -> Any:
-    """The configuration of an engine on the subject's checkpoint."""
+    """Return the configuration of an engine on the subject's checkpoint."""
     checkpoint = subject.sample.manifest.ref
     given = {
         "model": subject.model or checkpoint,
@@ -113,12 +113,12 @@ def _configured(subject: Subject, **settings: Any) -> Any:
 
 
 def _client(subject: Subject, **settings: Any) -> InprocClient:
-    """An engine in this process."""
+    """Start an engine in this process."""
     return InprocClient(_configured(subject, **settings))
 
 
 def _generated(subject: Subject, **settings: Any) -> tuple[list[list[int]], int]:
-    """The tokens after each prompt, and how many sequences were preempted."""
+    """Return the tokens after each prompt, and the number of preempted sequences."""
     client = _client(subject, **settings)
     try:
         return _answers(client), client.stats().num_preemptions
@@ -127,7 +127,7 @@ def _generated(subject: Subject, **settings: Any) -> tuple[list[list[int]], int]
 
 
 def _answers(client: InprocClient) -> list[list[int]]:
-    """The tokens after each prompt. Raises Failure when a sequence fails, or does not end."""
+    """Return the tokens after each prompt. Raises Failure when a sequence fails, or does not end."""
     client.add([_request(f"r{number}", prompt, NUM_TOKENS) for number, prompt in enumerate(PROMPTS)])
     tokens: dict[str, list[int]] = {f"r{number}": [] for number in range(len(PROMPTS))}
     steps = 0

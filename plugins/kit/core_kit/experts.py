@@ -1,6 +1,6 @@
 """Checks of a provider's routing and layers of experts against the reference.
 
-Owns: those checks. Never does: define the operations; `core_runtime.layers.experts` does. Called by: `core_kit.kernels`.
+Owns: the checks. Never does: define the operations; `core_runtime.layers.experts` does. Called by: `core_kit.kernels`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def experts_equal_reference(subject: Subject) -> None:
     build = optional_kernel(subject, "experts")
     tried = False
     for experts in _experts_of_every_format(subject):
-        # One format is enough for the other gates: the gate is applied to numbers, whatever the weights were.
+        # One format suffices for the other gates: the gate applies to the products, whatever the weights were.
         gates = ("silu",) if tried else served_activations(subject.loaded)
         for gate in gates:
             tried |= _runs_as_reference(subject, build, experts, gate)
@@ -113,7 +113,7 @@ class _Experts:
 
 
 def _experts_of_every_format(subject: Subject) -> Iterator[_Experts]:
-    """Experts whose matrices the provider serves one by one."""
+    """Yield experts in every format whose single matrices the provider serves."""
     all_gate_up = random_weights((2 * HIDDEN, HIDDEN))
     all_down = random_weights((HIDDEN, HIDDEN))
     for gate_up, down in zip(all_gate_up, all_down, strict=True):
@@ -129,7 +129,9 @@ def _refused(subject: Subject, weight: CanonicalWeight, activation: Activation) 
 
 
 def _runs_as_reference(subject: Subject, build: Callable[..., Any], experts: _Experts, gate: str) -> bool:
-    """Whether the provider runs them together. Raises Failure when it does, but not as the reference."""
+    """Whether the provider runs these experts together. Raises Failure when it does with results that differ from the
+    reference.
+    """
     activation = experts.activation
     gate_up = [subject.loaded.linear(weight, activation=activation) for weight in experts.gate_up]
     down = [subject.loaded.linear(weight, activation=activation) for weight in experts.down]
@@ -147,7 +149,7 @@ def _runs_as_reference(subject: Subject, build: Callable[..., Any], experts: _Ex
 def _compare(layer: ReferenceExperts, reference: ReferenceExperts, activation: Activation, label: str) -> None:
     random = generator(label)
     tolerance = 2e-5 if activation == "none" else 2e-2
-    # Inputs and outputs are cut from wider tensors, so that kernels cannot take strides for sizes.
+    # Inputs and outputs are slices of wider tensors, so that kernels cannot confuse strides with sizes.
     x = torch.randn(TOKENS, HIDDEN + 8, generator=random)[:, :HIDDEN]
     shuffled = torch.rand(TOKENS, EXPERTS, generator=random).argsort(-1)
     choices = {
@@ -168,7 +170,7 @@ def _compare(layer: ReferenceExperts, reference: ReferenceExperts, activation: A
 
 
 def _variants(weight: CanonicalWeight) -> list[CanonicalWeight]:
-    """The same rows in another order for each expert."""
+    """Return the weight with its rows in another order for each expert."""
     rows = torch.arange(weight.shape[0])
     return [weight.rows(rows.roll(7 * expert)) for expert in range(EXPERTS)]
 
@@ -185,7 +187,7 @@ def _reference(experts: _Experts, gate: str) -> ReferenceExperts:
 
 
 def _served_routings(subject: Subject) -> dict[str, RoutingSpec]:
-    """The routings that need no feature, or one that the provider declares."""
+    """Return the routings that need no feature, or one that the provider declares."""
     features = features_of(subject.loaded)
     served = {}
     for what, routing in ROUTINGS.items():
@@ -196,7 +198,7 @@ def _served_routings(subject: Subject) -> dict[str, RoutingSpec]:
 
 
 def _empty(top_k: int) -> tuple[Tensor, Tensor]:
-    """Expert ids and weights [TOKENS, top_k] that no kernel has filled."""
+    """Return expert ids and weights [TOKENS, top_k] with values that no kernel writes."""
     ids = torch.full((TOKENS, top_k), -1)
     weights = torch.full((TOKENS, top_k), torch.nan)
     return ids, weights

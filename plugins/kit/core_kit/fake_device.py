@@ -1,10 +1,11 @@
-"""A device that does its work late, in order, and notices who does not wait for it. It computes on the CPU.
+"""A fake device that runs its work late and in order, and detects callers that do not wait for it. It computes on the
+CPU.
 
-Owns: the work that was asked for and is not done, the recordings, and what they find wrong. Never does: compute by itself.
-Called by: tests of the runtime of GPUs, which runs on it unchanged.
+Owns: the queue of pending work, the recordings, and the errors they detect. Never does: compute by itself.
+Called by: tests of the GPU runtime, which runs on it unchanged.
 
-What a step uploads is copied when the device comes to it, and its host memory is poisoned then. What it downloads is
-poison until somebody waits for it. A recording is good for the places that it saw, and keeps no memory alive.
+An upload is copied when the device reaches it, and its host memory is then poisoned. A download holds poison until the
+host waits for it. A recording is valid only for the addresses it saw, and keeps no memory alive.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from core_runtime.sampling.kernel import numpy_masked_race, numpy_race
 from core_runtime.sampling.logprobs import numpy_logprobs
 
 POISON: Final = 0xA5
-"""What memory holds that means nothing; as int64 no token."""
+"""Byte that fills memory without defined content; as int64 it is no valid token."""
 MIB: Final = 1 << 20
 
 LOOKS: Final = frozenset(
@@ -37,16 +38,16 @@ LOOKS: Final = frozenset(
         *("transpose", "unbind", "unflatten", "unsqueeze", "untyped_storage", "view"),
     )
 )
-"""Functions of torch that look at a tensor without reading it."""
+"""torch functions that inspect a tensor without reading its data."""
 
 READS: Final = frozenset(("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist"))
-"""Functions for which a host waits until a device has done everything."""
+"""Functions for which the host waits until the device has finished all work."""
 
 Work = Callable[[], None]
 
 
 class Watch(TorchFunctionMode):  # type: ignore[misc]
-    """While it is entered, the host's own functions find the work of devices done, and those that read are counted."""
+    """While entered, the host's own functions see the devices' work as done, and functions that read are counted."""
 
     def __init__(self, *devices: FakeCalls) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
 
     @classmethod
     def in_this_thread(cls) -> Watch:
-        """The one that is entered in this thread; one that stays, if none is."""
+        """Return the instance entered in this thread; if there is none, enter one permanently."""
         for mode in _get_current_function_mode_stack():
             if isinstance(mode, Watch):
                 return mode
@@ -65,7 +66,7 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Do the device's work first, unless the function only looks."""
+        """Run the device's work first, unless the function only inspects."""
         devices = list(self.devices)
         if any(device.is_working for device in devices):
             return function(*args, **(kwargs or {}))
@@ -84,14 +85,14 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
 
 
 class FakeGraph:
-    """Recorded calls."""
+    """The recorded calls of a fake device."""
 
     def __init__(self, device: FakeCalls, calls: list[RecordedCall]) -> None:
         self._device = device
         self._calls = calls
 
     def replay(self) -> None:
-        """Do them again. Raises MovedError where memory has gone."""
+        """Run the calls again. Raises MovedError if a tensor's memory is gone."""
         for call in self._calls:
             arguments = call.arguments()
             self._device.later(_call(call.function, arguments, call.options))
@@ -99,29 +100,29 @@ class FakeGraph:
 
 
 class FakeMark:
-    """A place in the order of the device's work."""
+    """An event: a position in the order of the device's work."""
 
     def __init__(self, device: FakeCalls, number: int) -> None:
         self._device = device
         self._number = number
 
     def synchronize(self) -> None:
-        """Wait for it."""
+        """Wait for the event."""
         self._device.wait(self._number)
 
 
 class FakeCalls:
-    """The `DeviceCalls` of a device that is not there; also the `Calls` of its kernels.
+    """The `DeviceCalls` of the fake device, and the `Calls` of its kernels.
 
-    graph_bytes: that each recording takes of the device's memory.
-    is_watched: whether the threads that use it are watched for good; else a test enters a `Watch`.
+    graph_bytes: device memory per recording.
+    is_watched: whether threads that use it are watched permanently; otherwise a test enters a `Watch`.
 
-    is_working: whether it does its work just now.
+    is_working: whether it is running its work at the moment.
     reads: functions for which the host had to wait, by name.
-    waits: how often it waited for a mark.
-    uploads: copies to the device.
-    recorded, replayed: recordings.
-    threads: how often a thread took it into use.
+    waits: number of waits for an event.
+    uploads: number of copies to the device.
+    recorded, replayed: number of recordings and replays.
+    threads: how often a thread made it current.
     """
 
     def __init__(self, graph_bytes: int = MIB, *, is_watched: bool = False) -> None:
@@ -133,7 +134,7 @@ class FakeCalls:
         self.is_working = False
         self._landed: list[tuple[int, Tensor, Tensor]] = []
         self._recording: list[RecordedCall] | None = None
-        self._pinned: dict[int, Tensor] = {}  # kept: another tensor at an address given back would be taken for pinned
+        self._pinned: dict[int, Tensor] = {}  # kept alive: a new tensor at a freed address would be mistaken for pinned
         self.free = 1 << 30
         self.reads: Counter[str] = Counter()
         self.waits = 0
@@ -143,7 +144,7 @@ class FakeCalls:
         self.threads = 0
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> None:
-        """A kernel: it is called later, or recorded, or belongs to one that is being called."""
+        """Queue a kernel, or record it, or run it as part of the kernel that is being called."""
         if self.is_working:
             function(*args, **options)
         elif self._recording is not None:
@@ -153,11 +154,11 @@ class FakeCalls:
             self.later(_call(function, list(args), options))
 
     def later(self, work: Work) -> None:
-        """Ask for work."""
+        """Queue work."""
         self._queue.append(work)
 
     def do_everything(self) -> None:
-        """Let the device come to the end of its work; the host still knows nothing of it."""
+        """Run all queued work; the host still does not know of it."""
         if self.is_working:
             return
         self.is_working = True
@@ -174,7 +175,7 @@ class FakeCalls:
             self._num_done += 1
 
     def wait(self, number: int) -> None:
-        """Wait until so many pieces of work are done."""
+        """Wait until `number` pieces of work are done."""
         self.waits += 1
         self.do_everything()
         for landed, host, copied in self._landed:
@@ -183,32 +184,32 @@ class FakeCalls:
         self._landed = [entry for entry in self._landed if entry[0] > number]
 
     def use(self) -> None:
-        """See `DeviceCalls`."""
+        """Make this the calling thread's current device."""
         self.threads += 1
         if self._is_watched:
             Watch.in_this_thread().devices.add(self)
 
     def memory(self) -> tuple[int, int]:
-        """See `DeviceCalls`."""
+        """Return (free, total) memory in bytes."""
         return self.free, 1 << 30
 
     def zeros(self, nbytes: int) -> Tensor:
-        """See `DeviceCalls`."""
+        """Allocate zeroed uint8 [nbytes] on the device."""
         self.free -= nbytes
         return torch.zeros(nbytes, dtype=torch.uint8)
 
     def pinned(self, nbytes: int) -> Tensor:
-        """See `DeviceCalls`."""
+        """Allocate pinned host memory uint8 [nbytes]."""
         memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
         self._pinned[memory.untyped_storage().data_ptr()] = memory
         return memory
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in memory that `pinned` gave."""
+        """Whether a tensor is in memory allocated by `pinned`."""
         return tensor.untyped_storage().data_ptr() in self._pinned
 
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """See `DeviceCalls`. Raises OverwrittenError, late, when the source of an upload was written too early."""
+        """Queue a copy. Raises OverwrittenError, late, when the source of an upload was overwritten too early."""
         if self.is_pinned(source):
             self.uploads += 1
             then = source.clone()
@@ -221,15 +222,15 @@ class FakeCalls:
         self.later(lambda: self._landed.append((number, target, source.clone())))
 
     def mark(self) -> FakeMark:
-        """See `DeviceCalls`."""
+        """Return an event after all work submitted so far."""
         return FakeMark(self, self._num_done + len(self._queue))
 
     def synchronize(self) -> None:
-        """See `DeviceCalls`."""
+        """Wait until the device has finished all submitted work."""
         self.wait(self._num_done + len(self._queue))
 
     def record(self, run: Callable[[], None]) -> FakeGraph:
-        """See `DeviceCalls`."""
+        """Record the work that `run` submits."""
         calls: list[RecordedCall] = []
         self._recording = calls
         try:
@@ -243,11 +244,11 @@ class FakeCalls:
         return FakeGraph(self, calls)
 
     def give_back(self) -> None:
-        """See `DeviceCalls`."""
+        """Do nothing: there is no cached memory to return."""
 
 
 class FakeKernels(InterceptedKernels):
-    """The kernels of such a device: those of a CPU, those that sample, and one that tells log-probabilities."""
+    """The kernels of the fake device: a CPU's, plus the sampling kernels and the logprobs kernel."""
 
     def __init__(self, inner: KernelSet, calls: FakeCalls) -> None:
         super().__init__(inner, calls)
@@ -269,7 +270,7 @@ class FakeKernels(InterceptedKernels):
 
 
 class FakeSpace:
-    """The `AddressSpace` of such a device. capacity: bytes that it has."""
+    """The `AddressSpace` of the fake device. capacity: its memory in bytes."""
 
     granularity = 4096
 
@@ -279,14 +280,14 @@ class FakeSpace:
         self._handles = 0
 
     def reserve(self, nbytes: int) -> int:
-        """See `AddressSpace`."""
+        """Reserve addresses without memory; returns the first."""
         memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
         address: int = memory.data_ptr()
         self._memory[address] = memory
         return address
 
     def fill(self, address: int, nbytes: int) -> int:
-        """See `AddressSpace`. The memory is dirty, as it is on a device."""
+        """Map memory to a span; it holds garbage, as on a real device."""
         if nbytes > self.free:
             raise MemoryError(f"{nbytes} bytes of {self.free}")
         self.free -= nbytes
@@ -294,16 +295,16 @@ class FakeSpace:
         return self._handles
 
     def empty(self, address: int, nbytes: int, handle: int) -> None:
-        """See `AddressSpace`."""
+        """Unmap a span and release its memory."""
         self.free += nbytes
         self._memory[address].fill_(POISON)
 
     def forget(self, address: int, nbytes: int) -> None:
-        """See `AddressSpace`."""
+        """Free reserved addresses."""
         del self._memory[address]
 
     def tensor(self, address: int, nbytes: int) -> Tensor:
-        """See `AddressSpace`."""
+        """Return uint8 [nbytes] at an address."""
         return self._memory[address][:nbytes]
 
 
@@ -322,6 +323,6 @@ def _upload(target: Tensor, source: Tensor, then: Tensor) -> None:
 
 
 def _is_view(index: Any) -> bool:
-    """Whether an index of a tensor gives a view of it."""
+    """Whether indexing a tensor with `index` returns a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return not any(isinstance(part, Tensor | np.ndarray | list) for part in parts)

@@ -1,6 +1,6 @@
 """Checks that every kind of plugin has: its manifest, its arguments, its installation, its life in a worker process.
 
-Owns: those checks. Never does: call the methods of a kind's contract. Called by: `core_kit.suite`.
+Owns: the checks. Never does: call the methods of a kind's contract. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 SLOW_IMPORT = 0.25
 ALIKE = 0.85
-"""A capability spelled as nearly as this like a known one is a misspelling."""
+"""Similarity above which an unknown capability counts as a misspelling of a known one."""
 HOOKS = {
     "core_claim": ("quantization", "loader", "model"),
     "core_supports": ("attention", "kernels", "quantization", "speculative", "grammar", "executor"),
@@ -32,7 +32,7 @@ HOOKS = {
     "core_weights_nbytes": ("speculative",),
     "core_draft_spec": ("speculative",),
 }
-"""Which kinds are asked with a hook; on other kinds it would never be called."""
+"""Kinds for which each optional hook is called; on other kinds it would never be called."""
 
 
 def light_manifest(subject: Subject) -> None:

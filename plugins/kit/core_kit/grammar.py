@@ -1,6 +1,6 @@
-"""Checks of grammar backends: masks and tokens agree, nothing is lost when tokens are taken back, and nothing raises.
+"""Checks of grammar backends: masks and tokens agree, rollbacks lose nothing, and nothing raises.
 
-Owns: those checks. Never does: judge how a grammar is read.
+Owns: the checks. Never does: judge the interpretation of a grammar.
 Called by: `core_kit.suite`.
 """
 
@@ -37,7 +37,7 @@ SAMPLES: tuple[tuple[GrammarSpec, str], ...] = (
         "yes",
     ),
 )
-"""Of each kind a grammar, and an answer that follows it."""
+"""For each kind, a grammar and an answer that matches it."""
 
 
 def serves_something(subject: Subject) -> None:
@@ -132,7 +132,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
 
 
 def _served(subject: Subject) -> list[tuple[GrammarSpec, str]]:
-    """The samples that the plugin does not refuse. Raises Skipped when a library is missing."""
+    """Return the samples that the plugin does not refuse. Raises Skipped when a library is missing."""
     found: list[tuple[GrammarSpec, str]] = []
     for spec, text in SAMPLES:
         reasons = subject.manifest.call("core_supports", query=spec)
@@ -149,7 +149,7 @@ def _matcher(subject: Subject, spec: GrammarSpec) -> Any:
 
 
 def _allowed(matcher: Any) -> set[int]:
-    """The tokens of a mask."""
+    """Return the tokens that a mask allows."""
     size = PADDING + 1 + len(WORDS)
     words: NDArray[np.int32] = np.full((size + 31) // 32, 0x5A5A5A5A, np.int32)
     if not matcher.fill(words):

@@ -1,6 +1,7 @@
-"""The small vocabulary that grammar backends are checked on.
+"""The small vocabulary for checks of grammar backends.
 
-Owns: it. Never does: check. Called by: `core_kit.case` (loads backends with it), the checks of grammar backends.
+Owns: the vocabulary. Never does: check. Called by: `core_kit.case` (loads backends with it), the checks of grammar
+backends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ WORDS = ("true", "false", '{"', '":', "yes", "no", "maybe", "ab", "ä")
 
 
 def vocabulary() -> GrammarVocabulary:
-    """All bytes, a token that ends answers, a special one, one that pads, and some words."""
+    """Return a vocabulary of all bytes, an end token, a special one, a padding one, and some words."""
     tokens = [bytes([byte]) for byte in range(256)]
     tokens += [b"", b"", b""]
     tokens += [word.encode() for word in WORDS]

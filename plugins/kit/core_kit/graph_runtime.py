@@ -1,10 +1,10 @@
-"""A runtime that records as a device's graphs do: calls of one size, at addresses that must stay. It computes on the CPU.
+"""A fake runtime that records like a device's graphs: calls of one size, at fixed addresses. It computes on the CPU.
 
-Owns: the recordings and what they find wrong. Never does: compute anything by itself.
-Called by: tests of whatever uses a runtime's `capture`.
+Owns: the recordings and the errors they detect. Never does: compute anything by itself.
+Called by: tests of code that uses a runtime's `capture`.
 
-A recording knows nothing but the calls, their numbers and where their tensors lay: it keeps no memory alive. A replay
-computes all rows of its size, those behind a step's own on NaN.
+A recording holds only the calls, their scalars and the addresses of their tensors: it keeps no memory alive. A replay
+computes all rows of its size; rows beyond the step's own hold NaN.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from core_runtime.contracts import BatchView, CapturedCalls, Runtime
 
 SIZES = (1, 2, 4, 8, 16)
 ROW_ARGUMENTS = {**ROWS, "rows": (1,), "attention.write": (1, 2), "attention.forward": (1, 2)}
-"""Of each call but `linear`, the arguments with a row for each row of the step."""
+"""For each call except `linear`, the arguments with a row for each row of the step."""
 
 
 class MovedError(Exception):
-    """A tensor of a recorded call is no longer where it was; `str` names the call."""
+    """Raised when a tensor of a recorded call has moved; `str` names the call."""
 
 
 class Place:
-    """Where a tensor lies, without keeping it there."""
+    """The address of a tensor, without keeping the tensor alive."""
 
     def __init__(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -43,7 +43,7 @@ class Place:
         self._strides = tensor.stride()
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor. Raises MovedError."""
+        """Return the tensor. Raises MovedError."""
         storage = torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
         if storage is None:
             raise MovedError(f"{name}: the memory of a recorded tensor {tuple(self._shape)} was given back")
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(slots=True)
 class RecordedCall:
-    """One call. args: with places instead of tensors."""
+    """A recorded call. args: with places instead of tensors."""
 
     name: str
     function: Callable[..., Any]
@@ -63,7 +63,7 @@ class RecordedCall:
     options: dict[str, Any]
 
     def arguments(self) -> list[Any]:
-        """With tensors again. Raises MovedError."""
+        """Return the arguments with tensors restored. Raises MovedError."""
         found = []
         for arg in self.args:
             found.append(arg.tensor(self.name) if isinstance(arg, Place) else arg)
@@ -71,15 +71,15 @@ class RecordedCall:
 
 
 class GraphCalls:
-    """Every call while something is recorded."""
+    """Records every call while a recording is active."""
 
     def __init__(self) -> None:
         self.recording: list[RecordedCall] | None = None
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Call, and keep the call when it is not part of another one that is kept."""
+        """Run the call, and record it unless it is part of another recorded call."""
         kept = self.recording
-        self.recording = None  # what `function` calls is replayed with it
+        self.recording = None  # calls made inside `function` are replayed with it
         try:
             result = function(*args, **options)
         finally:
@@ -91,7 +91,7 @@ class GraphCalls:
 
 
 class Graph:
-    """The calls of `num_rows` rows."""
+    """The recorded calls of `num_rows` rows."""
 
     def __init__(self, calls: list[RecordedCall], num_rows: int, replayed: Callable[[], None]) -> None:
         self._calls = calls
@@ -99,7 +99,7 @@ class Graph:
         self._replayed = replayed
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Replay on all rows of the recording. Raises MovedError, and ValueError for more rows than there are."""
+        """Replay on all rows of the recording. Raises MovedError, and ValueError for more rows than it has."""
         if num_rows > self._num_rows:
             raise ValueError(f"{num_rows} rows do not fit a graph of {self._num_rows}")
         arguments = [call.arguments() for call in self._calls]
@@ -113,10 +113,10 @@ class Graph:
 
 
 class FakeGraphRuntime(InterceptedRuntime):
-    """The runtime `inner` (of a CPU) with `capture` and `capture_sizes`.
+    """The CPU runtime `inner` with `capture` and `capture_sizes`.
 
-    sizes: numbers of rows that are recorded, of every kind.
-    recorded, replayed: how often, by number of rows.
+    sizes: row counts to record, for every kind.
+    recorded, replayed: counters by row count.
     """
 
     def __init__(self, inner: Runtime, sizes: Sequence[int] = SIZES) -> None:
@@ -127,11 +127,11 @@ class FakeGraphRuntime(InterceptedRuntime):
         self.replayed: Counter[int] = Counter()
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
-        """The same for every kind."""
+        """Return the same row counts for every kind."""
         return [size for size in self._sizes if size <= max_rows]
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """Call `run` and record it for exactly that many rows; None when it called nothing that can be recorded."""
+        """Call `run` and record it for exactly that many rows; None when it made no recordable call."""
         calls: list[RecordedCall] = []
         self._graph_calls.recording = calls
         try:
@@ -145,25 +145,25 @@ class FakeGraphRuntime(InterceptedRuntime):
 
 
 class FakeGraphAttention(InterceptedAttention):
-    """An attention backend that goes by the tensors of a step alone, as a device's kernels do.
+    """An attention backend that uses only the tensors of a step, as a device's kernels do.
 
-    inner: computes, and takes padded steps; it may go by the lists.
+    inner: the backend that computes; it accepts padded steps and may use the lists.
     kernels: of the `FakeGraphRuntime`.
     """
 
     capture = "any"
 
     def build(self, view: BatchView) -> BatchView:
-        """Nothing of the step but where its tensors lie."""
+        """Keep only the addresses of the step's tensors."""
         return view
 
     def write(self, handle: Any, k: Tensor, v: Tensor, metadata: BatchView) -> None:
-        """See `AttentionBackend`."""
+        """Store keys and values, as a recordable call."""
         args = (handle, k, v, *_tensors(metadata), metadata.block_size)
         self._calls.run("attention.write", self._write, args, {})
 
     def forward(self, handle: Any, q: Tensor, metadata: BatchView, out: Tensor) -> None:
-        """See `AttentionBackend`."""
+        """Attend, as a recordable call."""
         args = (handle, q, out, *_tensors(metadata), metadata.block_size)
         self._calls.run("attention.forward", self._forward, args, {})
 
@@ -183,7 +183,7 @@ def _tensors(view: BatchView) -> tuple[Tensor, ...]:
 def _view(
     cu_seqlens: Tensor, seq_lens: Tensor, table: Tensor, slots: Tensor, positions: Tensor, block_size: int
 ) -> BatchView:
-    """The step that the tensors hold now. Raises ValueError when its padding is not what `BatchView` says."""
+    """Rebuild the step from the tensors' current content. Raises ValueError when its padding violates `BatchView`."""
     query_lens = cu_seqlens.diff().tolist()
     lengths = seq_lens.tolist()
     for rows, length in zip(query_lens, lengths, strict=True):
@@ -209,7 +209,7 @@ def _view(
 
 
 def _row_tensors(name: str, args: Sequence[Any]) -> list[Tensor]:
-    """Arguments of a call with a row for each row of the step."""
+    """Return the arguments of a call with a row for each row of the step."""
     if name == "linear":
         return [args[0], args[-1]]
     return [args[index] for index in ROW_ARGUMENTS[name]]

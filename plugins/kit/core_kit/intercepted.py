@@ -1,7 +1,7 @@
-"""Kernels and attention backends whose calls pass through a place where something else can happen first.
+"""Wrappers of kernels and attention backends whose calls pass through an interceptor.
 
-Owns: the wrapping of everything that a forward pass calls. Never does: decide what happens with a call.
-Called by: the doubles of devices in this package.
+Owns: the wrappers for everything that a forward pass calls. Never does: decide what happens to a call.
+Called by: the fake devices in this package.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ ROWS = {
     "route": (0, 3, 4),
     "race": (0,),
 }
-"""Of each operation, the arguments with a row for each row of the step (or of its logits)."""
+"""For each operation, the arguments with a row for each row of the step (or of its logits)."""
 
 
 class Calls(Protocol):
-    """What happens with a call."""
+    """The interceptor of calls."""
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Call `function(*args, **options)`, now or also later. name: of the operation, for messages."""
+        """Call `function(*args, **options)`, now or later as well. name: of the operation, for messages."""
         ...
 
 
 class InterceptedLinear:
-    """A prepared weight, or the experts of a layer."""
+    """A wrapped prepared weight, or the wrapped experts of a layer."""
 
     capturable = True
 
@@ -54,21 +54,21 @@ class InterceptedLinear:
         self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
-        if name == "gated":  # the product and then the activation have the same bits
+        if name == "gated":  # the product followed by the activation has the same bits
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     def __call__(self, *args: Any, **options: Any) -> None:
-        """See the contract of the wrapped kernel."""
+        """Run the wrapped kernel through the interceptor."""
         self._calls.run("linear", self._inner, args, options)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
-        """See `LinearKernel`."""
+        """Gather rows through the interceptor."""
         self._calls.run("rows", self._inner.rows, (ids, out), {})
 
 
 class InterceptedKernels(KernelSet):
-    """A kernel set all of whose operations can be recorded, because `calls` sees each of them."""
+    """A kernel set whose operations can all be recorded, because `calls` intercepts each of them."""
 
     def __init__(self, inner: KernelSet, calls: Calls) -> None:
         self._inner = inner
@@ -83,39 +83,39 @@ class InterceptedKernels(KernelSet):
             setattr(self, op, self._intercepted(op))
         self.add_rms_norm = None if inner.add_rms_norm is None else self._intercepted("add_rms_norm")
         self.race = None if inner.race is None else self._intercepted("race")
-        self.masked_race = inner.masked_race  # never recorded: which rows have masks differs from step to step
+        self.masked_race = inner.masked_race  # never recorded: the rows with masks differ from step to step
         self.logprobs = inner.logprobs
 
     @property
     def recorded(self) -> frozenset[str]:
-        """Everything."""
+        """Return all operations as recordable."""
         return frozenset((*OPERATIONS, *SPECIAL_OPERATIONS, *FEATURES))
 
     def linear(self, *args: Any, **options: Any) -> LinearKernel:
-        """See `KernelSet`."""
+        """Prepare a weight and wrap its kernel."""
         inner = self._inner.linear(*args, **options)
         kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 
     def save(self, kernel: Any, *args: Any, **options: Any) -> Any:
-        """See `KernelSet`."""
+        """Save a wrapped kernel through the inner set."""
         inner = kernel._inner if isinstance(kernel, InterceptedLinear) else kernel
         return self._inner.save(inner, *args, **options)
 
     def restore(self, *args: Any, **options: Any) -> LinearKernel:
-        """See `KernelSet`."""
+        """Restore a kernel and wrap it."""
         inner = self._inner.restore(*args, **options)
         kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 
     def heads(self, *args: Any, **options: Any) -> HeadsKernel:
-        """See `KernelSet`."""
+        """Prepare a weight per head and wrap its kernel."""
         inner = self._inner.heads(*args, **options)
         kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 
     def experts(self, *args: Any, **options: Any) -> Any:
-        """See `KernelSet`."""
+        """Build the experts of a layer and wrap them."""
         inner = self._inner.experts(*args, **options)
         return InterceptedLinear(inner, self.calls)
 
@@ -129,7 +129,9 @@ class InterceptedKernels(KernelSet):
 
 
 class InterceptedAttention:
-    """An attention backend. inner: computes. kernels: of the device, through whose `calls` its own pass too."""
+    """A wrapped attention backend. inner: the one that computes. kernels: of the device, whose `calls` also intercept
+    this backend.
+    """
 
     def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
         self._inner = inner
@@ -141,7 +143,7 @@ class InterceptedAttention:
 
 
 class InterceptedRuntime:
-    """The runtime `inner` (of a CPU), whose kernel calls all pass through `calls`."""
+    """The CPU runtime `inner`, with all kernel calls passing through `calls`."""
 
     def __init__(self, inner: Runtime, calls: Calls) -> None:
         kernels = inner.kernels
@@ -152,17 +154,17 @@ class InterceptedRuntime:
         self.kernels = InterceptedKernels(kernels, calls)
 
     def activation_dtype(self, dtype: str) -> torch.dtype:
-        """As the inner runtime."""
+        """Return the inner runtime's activation dtype."""
         return self._inner.activation_dtype(dtype)
 
     def available_memory(self) -> int:
-        """As the inner runtime."""
+        """Return the inner runtime's available memory."""
         return self._inner.available_memory()
 
     def allocate(self, nbytes: int) -> Tensor:
-        """As the inner runtime."""
+        """Allocate from the inner runtime."""
         return self._inner.allocate(nbytes)
 
     def close(self) -> None:
-        """As the inner runtime."""
+        """Close the inner runtime."""
         self._inner.close()

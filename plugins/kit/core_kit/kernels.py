@@ -1,6 +1,6 @@
 """Checks of kernel providers: each operation against the reference operations, formats, honesty, equal bits.
 
-Owns: those checks. Never does: define an operation; `core_runtime.layers.reference` does. Called by: `core_kit.suite`.
+Owns: the checks. Never does: define an operation; `core_runtime.layers.reference` does. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def memory_is_told(subject: Subject) -> None:
             raise Failure(f"{label}: shape {kernel.shape}, expected {weight.shape}")
         n = weight.shape[0]
         padded_rows = -(-n // side) * side
-        # A plain float32 matrix may be kept in 16 bits.
+        # A plain float32 matrix may be stored in 16 bits.
         smallest = 0.5 if isinstance(weight, Dense) else 1.0
         least = weight.nbytes * smallest
         most = weight.nbytes * (padded_rows / n)
@@ -104,7 +104,7 @@ def operations_equal_reference(subject: Subject) -> None:
     """Norms, rotary embedding, gates, caps and the other small operations equal the reference wherever they are supported."""
     kernels = subject.loaded
     alike = ReferenceKernels()
-    alike.features = frozenset(features_of(kernels))  # what it does not serve is not compared
+    alike.features = frozenset(features_of(kernels))  # operations that it does not serve are not compared
     tried = 0
     for name, operation in OPERATIONS.items():
         if not hasattr(kernels, name) or kernels.supports(KernelQuery(name, subject.device)):
@@ -153,7 +153,7 @@ CHECKS = (
 
 
 def _served(subject: Subject) -> Iterator[tuple[Activation, CanonicalWeight, str]]:
-    """Every (activation, weight) that the provider supports."""
+    """Yield every (activation, weight) that the provider supports."""
     for shape in SHAPES:
         for weight in random_weights(shape):
             for activation in activations(weight):
@@ -196,12 +196,12 @@ def _compare_linear(kernels: Kernels, activation: Activation, weight: CanonicalW
 
 
 def _unwritten(rows: int, width: int) -> Tensor:
-    """NaN [rows, width], the rows not next to each other in memory."""
+    """Return NaN [rows, width] with gaps between the rows."""
     return torch.full((rows, width + 4), torch.nan)[:, :width]
 
 
 def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str) -> None:
-    """A kernel's own gated product against its plain one and the gate."""
+    """Compare a kernel's own gated product with its plain one followed by the gate."""
     together = linear.gated if isinstance(linear, HasGated) else None
     if together is None:
         return
@@ -221,7 +221,7 @@ def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str
 
 
 def _compare_activated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str) -> None:
-    """A kernel's own product with an activation against its plain one and the activation."""
+    """Compare a kernel's own product with an activation with its plain one followed by the activation."""
     together = linear.activated if isinstance(linear, HasActivated) else None
     if together is None:
         return

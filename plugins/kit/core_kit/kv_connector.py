@@ -1,7 +1,7 @@
 """Checks of KV connectors: a page comes back with its own bytes, for its own key and weights, or not at all.
 
-Owns: those checks, and a device whose blocks hold bytes that follow from their tokens. Never does: measure how quick a
-connector is. Called by: `core_kit.suite`.
+Owns: the checks, and a device whose blocks hold bytes derived from their tokens. Never does: measure speed. Called by:
+`core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PATIENCE_S = 15.0
 
 
 class Strict(KVConnectors):
-    """Lets the failure of a connector reach the check instead of leaving the connector out."""
+    """Wrapper that passes a connector's failure to the check instead of disabling the connector."""
 
     def _leave_out(self, connector: KVConnector, method: str, error: Exception) -> None:
         raise Failure(f"{method} raised {type(error).__name__}: {error}") from error
 
 
 class World:
-    """A KV manager with one connector, and a device whose blocks hold bytes that follow from their tokens."""
+    """A KV manager with one connector, and a device whose blocks hold bytes derived from their tokens."""
 
     def __init__(self, connector: KVConnector) -> None:
         self.connector = connector
@@ -45,11 +45,11 @@ class World:
         self.start_over()
 
     def start_over(self) -> None:
-        """A new pool, with nothing cached."""
+        """Replace the pool by a new one with nothing cached."""
         self.kv = KVManager(NUM_BLOCKS, BLOCK_SIZE, connectors=self.connectors, max_step_tokens=64)
 
     def run(self, tokens: Sequence[int]) -> int:
-        """Compute a sequence and release it; the number of its tokens that came from the cache. Raises Failure."""
+        """Compute a sequence and release it; returns the number of its tokens that came from the cache. Raises Failure."""
         sequence = KVSequence(list(tokens))
         hit = self._look_up(sequence)
         self.kv.attach(sequence, hit)
@@ -71,17 +71,17 @@ class World:
         return hit.num_tokens
 
     def fill(self) -> None:
-        """Have prompts evict one another, so that their pages are offered to the connector."""
+        """Make prompts evict one another, so that their pages are offered to the connector."""
         for tokens in (ONE, TWO, THREE):
             self.run(tokens)
 
     def keys(self, tokens: Sequence[int]) -> list[PrefixKey]:
-        """Keys of the full blocks of a prompt."""
+        """Return the keys of a prompt's full blocks."""
         sequence = KVSequence(list(tokens))
         return [self.kv.key(sequence, index) for index in range(len(tokens) // BLOCK_SIZE)]
 
     def copy(self, transfers: KVTransfers) -> list[Page]:
-        """The device's part."""
+        """Perform the device's part of the transfers."""
         pages = [self.blocks[block_id].copy() for block_id in transfers.saves]
         for block_id, page in transfers.loads:
             if page.shape != (PAGE_BYTES,) or page.dtype != np.uint8:
@@ -178,7 +178,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
 
 @contextlib.contextmanager
 def opened(subject: Subject) -> Iterator[World]:
-    """A world around a connector of its own."""
+    """Open a world with a new connector."""
     connector: KVConnector = load_plugin(subject.manifest, subject.context())
     world = World(connector)
     try:

@@ -1,6 +1,6 @@
 """Checks of loaders: manifests, tensors, damaged and missing files.
 
-Owns: those checks. Never does: know a file format. Called by: `core_kit.suite`.
+Owns: the checks. Never does: know a file format. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ CHECKS = (
 
 
 def _ref(subject: Subject) -> str:
-    """The author's checkpoint, else the kit's plain one when the loader reads that."""
+    """Return the author's checkpoint, or the kit's plain one when the loader reads it."""
     if subject.model is not None:
         return subject.model
     directory = subject.directory / "plain"
@@ -153,7 +153,7 @@ def _resolved(loader: object, ref: str) -> CheckpointManifest:
 
 
 def _manifest(subject: Subject) -> CheckpointManifest:
-    """Raises Skipped when there is no checkpoint of the loader's own format."""
+    """Return a manifest. Raises Skipped when there is no checkpoint of the loader's own format."""
     ref = _ref(subject)
     if subject.model is None and subject.manifest.implements("core_claim"):
         claim = subject.manifest.call("core_claim", facts=file_facts(ref))

@@ -1,6 +1,6 @@
-"""Checks of logits processors: what a row becomes depends on nothing but the row.
+"""Checks of logits processors: the result of a row depends on that row alone.
 
-Owns: those checks. Never does: judge whether a change is wise. Called by: `core_kit.suite`.
+Owns: the checks. Never does: judge whether a change is wise. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNKNOWN = ("nobody", 0)
 
 
 class Text:
-    """A sequence that a processor changes. number: names it."""
+    """A sequence that a processor changes. number: its identity."""
 
     def __init__(self, number: int, params: SamplingParams) -> None:
         self.key = (f"r{number}", 0)
@@ -35,7 +35,7 @@ class Text:
         self.logits = torch.from_numpy(source.normal(0, 3, (len(self.output) + 1, VOCABULARY)).astype(np.float32))
 
     def row(self, position: int, num_drafted: int = 0) -> LogitsRow:
-        """Its position behind so many tokens of output."""
+        """Return its row after `position` output tokens."""
         return LogitsRow(self.key, self.params, self.prompt, self.output[:position], num_drafted)
 
 
@@ -125,7 +125,7 @@ def _fresh(subject: Subject) -> Any:
 
 
 def _wanted(processor: Any) -> SamplingParams:
-    """Parameters of a request that it changes. Raises Skipped when it tells none."""
+    """Return parameters of a request that the processor changes. Raises Skipped when it names none."""
     has_example = isinstance(processor, HasExampleParams)
     params: SamplingParams = processor.example_params() if has_example else SamplingParams()
     if processor.wants(params):
@@ -136,7 +136,7 @@ def _wanted(processor: Any) -> SamplingParams:
 
 
 def _begun(subject: Subject) -> tuple[Any, list[Text]]:
-    """A processor, and sequences that it has been told of."""
+    """Return a processor, and sequences that were announced to it."""
     processor = _fresh(subject)
     params = _wanted(processor)
     texts = [Text(number, params) for number in range(NUM_ROWS)]
@@ -146,14 +146,14 @@ def _begun(subject: Subject) -> tuple[Any, list[Text]]:
 
 
 def _rows(processor: Any, texts: Sequence[Text], position: int) -> Tensor:
-    """One position of all sequences, as the engine asks for them: one at a time where order is needed."""
+    """Return one position of all sequences as the engine requests it: one at a time where order matters."""
     if isinstance(processor, NeedsOrder) and processor.needs_order:
         return torch.cat([_apply(processor, [text], [position]) for text in texts])
     return _apply(processor, texts, [position] * len(texts))
 
 
 def _apply(processor: Any, texts: Sequence[Text], positions: Sequence[int]) -> Tensor:
-    """The changed logits of some rows. Raises Failure for what are no logits."""
+    """Return the changed logits of some rows. Raises Failure for results that are not logits."""
     pairs = list(zip(texts, positions, strict=True))
     given = torch.stack([text.logits[position] for text, position in pairs])
     rows = [text.row(position) for text, position in pairs]

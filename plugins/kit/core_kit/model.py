@@ -1,6 +1,6 @@
 """Checks of model families: shapes, names, a whole model of random weights.
 
-Owns: those checks. Never does: know whether the mathematics is the family's own; compare with its original for that.
+Owns: the checks. Never does: verify the family's mathematics; that needs a comparison with the original.
 Called by: `core_kit.suite`.
 """
 

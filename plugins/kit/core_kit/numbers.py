@@ -1,6 +1,6 @@
-"""Comparison of tensors, with sentences.
+"""Comparison of tensors, with error messages.
 
-Owns: tolerances' form and the words for a difference. Never does: choose a tolerance. Called by: the suites.
+Owns: the form of tolerances and the description of a difference. Never does: choose a tolerance. Called by: the suites.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from core_kit.case import Failure
 
 
 def generator(seed: str) -> torch.Generator:
-    """Random numbers that are the same in every run."""
+    """Return a random generator that is the same in every run."""
     return torch.Generator().manual_seed(zlib.crc32(seed.encode()))
 
 
 def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
-    """Raises Failure unless both hold the same bits."""
+    """Raise Failure unless both have the same bits."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         wanted = f"{expected.dtype} {tuple(expected.shape)}"
         raise Failure(f"{what}: {got.dtype} {tuple(got.shape)}, expected {wanted}")
@@ -29,7 +29,7 @@ def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
 
 
 def close(got: Tensor, expected: Tensor, tolerance: float, what: str, axis: int | None = None) -> None:
-    """Raises Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude).
+    """Raise Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude).
 
     axis: along which the largest magnitude is taken; None: over the whole tensor.
     """
@@ -51,7 +51,7 @@ def close(got: Tensor, expected: Tensor, tolerance: float, what: str, axis: int 
 
 
 def distance(got: Tensor, expected: Tensor) -> float:
-    """Relative distance in the mean square."""
+    """Return the relative root-mean-square distance."""
     size = float(expected.double().norm())
     if size == 0.0:
         return float(got.double().norm())

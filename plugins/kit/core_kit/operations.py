@@ -24,12 +24,12 @@ ALONE = GATES[:-1]
 
 
 def _rows(rows: int, width: int, random: torch.Generator) -> Tensor:
-    """Normal values [rows, width] whose rows lie apart."""
+    """Return normal values [rows, width] with gaps between the rows."""
     return torch.randn(rows, width + 8, generator=random)[:, :width]
 
 
 def _room(rows: int, width: int) -> tuple[Tensor, Tensor]:
-    """Memory [rows, width + 8] of zeros, and its first columns as `out`: what lies behind them must stay as it is."""
+    """Return zeroed memory [rows, width + 8], and its first columns as `out`: the columns after them must not change."""
     memory = torch.zeros(rows, width + 8)
     return memory, memory[:, :width]
 
@@ -114,7 +114,7 @@ def _activate(kernels: Kernels, rows: int) -> list[Tensor]:
 
 
 def served_activations(part: Any, names: Sequence[str] = GATES) -> list[str]:
-    """Those names of activations whose kind a provider, or a kernel of one, serves."""
+    """Return the activation names whose kind a provider, or one of its kernels, serves."""
     features = features_of(part)
     return [name for name in names if parse(name).kind in features]
 
@@ -190,4 +190,4 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "soft_cap": _soft_cap,
     "take_rows": _take_rows,
 }
-"""The trial of each operation; a new operation is one more row."""
+"""Trial call of each operation; a new operation is one more row."""

@@ -1,7 +1,7 @@
-"""Steps with more rows and sequences than they need.
+"""Padded steps: steps with more rows and sequences than they need.
 
-Owns: what such a step looks like to a backend, as `BatchView` says. Never does: call a backend.
-Called by: the runs that attention backends are checked with.
+Owns: the form of such a step, as `BatchView` defines it. Never does: call a backend.
+Called by: the test runs of attention backends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from core_runtime.contracts import BatchView
 
 @dataclass(frozen=True)
 class Padding:
-    """Rows and sequences behind those of a step.
+    """Padding rows and sequences after those of a step.
 
-    bare: whether only the tensors describe the step, as in a recording for a fixed size.
+    bare: whether only the tensors describe the step, as in a recording of fixed size.
     """
 
     rows: int = 3
@@ -26,7 +26,9 @@ class Padding:
     bare: bool = False
 
     def view(self, view: BatchView) -> BatchView:
-        """The step with padding. Padded sequences show the blocks of the first one: whoever uses them spoils it."""
+        """Return the step with padding. Padded sequences point to the blocks of the first one, so a backend that uses
+        them corrupts it.
+        """
         live = view.num_tokens
         padded_rows = (self.rows,)
         padded_seqs = (self.sequences,)
@@ -55,7 +57,7 @@ class Padding:
         return replace(padded, query_lens=[], seq_lens_list=[], **limits)
 
     def tensor(self, x: Tensor) -> Tensor:
-        """x [T, ...] with NaN in the padded rows."""
+        """Return x [T, ...] with NaN in the padded rows."""
         shape = (self.rows, *x.shape[1:])
         padding = torch.full(shape, torch.nan, dtype=x.dtype)
         return torch.cat([x, padding])

@@ -1,6 +1,6 @@
 """Checks of platforms: the probe, the proposals, the opened device.
 
-Owns: those checks. Never does: need a device; without one, only the parts that need none are run.
+Owns: the checks. Never does: require a device; without one, only the parts that need none run.
 Called by: `core_kit.suite`.
 """
 
@@ -155,7 +155,7 @@ def _probe(subject: Subject) -> Probe:
 
 
 def _runtime(subject: Subject) -> Any:
-    """The first device, opened once a subject and closed with the process. Raises Skipped without a device."""
+    """Return the first device, opened once per subject and closed with the process. Raises Skipped without a device."""
     answer = _probe(subject)
     if answer.unavailable:
         raise Skipped(f"there is no device here: {answer.unavailable}")

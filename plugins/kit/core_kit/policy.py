@@ -1,6 +1,6 @@
-"""Checks of scheduling policies: queues lose nothing, end, and are fast however many wait.
+"""Checks of scheduling policies: queues lose nothing, terminate, and stay fast with many waiting.
 
-Owns: those checks. Never does: judge whether an order is wise. Called by: `core_kit.suite`.
+Owns: the checks. Never does: judge whether an order is wise. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ def _fresh(subject: Subject) -> Any:
 
 
 def _orders(policy: Any) -> list[Any]:
-    """Of fifty arrivals with two priorities."""
+    """Return the orders of fifty arrivals with two priorities."""
     return [Entry(policy, number, "", number % 2).order for number in range(50)]
 
 
 def _seconds(subject: Subject, count: int) -> float:
-    """Seconds of processor time of one round of push, peek, pop and remove, with `count` waiting."""
+    """Return the CPU seconds of one round of push, peek, pop and remove, with `count` waiting."""
     policy = _fresh(subject)
     queue = policy.make_queue()
     for number in range(count):

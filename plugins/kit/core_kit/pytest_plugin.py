@@ -17,7 +17,7 @@ Generate = Callable[..., list[list[int]]]
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random llama of two layers: config.json, model.safetensors, tokenizer.json."""
+    """Return a random llama of two layers: config.json, model.safetensors, tokenizer.json."""
     from core_kit.checkpoints import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("tiny_checkpoint"))
@@ -25,12 +25,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def generate_greedily(tiny_checkpoint: Path) -> Generate:
-    """generate_greedily(prompts, max_tokens=8, model=None, **arguments) -> token ids, greedy, one list a prompt.
+    """Return generate_greedily(prompts, max_tokens=8, model=None, **arguments) -> token ids, greedy, one list per
+    prompt.
 
     prompts: lists of token ids.
     arguments: as for `core.LLM`.
 
-    The engine runs in this process and is closed again.
+    The engine runs in this process and is closed afterwards.
     """
 
     def generate(

@@ -1,6 +1,6 @@
 """Checks of quantization methods: plans, packing, values, memory.
 
-Owns: those checks. Never does: know a particular packing; the reference is `dequantize` of the canonical weight.
+Owns: the checks. Never does: know a particular packing; the reference is `dequantize` of the canonical weight.
 Called by: `core_kit.suite`.
 """
 
@@ -121,7 +121,7 @@ def fuses_what_shares_a_key(subject: Subject) -> None:
         weights = [_pack(subject, part, plan) for part, plan in zip(parts, plans, strict=True)]
         if not can_fuse(weights):
             if all(plan.ordered for plan in plans):
-                continue  # their orders differ; the loading then prepares them apart
+                continue  # their orders differ, so loading prepares them separately
             raise Failure(
                 f"{parts[0].name} and its neighbours share the fuse key '{plans[0].fuse_key}' but cannot be fused"
             )
@@ -142,7 +142,7 @@ def survives_odd_values(subject: Subject) -> None:
         try:
             weight = subject.loaded.pack(part, resized).dequantize()
         except CoreError:
-            continue  # refused with a sentence
+            continue  # refused with an error message, which is allowed
         if not bool(torch.isfinite(weight).all()):
             raise Failure(f"a weight of {what} dequantizes to values that are not finite")
         if size == 0.0 and bool(weight.any()):
@@ -198,7 +198,7 @@ def _plans(subject: Subject) -> Iterator[tuple[LayerSpec, DensePlan | PartPlan]]
 
 
 def _first_packed(subject: Subject) -> tuple[LayerSpec, PartPlan]:
-    """The first part that the method would hold packed. Raises Skipped when there is none."""
+    """Return the first part that the method would keep packed. Raises Skipped when there is none."""
     for part, plan in _plans(subject):
         if isinstance(plan, PartPlan):
             return part, plan
@@ -206,7 +206,7 @@ def _first_packed(subject: Subject) -> tuple[LayerSpec, PartPlan]:
 
 
 def _allowed_distance(form: str) -> float:
-    """How far values of a canonical format may be away, by the first row whose name it contains."""
+    """Return the tolerance of a canonical format, from the first row whose name it contains."""
     for name, allowed in ALLOWED_DISTANCE.items():
         if name in form:
             return allowed
@@ -216,7 +216,7 @@ def _allowed_distance(form: str) -> float:
 def _packed(
     subject: Subject, limit: int = 10, spoil: bool = False
 ) -> Iterator[tuple[LayerSpec, PartPlan, CanonicalWeight]]:
-    """The first parts that the method holds packed. Raises Skipped when there is none."""
+    """Yield the first parts that the method keeps packed. Raises Skipped when there is none."""
     count = 0
     for part, plan in _plans(subject):
         if isinstance(plan, PartPlan) and count < limit:
@@ -236,7 +236,7 @@ def _pack(subject: Subject, part: LayerSpec, plan: PartPlan, spoil: bool = False
 
 
 def _plain(subject: Subject) -> Sample:
-    """The checkpoint with the original values. Raises Skipped when nobody knows them."""
+    """Return the checkpoint with the original values. Raises Skipped without one."""
     if subject.reference is not None:
         return open_sample(subject.registry, subject.reference)
     tensors = subject.sample.manifest.tensors

@@ -1,7 +1,7 @@
-"""Attention by its formula, in float64, for comparison with backends.
+"""Reference attention in float64, straight from the formula, for comparison with backends.
 
-Owns: the reference and the random cases around it. Never does: page anything. Called by: the attention checks, and tests
-of backends.
+Owns: the reference and its random test cases. Never does: page anything. Called by: the attention checks, and tests of
+backends.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ SCALED_CACHES = {
     "fp8_per_token_head": (448.0, torch.float8_e4m3fn),
     "int8_per_token_head": (127.0, torch.int8),
 }
-"""By KV dtype: the largest number of its elements, of which each token and head has a scale, and their type."""
+"""By KV dtype with per-token scales: the largest number of its elements, and their type."""
 LAYER_SCALES = {
     "fp8_e4m3": (16.0, 40.0),
     "fp8_e5m2": (0.5, 1.5),
 }
-"""KV dtypes of which a layer has one scale of K and one of V, and the scales that `Conversation` needs."""
+"""KV dtypes with one scale of K and one of V per layer, and the scales that `Conversation` needs."""
 
 NAN_BYTE = 0xFF
-"""A cache filled with it holds NaN in every floating-point type."""
+"""Byte that reads as NaN in every floating-point type when a cache is filled with it."""
 
 
 PLAIN = AttentionParams()
 
 
 def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
-    """A latent layer is attention with one key-value head: K is the latent and behind it the rotated key, V the latent."""
+    """Express a latent layer as attention with one key-value head: K is the latent followed by the rotated key, V the
+    latent.
+    """
     if isinstance(spec, AttentionSpec):
         return spec
     return AttentionSpec(
@@ -56,7 +58,9 @@ def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
 
 
 def layer_params(spec: AttentionSpec, dtype: str) -> AttentionParams:
-    """Uneven numbers for all parameters that a layer with this KV dtype may have: sinks, slopes, and scales of K and of V."""
+    """Return uneven values for all parameters that a layer with this KV dtype may have: sinks, slopes, and scales of K
+    and V.
+    """
     sinks = torch.linspace(-2, 3, spec.num_heads) if spec.sinks else None
     slopes = 0.7 ** torch.arange(1, spec.num_heads + 1) if spec.alibi else None
     k_scale, v_scale = LAYER_SCALES.get(dtype, (1.0, 1.0))
@@ -64,9 +68,10 @@ def layer_params(spec: AttentionSpec, dtype: str) -> AttentionParams:
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params: AttentionParams = PLAIN) -> Tensor:
-    """Causal attention of the last positions, q [Tq, Hq, D], over all of k [L, Hkv, D] and v [L, Hkv, Dv], in float64.
+    """Compute causal attention of the last positions, q [Tq, Hq, D], over all of k [L, Hkv, D] and v [L, Hkv, Dv], in
+    float64.
 
-    k and v as the cache gives them back; of `params` sinks and slopes count.
+    k and v: as read back from the cache. params: only sinks and slopes are used.
     """
     group = spec.num_heads // spec.num_kv_heads
     k = k.double().repeat_interleave(group, 1)
@@ -95,7 +100,9 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params
 def batch_view(
     query_lens: Sequence[int], seq_lens: Sequence[int], tables: Sequence[Sequence[int]], block_size: int
 ) -> BatchView:
-    """A step of sequences of `seq_lens` tokens, the last `query_lens` of each being new. tables: block ids of each."""
+    """Build a step of sequences with `seq_lens` tokens, of which the last `query_lens` are new. tables: block ids of
+    each.
+    """
     positions: list[int] = []
     slots: list[int] = []
     for query_len, seq_len, table in zip(query_lens, seq_lens, tables, strict=True):
@@ -126,15 +133,15 @@ def batch_view(
 
 
 def changed_blocks(raw: Tensor, before: Tensor) -> set[int]:
-    """Ids of the blocks in which a cache, uint8 [num_blocks, bytes], is no longer as `before`."""
+    """Return the ids of the blocks in which a cache, uint8 [num_blocks, bytes], differs from `before`."""
     changed = (raw != before).any(1)
     return set(changed.nonzero()[:, 0].tolist())
 
 
 def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
-    """x [L, Hkv, D] as a cache of a KV dtype gives it back; unchanged for a dtype that is a backend's own.
+    """Return x [L, Hkv, D] as read back from a cache of a KV dtype; unchanged for a backend's own dtype.
 
-    scale: of the whole layer; numbers beyond the largest are held as the largest.
+    scale: of the whole layer; numbers beyond the largest are clamped to it.
     """
     plain = CACHE_DTYPES.get(dtype)
     if dtype in LAYER_SCALES and plain is not None:
@@ -154,15 +161,15 @@ def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
 
 @dataclass
 class Conversation:
-    """One sequence; for latent layers see `as_attention`.
+    """The queries, keys and values of one sequence; for latent layers see `as_attention`.
 
     q: [L, Hq, D].
     k: [L, Hkv, D].
     v: [L, Hkv, Dv].
-    held: k and v as the cache gives them back.
+    held: k and v as read back from the cache.
 
-    The values show whether a backend scales 8-bit numbers as the KV dtype asks for: with one scale a layer, they are too
-    large without it; with a scale a token and head, those of neighbours differ 32 times.
+    The values reveal whether a backend scales 8-bit numbers as the KV dtype demands: with one scale per layer, they
+    overflow without it; with per-token scales, those of neighbours differ by a factor of 32.
     """
 
     q: Tensor
@@ -172,7 +179,7 @@ class Conversation:
 
     @classmethod
     def random(cls, length: int, spec: AttentionSpec | LatentSpec, dtype: str, random: torch.Generator) -> Conversation:
-        """Normal values, of sizes that need the scales of the KV dtype."""
+        """Return normal values, of magnitudes that need the scales of the KV dtype."""
         like = as_attention(spec)
         params = layer_params(like, dtype)
         q = torch.randn(length, like.num_heads, like.head_size, generator=random)
@@ -199,7 +206,7 @@ class Conversation:
 
 
 def _uneven(length: int, heads: int) -> Tensor:
-    """[L, Hkv, 1]: 1 and 32 in turn, along tokens and along heads."""
+    """Return [L, Hkv, 1] of alternating 1 and 32, along tokens and along heads."""
     token = torch.arange(length).unsqueeze(1)
     head = torch.arange(heads)
     exponent = (token + head) % 2
@@ -207,9 +214,9 @@ def _uneven(length: int, heads: int) -> Tensor:
 
 
 class PagedRun:
-    """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN.
+    """A test run of conversations in one cache of a backend, with shuffled blocks, and NaN in everything unwritten.
 
-    changed: names among q, k and v of tensors that a call of the backend has changed.
+    changed: which of q, k and v a call of the backend has modified.
     padding: of every step.
     """
 
@@ -238,14 +245,14 @@ class PagedRun:
         like = as_attention(spec)
         self.params = layer_params(like, dtype)
         has_params = like.sinks or like.alibi or dtype in LAYER_SCALES
-        if has_params:  # backends that serve none of them may lack this argument
+        if has_params:  # backends that support none of them may lack this argument
             self.handle = backend.bind(spec, block_size, dtype, self.raw, self.params)
         else:
             self.handle = backend.bind(spec, block_size, dtype, self.raw)
         self.raw.fill_(NAN_BYTE)
 
     def step(self, query_lens: Sequence[int], seq_lens: Sequence[int]) -> list[Tensor]:
-        """Write the new tokens of each sequence and attend with them; sequences without any are left out."""
+        """Write the new tokens of each sequence and attend with them; sequences without new tokens are left out."""
         alive = [i for i, n in enumerate(query_lens) if n]
         new_lens = [query_lens[i] for i in alive]
         ends = [seq_lens[i] for i in alive]
@@ -278,7 +285,7 @@ class PagedRun:
         return list(out[: sum(new_lens)].split(new_lens))
 
     def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
-        """Store k and v of a `Conversation`; of a latent layer, the latent and the rotated key that k holds."""
+        """Store k and v of a `Conversation`; for a latent layer, the latent and the rotated key contained in k."""
         if isinstance(self.spec, LatentSpec):
             latent = v[:, 0]
             rotated = k[:, 0, self.spec.rank :]
@@ -287,7 +294,7 @@ class PagedRun:
             self.backend.write(self.handle, k, v, metadata)
 
     def all(self, chunk: int = 0) -> list[Tensor]:
-        """Every sequence from its first token to its last, at most `chunk` tokens of each a step (0: at once)."""
+        """Run every sequence to its end, at most `chunk` tokens of each per step (0: all at once)."""
         lengths = [len(c.k) for c in self.conversations]
         done = [0] * len(lengths)
         outs: list[list[Tensor]] = [[] for _ in lengths]

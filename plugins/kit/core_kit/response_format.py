@@ -1,6 +1,6 @@
-"""Checks of response formats: what a row writes it reads, however the text is cut.
+"""Checks of response formats: a row reads what it writes, however the text is split.
 
-Owns: those checks. Never does: know a model's own template. Called by: `core_kit.suite`.
+Owns: the checks. Never does: know a model's own template. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _parsed(row: ResponseFormat, text: str, cuts: list[int], tail: str = "") -> 
 
 
 def _together(events: list[AnswerEvent]) -> list[AnswerEvent]:
-    """Neighbours of one kind as one, ids left out."""
+    """Merge neighbouring events of one kind, without ids."""
     found: list[AnswerEvent] = []
     for event in events:
         last = found[-1] if found else None

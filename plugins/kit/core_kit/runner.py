@@ -1,6 +1,6 @@
-"""All checks of one plugin in a process of its own, so that one that hangs or crashes is a finding and not the end.
+"""A helper process for all checks of one plugin, so that a hang or crash becomes a finding and does not end the run.
 
-Owns: that helper process, its time limit, and the findings that it reports one by one. Never does: print.
+Owns: the helper process, its time limit, and the findings that it reports one by one. Never does: print.
 Called by: `core plugins check`; as `python -m core_kit.runner`, by itself.
 """
 
@@ -25,7 +25,7 @@ TIME_LIMIT = 300.0
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A plugin for the helper to check; see `core_kit.case.Subject`.
+    """The plugin that the helper checks; see `core_kit.case.Subject`.
 
     name: as the user wrote it, `DIST:name` included.
     """
@@ -39,14 +39,14 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the helper: a check has started, or is finished."""
+    """One output line of the helper: a check has started or finished."""
 
     started: str = ""
     finding: Finding | None = None
 
 
 def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
-    """Every finding, as soon as it is there. A helper that hangs or dies gives a last, failed one."""
+    """Yield every finding as it arrives. A helper that hangs or dies yields a last, failed one."""
     command = python_command("core_kit.runner", msgspec.json.encode(task).decode())
     running = "the start"
     with (
@@ -54,7 +54,7 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
         OwnDirectory(FOLDER) as folder,
         tempfile.TemporaryFile() as words,
     ):
-        # The helper may be killed, and ends without tidying up: its temporary files lie where they are removed here.
+        # The helper may be killed before it can clean up, so its temporary files go where they are removed here.
         search_path = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": str(folder)}
         child = subprocess.Popen(command, stdin=line_of_life, stdout=subprocess.PIPE, stderr=words, env=environment)
@@ -78,7 +78,7 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
 
 
 def _lines(child: subprocess.Popen[bytes], patience: Patience) -> Iterator[Line]:
-    """Lines as they come. Raises TimeoutExpired."""
+    """Yield lines as they arrive. Raises TimeoutExpired."""
     assert child.stdout is not None
     pending = b""
     with selectors.DefaultSelector() as selector:
@@ -100,7 +100,7 @@ def _last(task: Task, running: str, sentence: str) -> Finding:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Helper process: findings on the real standard output, whatever the plugin prints on standard error."""
+    """Run the helper process: findings go to the real standard output, the plugin's own output to standard error."""
     end_with_parent(0)
     task = msgspec.json.decode(argv[0], type=Task)
     answers = os.fdopen(os.dup(1), "wb")

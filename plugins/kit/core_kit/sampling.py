@@ -1,6 +1,6 @@
 """Checks of a provider's sampling kernels: the tokens and the log-probabilities of `core_runtime.sampling`.
 
-Owns: those checks. Never does: sample for anybody. Called by: `core_kit.kernels`.
+Owns: the checks. Never does: sample for a request. Called by: `core_kit.kernels`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ VOCABULARY = 500
 DRAWS = 64
 ODD_SEED = 0x9E3779B97F4A7C15
 LOWEST_LOG = -3.4e38
-"""As the logarithm of a probability that no token falls below."""
+"""Logarithm of a probability below that of any token."""
 ASKED_LOGPROBS = (
     (2, 17, 5),
     (0, 3, 0),
     (1, 2, 3),
     (1, 499, 7),
 )
-"""Row of logits, chosen token, number of most likely tokens."""
+"""Requested logprobs: row of logits, chosen token, number of most likely tokens."""
 FILTERS = (
     SamplingParams(temperature=0.7, top_k=5),
     SamplingParams(temperature=1.0, top_p=0.6),
@@ -43,7 +43,7 @@ FILTERS = (
 
 
 def optional_kernel(subject: Subject, name: str) -> Any:
-    """The provider's kernel for an operation that it may leave to others. Raises Skipped."""
+    """Return the provider's kernel for an optional operation. Raises Skipped."""
     kernel = getattr(subject.loaded, name, None)
     if kernel is None or subject.loaded.supports(KernelQuery(name, subject.device)):
         raise Skipped(f"it does not serve {name}")
@@ -106,14 +106,14 @@ def masked_race_equals_race(subject: Subject) -> None:
 
 
 def _words(key: NoiseKey) -> tuple[int, int, int, int, int]:
-    """A key as the kernel takes it: the seed's low and high half, index, choice, purpose."""
+    """Return a key in the kernel's form: the seed's low and high half, index, choice, purpose."""
     low = key.seed & 0xFFFFFFFF
     high = key.seed >> 32
     return low, high, key.index, key.choice, key.purpose
 
 
 def _limits(rows: list[SamplingParams]) -> tuple[Tensor, Tensor, Tensor]:
-    """top_k, top_p and the logarithm of min_p of every row, as the kernel takes them."""
+    """Return top_k, top_p and the logarithm of min_p of every row, in the kernel's form."""
     top_k = torch.tensor([params.top_k for params in rows]).clamp_min(0)
     top_p = torch.tensor([params.top_p for params in rows], dtype=torch.float64)
     logs = []
@@ -123,7 +123,7 @@ def _limits(rows: list[SamplingParams]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _sampled(logits: Tensor, keys: list[NoiseKey], rows: list[SamplingParams], filtered: bool) -> list[int]:
-    """The tokens that the sampler draws."""
+    """Return the tokens that the sampler draws."""
     entrants = []
     for row, key, params in zip(logits, keys, rows, strict=True):
         temperature = torch.tensor(params.temperature, dtype=torch.float32)

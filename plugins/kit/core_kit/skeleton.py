@@ -1,9 +1,9 @@
-"""A new plugin package, written from the templates beside this file.
+"""Creation of a new plugin package from the templates in this folder.
 
-Owns: names, the copying, and the entry point of a further plugin. Never does: install, or write over another file.
+Owns: names, the copying, and the entry point of an additional plugin. Never does: install, or write over another file.
 Called by: `core plugins new`.
 
-A template is a package that works as it stands, called `my_plugin`; a copy only changes the name.
+A template is a working package called `my_plugin`; a copy only changes the name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from core.plugin.kinds import KINDS, RESERVED_NAMES, kind_named, normalize
 TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = "my_plugin"
 FORMS = ("speculative.draft",)
-"""Templates of kinds that have more than one form: KIND.FORM."""
+"""Templates of kinds with more than one form: KIND.FORM."""
 
 
 def kinds() -> list[str]:
-    """Kinds that have a template."""
+    """Return the kinds that have a template."""
     return [kind.name for kind in KINDS if (TEMPLATES / kind.name).is_dir()]
 
 
@@ -49,7 +49,7 @@ def write_package(kind: str, name: str, parent: Path) -> list[Path]:
 
 
 def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
-    """Write a further plugin into the package in `folder`, and its entry point into pyproject.toml.
+    """Add a plugin to the package in `folder`, with its entry point in pyproject.toml.
 
     Returns the files written, the folder first. Raises UserError, before anything is written, when something is there
     already or the folder holds no package with one module folder.
@@ -76,7 +76,7 @@ def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
 
 
 def _checked(kind: str, name: str) -> str:
-    """The plugin's name as an identifier. Raises UserError for an unknown kind or an impossible name."""
+    """Return the plugin's name as an identifier. Raises UserError for an unknown kind or an impossible name."""
     known = [*kinds(), *FORMS]
     if kind not in known:
         names = ", ".join(known)
@@ -89,7 +89,7 @@ def _checked(kind: str, name: str) -> str:
 
 
 def _module_folder(folder: Path) -> Path:
-    """The one folder of Python modules of a package. Raises UserError."""
+    """Return the only folder of Python modules of a package. Raises UserError."""
     if not (folder / "pyproject.toml").is_file():
         raise UserError(f"--into {folder}: no pyproject.toml there; expected the folder of a package.")
     found = []
@@ -103,7 +103,7 @@ def _module_folder(folder: Path) -> Path:
 
 
 def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
-    """The text of pyproject.toml with one more entry point. Raises UserError when it has one of that name."""
+    """Return the text of pyproject.toml with one more entry point. Raises UserError for a duplicate name."""
     text = project.read_text(encoding="utf-8")
     group = _group(kind)
     try:
@@ -121,7 +121,7 @@ def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
 
 
 def _moved(text: str, name: str, module: str) -> str:
-    """A file of a package of one plugin, for a package of several: its modules are called NAME_manifest, and so on."""
+    """Adapt a file of a one-plugin package to a package of several: its modules become NAME_manifest, and so on."""
     return re.sub(rf"\bcore_{name}\.(\w+)", rf"{module}.{name}_\1", text)
 
 
@@ -130,7 +130,7 @@ def _text(source: Path, name: str, kind: str) -> str:
 
 
 def _written(texts: Mapping[Path, str]) -> list[Path]:
-    """The files, once they are written. Raises UserError."""
+    """Write the files and return them. Raises UserError."""
     for target, text in texts.items():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _written(texts: Mapping[Path, str]) -> list[Path]:
 
 
 def plain_kind(kind: str) -> str:
-    """The kind without its form."""
+    """Return the kind without its form."""
     return kind.partition(".")[0]
 
 
@@ -150,7 +150,7 @@ def _group(kind: str) -> str:
 
 
 def renamed(text: str, name: str, kind: str) -> str:
-    """`text` with the plugin's name in every spelling, and its kind."""
+    """Return `text` with the plugin's name, in every spelling, and its kind replaced."""
     words = {
         "core.my_group": _group(kind),
         "my_kind": plain_kind(kind),

@@ -1,6 +1,6 @@
 """Checks of proposers: budgets, independence, repetition, forgetting.
 
-Owns: those checks. Never does: judge how good drafts are. Called by: `core_kit.suite`.
+Owns: the checks. Never does: judge how good drafts are. Called by: `core_kit.suite`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core_runtime.models.families import decoder_spec
 
 VOCABULARY = 64
 SMALL = 1 << 16
-"""Bytes that nobody has to plan."""
+"""Bytes below which memory needs no plan."""
 Key = tuple[str, int]
 
 
@@ -143,7 +143,9 @@ def describes_its_draft(subject: Subject) -> None:
 
 
 def held_bytes(thing: Any) -> int:
-    """Bytes of all tensors and arrays that an object can reach, each once. The model's own (`options`) are not given here."""
+    """Return the bytes of all tensors and arrays reachable from an object, each once. The model's own (`options`) are
+    not passed.
+    """
     found: dict[int, int] = {}
     seen: set[int] = set()
     pending = [thing]
@@ -167,7 +169,7 @@ def held_bytes(thing: Any) -> int:
 
 
 def _attributes(thing: Any) -> list[Any]:
-    """Everything that an object holds: its `__dict__`, its slots, and the object that a method belongs to."""
+    """Return everything an object refers to: its `__dict__`, its slots, and a method's object."""
     held: list[Any] = []
     if isinstance(thing, MethodType):
         held.append(thing.__self__)
@@ -200,7 +202,7 @@ def _fresh(subject: Subject) -> Any:
 
 
 def _text(seed: str, length: int) -> list[int]:
-    """Tokens with repetitions, the same in every run."""
+    """Return tokens with repetitions, the same in every run."""
     source = random.Random(seed)
     phrase = [source.randrange(4, VOCABULARY) for _ in range(5)]
     tokens = []
@@ -211,7 +213,7 @@ def _text(seed: str, length: int) -> list[int]:
 
 
 def _drafts(proposer: Any, key: Key, neighbours: list[Key] | None = None) -> list[list[int]]:
-    """Four steps of one sequence, while others start and finish."""
+    """Return four steps of drafts for one sequence, while others start and finish."""
     others = list(neighbours or ())
     for each in [*others, key]:
         request_id, _ = each

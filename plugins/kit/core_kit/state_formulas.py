@@ -1,6 +1,8 @@
-"""What the ops of layers with a state compute, in float64, one token after the other; and small layers to try them on.
+"""Reference formulas of the ops of layers with a state, in float64, one token after another; and small layers for
+testing.
 
-Owns: the kit's own reading of `StateSpec` and `core_runtime.models.state_ops`. Never does: cut a sequence, or keep a state.
+Owns: the kit's own implementation of `StateSpec` and `core_runtime.models.state_ops`. Never does: split a sequence, or
+keep a state.
 Called by: `core_kit.states`.
 """
 
@@ -20,11 +22,11 @@ from core_runtime.models.state_ops.mamba1 import mamba1
 from core_runtime.models.state_ops.mamba2 import mamba2
 
 Formula = Callable[[StateSpec, Tensor, Mapping[str, Tensor]], Tensor]
-"""(spec, inputs [L, W] of one whole sequence, params) → out [L, W'], float64."""
+"""Formula of an op: (spec, inputs [L, W] of one whole sequence, params) → out [L, W'], float64."""
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[L, C] of x [L, C] in float64."""
+    """Return the convolution [L, C] of x [L, C] in float64."""
     taps = weight.double()[:, 0]
     channels, kernel = taps.shape
     past = torch.zeros(kernel - 1, channels, dtype=torch.float64)
@@ -38,13 +40,13 @@ def _rms(x: Tensor, eps: float) -> Tensor:
 
 
 def short_conv_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """C * convolution of B * x."""
+    """Return C * convolution of B * x."""
     b, c, x = inputs.double().chunk(3, dim=1)
     return c * _convolved(b * x, params["conv.weight"], params.get("conv.bias"))
 
 
 def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """See `core_runtime.models.state_ops.mamba2`."""
+    """Compute `core_runtime.models.state_ops.mamba2` token by token."""
     sizes = spec.sizes
     numbers = spec.numbers
     heads, size, groups = sizes["heads"], sizes["head_size"], sizes["groups"]
@@ -83,7 +85,7 @@ def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
 
 
 def mamba1_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """See `core_runtime.models.state_ops.mamba1`."""
+    """Compute `core_runtime.models.state_ops.mamba1` token by token."""
     sizes = spec.sizes
     x, z = inputs.double().chunk(2, dim=1)
     x = F.silu(_convolved(x, params["conv1d.weight"], params.get("conv1d.bias")))
@@ -110,7 +112,7 @@ def mamba1_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
 
 
 def gated_delta_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """See `core_runtime.models.state_ops.gated_delta`."""
+    """Compute `core_runtime.models.state_ops.gated_delta` token by token."""
     sizes = spec.sizes
     keys = sizes["key_heads"] * sizes["key_size"]
     values = sizes["value_heads"] * sizes["value_size"]
@@ -129,7 +131,7 @@ def gated_delta_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Te
 
 
 def kda_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """See `core_runtime.models.state_ops.kda`."""
+    """Compute `core_runtime.models.state_ops.kda` token by token."""
     sizes = spec.sizes
     heads = sizes["heads"]
     keys = heads * sizes["key_size"]
@@ -153,7 +155,7 @@ def kda_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -
 def _heads(
     spec: StateSpec, mixed: Tensor, params: Mapping[str, Tensor], keys: int, values: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k [L, heads, K] and v [L, heads, V] behind the convolution; q and k of unit length, q scaled."""
+    """Return q, k [L, heads, K] and v [L, heads, V] after the convolution; q and k have unit length, q is scaled."""
     weight = params.get("conv1d.weight")
     if weight is None:
         weight = torch.cat([params[f"{part}_conv1d.weight"] for part in "qkv"])
@@ -169,7 +171,7 @@ def _heads(
 
 
 def _delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-    """o [L, H, V] of q, k [L, H, K], v [L, H, V], decay [L, H, 1 or K] and beta [L, H]."""
+    """Return o [L, H, V] from q, k [L, H, K], v [L, H, V], decay [L, H, 1 or K] and beta [L, H]."""
     _, heads, value_size = v.shape
     state = torch.zeros(heads, value_size, k.shape[2], dtype=torch.float64)
     outs = []
@@ -215,4 +217,4 @@ EXAMPLES: Mapping[str, list[StateSpec]] = {
         kda(heads=3, key_size=5, value_size=7, kernel=3, decay_floor=-5.0, norm_eps=1e-3, joined_conv=True),
     ],
 }
-"""Small layers: sizes that are even and odd, and every variant."""
+"""Small layers of even and odd sizes, in every variant."""

@@ -1,6 +1,7 @@
-"""Checks of attention backends that serve layers with a state: values, cuts, company, beginnings, ownership of blocks.
+"""Checks of attention backends that serve layers with a state: values, chunking, batching, initial states, ownership of
+blocks.
 
-Owns: those checks, and random sequences to run. Never does: know a layout. Called by: `core_kit.attention`.
+Owns: the checks, and random test sequences. Never does: know a layout. Called by: `core_kit.attention`.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from core_runtime.contracts import HasExampleState
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
 BLOCK_BYTES = 96
-"""So small that a state takes several blocks."""
+"""Block size so small that a state takes several blocks."""
 STATE_BLOCK_SIZE = 1 << 20
-"""Tokens a block, as a step tells: so many that every position lies in the first one of a table."""
+"""Tokens per block in a step: large enough that every position is in a table's first block."""
 
 
 class StateRun:
-    """Some sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
+    """A test run of sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
     sequences: inputs [L, W] of each.
     tables: block ids of each.
     padding: of every step.
-    params: the op's tensors; random ones without.
+    params: the op's tensors; random by default.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class StateRun:
         self.raw.fill_(NAN_BYTE)
 
     def step(self, spans: Sequence[tuple[int, int, int]]) -> list[Tensor]:
-        """Compute tokens [start, stop) of some sequences: (index, start, stop) each; returns their outputs."""
+        """Compute tokens [start, stop) of some sequences, given as (index, start, stop); returns their outputs."""
         query_lens: list[int] = []
         seq_lens: list[int] = []
         tables: list[list[int]] = []
@@ -85,7 +86,7 @@ class StateRun:
         return list(live.split(query_lens))
 
     def all(self, chunk: int = 0) -> list[Tensor]:
-        """Every sequence to its end, at most `chunk` tokens of each a step (0: at once)."""
+        """Run every sequence to its end, at most `chunk` tokens of each per step (0: all at once)."""
         outs: list[list[Tensor]] = [[] for _ in self.sequences]
         longest = max(map(len, self.sequences))
         stride = chunk or longest
@@ -223,7 +224,7 @@ CHECKS = (
 
 
 def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
-    """Layers that the backend is tried with, each with a label: those of the kit, or the backend's own."""
+    """Yield test layers with labels: the kit's, or the backend's own."""
     declared = subject.manifest.spec.capabilities
     if "state" not in layer_kinds(declared):
         raise Skipped("it serves no layers with a state (capability layer_kinds)")
@@ -240,7 +241,7 @@ def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
 
 
 def _examples_of(backend: Any, op: str) -> list[StateSpec]:
-    """Layers with one op: the kit's, or the backend's own for an op that the kit does not know. Raises Failure."""
+    """Return test layers with one op: the kit's, or the backend's own for an op unknown to the kit. Raises Failure."""
     if op in EXAMPLES:
         return EXAMPLES[op]
     if isinstance(backend, HasExampleState):
@@ -249,26 +250,26 @@ def _examples_of(backend: Any, op: str) -> list[StateSpec]:
 
 
 def _reasons(subject: Subject, spec: StateSpec) -> list[Reason]:
-    """As selection asks: capabilities first, then the plugin."""
+    """Return reasons as selection does: from capabilities first, then from the plugin."""
     query = StateQuery(spec, subject.device)
     declared = state_reasons(subject.manifest.spec, query)
     return declared or list(subject.manifest.call("core_supports", query=query))
 
 
 def _params(spec: StateSpec) -> dict[str, Tensor]:
-    """Random ones, the same for every call."""
+    """Return random parameters, the same in every call."""
     own = generator("params")
     params: dict[str, Tensor] = {}
     for name, shape in spec.params.items():
         param = torch.randn(shape, generator=own)
         if len(shape) == 2:
-            param /= shape[1] ** 0.5  # products with matrices keep the size of what they are given
+            param /= shape[1] ** 0.5  # keeps the magnitude of matrix products
         params[name] = param
     return params
 
 
 def _run(subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING) -> StateRun:
-    """The random sequences of a layer, in an unused cache: the same ones and the same blocks for every call."""
+    """Return the random sequences of a layer in an unused cache, with the same sequences and blocks in every call."""
     return StateRun(subject.loaded, spec, _random(spec, what), generator(what), padding)
 
 

@@ -1,7 +1,6 @@
-"""Which checks a kind has.
+"""The list of checks of each kind.
 
-Owns: the list of a kind's checks. Never does: run one. Called by: plugin packages' tests, the helper process of
-`core plugins check`.
+Owns: the lists. Never does: run one. Called by: plugin packages' tests, the helper process of `core plugins check`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from core_kit.case import Case, Subject
 
 Check = Callable[[Subject], None]
 TAKES_MODEL = frozenset({"loader", "quantization", "model", "speculative"})
-"""Kinds with checks that are made on a checkpoint which the author gives."""
+"""Kinds whose checks use a checkpoint given by the author."""
 
 
 def cases(
@@ -29,7 +28,8 @@ def cases(
     arguments: Mapping[str, Any] | None = None,
     plugins: str | None = None,
 ) -> list[Case]:
-    """Every check of the plugin `name` of `kind`; all share one subject, so it is loaded once. See `Subject`.
+    """Return every check of the plugin `name` of `kind`; all share one subject, so the plugin is loaded once. See
+    `Subject`.
 
     Nothing of the plugin is imported before a case is called. Raises UserError for an unknown kind.
     """
@@ -38,7 +38,7 @@ def cases(
 
 
 def checks(kind: str) -> Sequence[Check]:
-    """The checks of every kind, then those of `kind`. Raises UserError."""
+    """Return the checks of every kind, then those of `kind`. Raises UserError."""
     kinds = [known.name for known in KINDS]
     if kind not in kinds:
         raise UserError(f"kind '{kind}': no such kind of plugin; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
@@ -49,5 +49,5 @@ def checks(kind: str) -> Sequence[Check]:
 
 
 def title(check: Check) -> str:
-    """The first line of a check's docstring, without its full stop."""
+    """Return the first line of a check's docstring, without its full stop."""
     return (inspect.getdoc(check) or check.__name__).splitlines()[0].rstrip(".")

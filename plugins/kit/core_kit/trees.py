@@ -1,9 +1,9 @@
-"""A tree of drafts, as attention sees it, beside the chains that it holds.
+"""A tree of drafts as attention sees it, compared with its chains.
 
-Owns: the step with the tree, and what each of its rows must equal. Never does: judge. Called by: the attention checks.
+Owns: the step with the tree, and the expected output of each row. Never does: judge. Called by: the attention checks.
 
-Two continuations share all tokens but the last ones. In the tree their drafts lie side by side behind what is known, in an
-order of their own, so that keys lie elsewhere than the block table says, behind an edge of a block too.
+Two continuations share all tokens but the last ones. In the tree their drafts are stored together after the known
+tokens, in their own order, so that some keys are outside the block table's order, also past a block boundary.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from core.api.specs import AttentionSpec, LatentSpec
 from core_kit.reference import Conversation, PagedRun, batch_view
 
 KNOWN: Final = 30
-"""Tokens in front of the tree."""
+"""Known tokens before the tree."""
 
 PLACES: Final = ((1, 0), (0, 0), (1, 1), (0, 1), (0, 2), (1, 2))
-"""Of each draft, by its slot behind the known tokens: whose it is, and how many of that one's drafts come before it."""
+"""For each draft slot after the known tokens: its continuation, and the number of that continuation's earlier drafts.
+"""
 
 DEPTH: Final = 3
 LENGTH: Final = KNOWN + len(PLACES) + 1
@@ -31,9 +32,9 @@ LENGTH: Final = KNOWN + len(PLACES) + 1
 def compared_rows(
     backend: Any, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str, random: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What each row is, its output in a tree, and in a chain.
+    """Yield a label of each row, its output in the tree, and in a chain.
 
-    The last row follows the drafts of one continuation, when they have been moved to where a chain would have them.
+    The last row follows the drafts of one continuation after they were moved to the slots of a chain.
     """
     pair = _continuations(spec, dtype, random)
     chains = [PagedRun(backend, spec, block_size, dtype, [one], random).all(chunk=KNOWN)[0] for one in pair]
@@ -55,7 +56,7 @@ def compared_rows(
 def _continuations(
     spec: AttentionSpec | LatentSpec, dtype: str, random: torch.Generator
 ) -> tuple[Conversation, Conversation]:
-    """Two conversations with the same known tokens."""
+    """Return two conversations with the same known tokens."""
     first = Conversation.random(LENGTH, spec, dtype, random)
     second = Conversation.random(LENGTH, spec, dtype, random)
     for name in ("q", "k", "v"):
@@ -64,7 +65,7 @@ def _continuations(
 
 
 def _tree_step(run: PagedRun, pair: tuple[Conversation, Conversation], slots: list[int]) -> Tensor:
-    """The outputs of all drafts [T, Hq, Dv], each a sequence of one row."""
+    """Return the outputs of all drafts [T, Hq, Dv], each a sequence of one row."""
     lengths = [KNOWN + nth + 1 for _, nth in PLACES]
     count = len(PLACES)
     tails = torch.full((count, DEPTH), -1, dtype=torch.int32)

@@ -1,6 +1,7 @@
-"""Turning heads in the call that stores keys, against the operations that do it one after the other.
+"""Comparison of the fused rotation and key storage with the separate operations.
 
-Owns: the inputs, and both ways. Never does: judge how near they are. Called by: the checks of attention backends.
+Owns: the inputs, and both computations. Never does: judge their difference. Called by: the checks of attention
+backends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ EPS = 1e-6
 
 
 def turns(spec: AttentionSpec, random: torch.Generator) -> Iterator[tuple[str, HeadTurn]]:
-    """Rotations with and without norms: of whole heads and of their beginnings, with weights of all heads and of each."""
+    """Yield rotations with and without norms: of whole heads and of their first parts, with weights shared by all heads
+    and per head.
+    """
     half = spec.head_size // 2
     angles = torch.rand(64, half, generator=random) * 6
     few = angles[:, : max(half // 2, 1)].contiguous()
@@ -33,13 +36,13 @@ def turns(spec: AttentionSpec, random: torch.Generator) -> Iterator[tuple[str, H
 
 
 def both_ways(backend: Any, run: PagedRun, turn: HeadTurn) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Queries, and what attention makes of them and of the stored keys: (what, in one call, one after the other).
+    """Yield (label, fused result, separate result) of queries, and of attention over them and the stored keys.
 
-    run: of one conversation whose blocks hold nothing yet.
+    run: of one conversation, with nothing written to its blocks yet.
     """
     (talk,) = run.conversations
     rows = len(talk.q)
-    positions = torch.arange(rows).flip(0)  # not those of the rows, which a backend must not use in their place
+    positions = torch.arange(rows).flip(0)  # differ from the row numbers, which a backend must not use instead
     metadata = backend.build(batch_view([rows], [rows], run.tables, run.block_size))
     apart = _beside(talk.q), _beside(talk.k)
     together = _beside(talk.q), _beside(talk.k)
@@ -63,7 +66,7 @@ def both_ways(backend: Any, run: PagedRun, turn: HeadTurn) -> Iterator[tuple[str
 
 
 def _beside(x: Tensor) -> Tensor:
-    """A copy of x [T, H, D] whose rows lie apart."""
+    """Return a copy of x [T, H, D] with gaps between the rows."""
     rows, heads, size = x.shape
     wide = torch.empty(rows, heads + 1, size)
     copy = wide[:, :heads]

@@ -1,7 +1,7 @@
-"""Random weights of every canonical format, with which kernel providers are tried.
+"""Random weights of every canonical format, for testing kernel providers.
 
-Owns: one function or line a format. Never does: quantize; the numbers are drawn as they are stored. Called by: the kernel
-checks.
+Owns: one function or line per format. Never does: quantize; numbers are drawn in their stored form. Called by: the
+kernel checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from core_runtime.weights.formats import (
 )
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
-"""Inputs that share a scale, as checkpoints have them."""
+"""Inputs that share a scale, as in checkpoints."""
 INT_GROUPS = (
     (4, 32, False),
     (4, 32, True),
@@ -47,11 +47,11 @@ SUPER_GROUPS = (
 )
 """Bits, inputs that share a scale on the lower and the upper level, whether groups have a minimum, and the table."""
 FP8_BLOCK = (16, 32)
-"""Rows and columns that share a scale."""
+"""Rows and columns that share a scale in block-scaled FP8."""
 
 
 def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
-    """Weights of every format that can have `shape`, in each of its forms; a new format is one more line."""
+    """Yield weights of every format that can have `shape`, in each of its forms; a new format is one more line."""
     num_rows, num_columns = shape
     row_scales = (num_rows, 1)
     random = generator(f"weights {shape}")
@@ -82,7 +82,7 @@ def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
 
 
 def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
-    """Precisions to which inputs may be rounded; by groups only where groups of the weight fill its inputs."""
+    """Return the precisions to which inputs may be rounded; grouped only where the weight's groups fill its inputs."""
     if isinstance(weight, HasGroups):
         num_columns = weight.shape[1]
         if num_columns % weight.group_size != 0:
@@ -91,7 +91,7 @@ def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
 
 
 def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -> KernelQuery:
-    """The question to a provider whether it serves a matrix, as `KernelSet` asks it."""
+    """Return the query whether a provider serves a matrix, as `KernelSet` makes it."""
     attributes: dict[str, Any] = {}
     if isinstance(weight, HasGroups):
         attributes["group_size"] = weight.group_size
@@ -100,13 +100,13 @@ def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -
 
 
 def _scale(shape: tuple[int, ...], random: Generator) -> Tensor:
-    """Uneven scales: no two rows or groups share one."""
+    """Return uneven scales: no two rows or groups share one."""
     uneven = torch.rand(shape, generator=random)
     return uneven * 0.01 + 0.001
 
 
 def _packed(num_rows: int, row_bytes: int, random: Generator) -> Tensor:
-    """Codes of several weights a byte; every code occurs."""
+    """Return codes of several weights per byte; every code occurs."""
     return torch.randint(0, 256, (num_rows, row_bytes), dtype=torch.uint8, generator=random)
 
 

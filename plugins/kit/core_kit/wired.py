@@ -1,8 +1,8 @@
-"""A wire between scheduler and worker, in one process.
+"""A simulated wire between scheduler and worker, in one process.
 
 Owns: `Wire` and `WiredExecutor`: every plan and every result is encoded and decoded, so the worker never sees an object
 of the scheduler's, nor the scheduler one of the worker's. Never does: send anything. Called by: tests of schedulers and
-executors, which must find the same results with and without it.
+executors, whose results must be the same with and without it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from core_runtime.executor.result_wire import decode_result, encode_result
 
 
 class Wire:
-    """Both ends of a wire.
+    """Both ends of a simulated wire.
 
-    num_steps:      plans that were carried.
-    num_same_batch: those among them that arrived as a repetition of the batch before.
+    num_steps: number of plans sent.
+    num_same_batch: plans sent as a repetition of the previous batch.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Wire:
         self._decoder = PlanDecoder()
 
     def carry(self, plan: StepPlan, execute: Callable[[StepPlan], StepResult]) -> StepResult:
-        """Have a plan executed at the other end."""
+        """Execute a plan at the other end."""
         there = self._decoder.decode(self._encoder.encode(plan))
         self.num_steps += 1
         self.num_same_batch += there.same_batch
@@ -39,7 +39,7 @@ class Wire:
 
 
 class WiredExecutor:
-    """An executor behind a wire. Everything but its steps is the inner executor's."""
+    """An executor behind a wire. Only its steps are wrapped; everything else is the inner executor's."""
 
     def __init__(self, inner: Executor) -> None:
         self.inner = inner
@@ -54,7 +54,7 @@ class WiredExecutor:
 
 
 def wired(execute: Callable[[Any, StepPlan], StepResult]) -> Callable[[Any, StepPlan], StepResult]:
-    """The method `execute` of a class of executors, put behind a wire: each object has one, as its attribute `wire`."""
+    """Put the method `execute` of an executor class behind a wire; each object has its own, as its attribute `wire`."""
 
     def through_wire(executor: Any, plan: StepPlan) -> StepResult:
         wire: Wire = vars(executor).setdefault("wire", Wire())

@@ -1,7 +1,8 @@
-"""The plugin in a fresh interpreter: what its manifest costs there, and whether a worker process can load it.
+"""A helper process that imports the plugin in a fresh interpreter: the cost of its manifest, and whether a worker can
+load it.
 
-Owns: that helper process and its answer. Never does: check anything itself. Called by: the general checks; as
-`python -m core_kit.worker`, by itself.
+Owns: the helper process and its answer. Never does: check anything itself. Called by: the general checks; as `python -m
+core_kit.worker`, by itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HEAVY = ("torch", "transformers", "numpy", "triton", "jax")
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The helper's task: import the manifest of `row`, and load the plugin when `load`."""
+    """The helper's task: import the manifest of `row`, and load the plugin if `load` is set."""
 
     row: ResolvedPlugin
     load: bool
@@ -37,10 +38,10 @@ class Task(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """The outcome of a task.
 
-    heavy: large libraries that the manifest brought in.
-    seconds: processor time of its import.
-    loaded: class of what was built.
-    error: why it could not be imported or loaded, empty when it could.
+    heavy: large libraries that the manifest imported.
+    seconds: CPU time of its import.
+    loaded: class of the loaded object.
+    error: why import or loading failed; empty on success.
     skipped: why it was not tried.
     """
 
@@ -52,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def ask(task: Task) -> Answer:
-    """Run the helper; whatever happens to it becomes an Answer."""
+    """Run the helper; any outcome of it becomes an Answer."""
     command = python_command("core_kit.worker", msgspec.json.encode(task).decode())
     search_path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": search_path}
@@ -97,7 +98,7 @@ def _work(task: Task) -> Answer:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Helper process: the answer is the last line of the real standard output."""
+    """Run the helper process: the answer is the last line of the real standard output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     end_with_parent(0)

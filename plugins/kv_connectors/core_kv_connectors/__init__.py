@@ -1,1 +1,1 @@
-"""Places outside the KV cache's pool: host memory, disk, and listeners to the cache."""
+"""KV connectors: host memory and disk outside the KV cache's pool, and listeners to the cache."""

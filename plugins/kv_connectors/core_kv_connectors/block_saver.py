@@ -1,8 +1,8 @@
-"""When cached blocks are saved to disk before anybody evicts them.
+"""Saving of cached blocks to disk before they are evicted.
 
-Owns: `BlockSaver`: a little while steps go on, more in idle time, the rest at the end, so that an engine that is killed
-loses little of its prefixes. Never does: evict a block, change the order in which blocks are, or make a request wait for
-more than one small copy. Called by: `LocalTiers`.
+Owns: `BlockSaver`: it saves a little during steps, more in idle time, the rest at shutdown, so that a killed engine
+loses little of its prefixes. Never does: evict a block, change the order of blocks, or make a request wait for more
+than one small copy. Called by: `LocalTiers`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
 BUSY_BYTES_PER_S = 4 << 20
-"""While steps go on. To copy and write that much takes less than a hundredth of the time of two slow processors."""
+"""Rate while steps run. Copying and writing that much takes less than a hundredth of the time of two slow processors.
+"""
 IDLE_BYTES = 1 << 20
-"""Copied at once in idle time, in about a millisecond, for which a request waits that comes just then."""
+"""Bytes copied at once in idle time, in about a millisecond, which delays a request that arrives just then."""
 IDLE_PAUSE_MS = 5
 LAST_BYTES = 32 << 20
-"""Copied at once at the end."""
+"""Bytes copied at once at shutdown."""
 
 
 class BlockSaver:
-    """Feeds the disk of `tiers`. page_bytes: of one block, in all layers of its group."""
+    """Feeds the disk of `tiers`. page_bytes: bytes of one block in all layers of its group."""
 
     def __init__(self, tiers: KVTiers, disk: DiskTier, page_bytes: int) -> None:
         self._tiers = tiers
@@ -33,7 +34,7 @@ class BlockSaver:
         self._num_missed = 0
 
     def after_step(self, cache: BlockCache) -> None:
-        """Have the next step hand a block back, now and then."""
+        """Let the next step return a block, at the limited rate."""
         now = time.monotonic()
         if now >= self._next_save:
             self._next_save = now + self._page_bytes / BUSY_BYTES_PER_S
@@ -41,9 +42,9 @@ class BlockSaver:
             self._tiers.save_some(cache, 1)
 
     def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
-        """Save a few blocks while nobody waits.
+        """Save a few blocks while the engine is idle.
 
-        Returns the milliseconds after which to call again if there is still no work; None: nothing is left to do.
+        Returns the milliseconds after which to call again if the engine is still idle; None when nothing is left to do.
         """
         if self._tiers.num_missed != self._num_missed:
             self._num_missed = self._tiers.num_missed
@@ -55,7 +56,7 @@ class BlockSaver:
         return IDLE_PAUSE_MS
 
     def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
-        """Save what the disk lacks, as far as `seconds` last."""
+        """Save the blocks missing on disk, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         self._tiers.remember(cache.cached_blocks())
         while True:
@@ -66,7 +67,7 @@ class BlockSaver:
                 return
 
     def _save(self, cache: BlockCache, copy: Copy, num_bytes: int) -> bool:
-        """Copy about `num_bytes` and give them to the disk; False when that cannot be done now."""
+        """Copy about `num_bytes` and pass them to the disk; False when that is not possible now."""
         if not self._disk.is_ready:
             return False
         num_pages = max(1, num_bytes // self._page_bytes)

@@ -1,11 +1,12 @@
-"""Sends KV events over ZMQ.
+"""Publication of KV events over ZMQ.
 
-Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay; `PublishedEvents`, the
-KV connector `events`. Never does: make events, or wait in the caller's thread. Called by: `KVConnectors`, once a step.
+Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay;
+`PublishedEvents`, the KV connector `events`. Never does: make events, or wait in the caller's thread. Called by:
+`KVConnectors`, once a step.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian), batch (msgpack, `KVEventBatch`). A subscriber
-that sees a gap in the numbers asks the replay endpoint: a DEALER socket sends an empty frame and the first number it wants
-(8 bytes) and gets a message (empty frame, number, batch) for each, then one with the number -1 and an empty batch. The
+that sees a gap in the numbers requests a replay: a DEALER socket sends an empty frame and the first number it wants (8
+bytes) and gets a message (empty frame, number, batch) for each, then one with the number -1 and an empty batch. The
 layout is vLLM's.
 """
 
@@ -65,7 +66,7 @@ class EventPublisher:
         self._thread.start()
 
     def publish(self, batch: KVEventBatch) -> None:
-        """Hand a batch over; never waits."""
+        """Queue a batch; never waits."""
         try:
             self._queue.put_nowait(batch)
         except queue.Full:
@@ -74,10 +75,10 @@ class EventPublisher:
         try:
             self._wake.send(b"", zmq.NOBLOCK)
         except zmq.Again:
-            return  # The thread has much to do and will see this batch, too.
+            return  # The thread is busy and will see this batch, too.
 
     def close(self) -> None:
-        """Send what waits and end the thread."""
+        """Send the queued batches and end the thread."""
         self._closing.set()
         try:
             self._wake.send(b"", zmq.NOBLOCK)
@@ -98,7 +99,7 @@ class EventPublisher:
             ) from error
 
     def _run(self) -> None:
-        """The publisher's thread."""
+        """Run the publisher's thread."""
         poller = zmq.Poller()
         poller.register(self._woken, zmq.POLLIN)
         if self._replay is not None:
@@ -122,7 +123,7 @@ class EventPublisher:
                 socket.close(linger=int(CLOSE_S * 500))
 
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
-        """Send the batches from the number that was asked for."""
+        """Replay the batches from the requested number on."""
         frames = replay.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != 8:
             logger.warning("A replay of KV events was asked for with %d frames; expected a number.", len(frames))
@@ -135,35 +136,35 @@ class EventPublisher:
 
 
 class PublishedEvents(KVConnector):
-    """Publishes the events of each step. block_size: tokens in a block. Raises ConfigError for an endpoint that is taken."""
+    """Publishes the events of each step. block_size: tokens per block. Raises ConfigError for an endpoint in use."""
 
     def __init__(self, config: KVEventsConfig, block_size: int) -> None:
         self._log = EventLog(block_size)
         self._publisher = EventPublisher(config)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """Record a block."""
+        """Record a stored block."""
         self._log.stored(block_id, group, key, parent)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """Record the end of a block."""
+        """Record a removed block."""
         self._log.removed(block_id, group, key, valid=valid)
 
     def cleared(self) -> None:
-        """Record that no block is cached."""
+        """Record that no block is cached any more."""
         self._log.cleared()
 
     def pool_replaced(self) -> None:
-        """Record that no block is cached."""
+        """Record that no block is cached, because the pool was replaced."""
         self._log.cleared()
 
     def after_step(self, cache: BlockCache) -> None:
-        """Publish what a step changed, prompts of running sequences included."""
+        """Publish the changes of a step, including prompts of running sequences."""
         cache.register_starting()
         batch = self._log.take()
         if batch is not None:
             self._publisher.publish(batch)
 
     def close(self, timeout_s: float) -> None:
-        """Send what waits and end the thread."""
+        """Send the queued batches and end the thread."""
         self._publisher.close()

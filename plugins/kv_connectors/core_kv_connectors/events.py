@@ -1,10 +1,10 @@
-"""KV events: what a router needs to know of the prefix cache, as messages.
+"""KV events: messages about the prefix cache for routers.
 
-Owns: the wire types and `EventLog`, which gathers them. Never does: send (`core_kv_connectors.event_publisher` does).
+Owns: the wire types and `EventLog`, which collects them. Never does: send (`core_kv_connectors.event_publisher` does).
 Called by: the manager (through its observers) and the publisher.
 
-The schema is that of vLLM's KV events: msgpack arrays, an event's first item is its name. Events speak of the first group
-of layers, which every prefix hit needs; block hashes are the digests of the configured algorithm, as bytes.
+The schema is that of vLLM's KV events: msgpack arrays, an event's first item is its name. Events describe the first
+group of layers, which every prefix hit needs; block hashes are the digests of the configured algorithm, as bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.kv.observer import CacheObserver
 
 
 class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockStored", gc=False):
-    """Blocks became available.
+    """Event: blocks became available.
 
     block_hashes: one each, each the parent of the next.
     parent_block_hash: of the block before the first one; None at a prompt's start.
@@ -36,13 +36,13 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="Bloc
 
 
 class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockRemoved", gc=False):
-    """Blocks are no longer available."""
+    """Event: blocks are no longer available."""
 
     block_hashes: list[bytes]
 
 
 class AllBlocksCleared(msgspec.Struct, array_like=True, omit_defaults=True, tag="AllBlocksCleared", gc=False):
-    """No block is available."""
+    """Event: no block is available any more."""
 
 
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
@@ -59,14 +59,14 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False
 
 
 class EventLog(CacheObserver):
-    """Gathers events until they are taken."""
+    """Collects events until they are taken."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._events: list[KVEvent] = []
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """A block; those of one sequence make one event."""
+        """Add a stored block; consecutive blocks of one sequence are merged into one event."""
         if group:
             return
         token_ids = array("I", key.payload).tolist()
@@ -79,7 +79,7 @@ class EventLog(CacheObserver):
         self._events.append(event)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """A block; neighbours make one event."""
+        """Add a removed block; consecutive removals are merged into one event."""
         if group:
             return
         last = self._events[-1] if self._events else None
@@ -89,11 +89,11 @@ class EventLog(CacheObserver):
             self._events.append(BlockRemoved([key.digest]))
 
     def cleared(self) -> None:
-        """Everything."""
+        """Add the removal of all blocks."""
         self._events.append(AllBlocksCleared())
 
     def take(self) -> KVEventBatch | None:
-        """The events since the last call, or None for none."""
+        """Return the events since the last call, or None if there are none."""
         if not self._events:
             return None
         events = self._events

@@ -1,7 +1,7 @@
-"""Why a sequence's first computed token did not come from the prefix cache.
+"""Causes of prefix-cache misses: why a sequence's first computed token was not cached.
 
-Owns: `MissFinder`, the order of causes; `Explanations`, the KV connector `explain`. Never does: look for a hit, or change a
-block. Called by: the manager, once for a sequence whose request asks for it.
+Owns: `MissFinder`, the order of causes; `Explanations`, the KV connector `explain`. Never does: look for a hit, or
+change a block. Called by: the manager, once per sequence whose request asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core_kv_connectors.past import PastPrefixes
 
 
 class MissFinder:
-    """Finds causes of misses in one KV manager. past: of earlier sequences; None: nothing is known."""
+    """Determines the causes of misses in one KV manager. past: of earlier sequences; None: no history."""
 
     def __init__(self, cache: CacheView, past: PastPrefixes | None) -> None:
         self._keys = cache.keys
@@ -27,12 +27,12 @@ class MissFinder:
         self._has_states = cache.has_states
 
     def remember(self, sequence: KVSequence) -> None:
-        """A sequence is about to lose its blocks."""
+        """Remember a sequence that is about to lose its blocks."""
         if self._past is not None:
             self._past.remember(sequence)
 
     def find(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
-        """The token behind `hit`, which was found for this sequence just now."""
+        """Return the cause for the token after `hit`, which is this sequence's current prefix hit."""
         index = hit.num_tokens // self._block_size
         most = (len(sequence.token_ids) - 1) // self._block_size
         if index >= most:
@@ -40,7 +40,7 @@ class MissFinder:
         key = self._keys.key(sequence, index)
         if any(self._prefixes.collides(key, group) for group in self._keyed):
             return CacheMiss(hit.num_tokens, "collision")
-        # Only groups that keep every token say that the tokens themselves are known.
+        # Only groups that keep every token show that the tokens themselves are known.
         is_known = self._has_full and hit.num_known_tokens > hit.num_tokens
         if is_known:
             return CacheMiss(hit.num_tokens, "state_not_kept" if self._has_states else "evicted")
@@ -54,9 +54,9 @@ class MissFinder:
         return self._new_tokens(sequence, self._past, index)
 
     def _new_tokens(self, sequence: KVSequence, past: PastPrefixes, index: int) -> CacheMiss:
-        """Nobody had the block: either nobody came this far, or somebody went on with other tokens.
+        """Classify a block that was never cached: either no sequence came this far, or one continued with other tokens.
 
-        Fewer tokens in common than a block are no history: any two conversations begin with the template's words.
+        Fewer common tokens than a block do not count: any two conversations begin with the template's words.
         """
         start = index * self._block_size
         num_common = past.num_common(sequence, index) if index else None
@@ -72,7 +72,7 @@ class Explanations(KVConnector):
         self._scope = scope
 
     def explainer(self, cache: CacheView) -> MissFinder:
-        """A finder for one KV manager, which knows no sequences yet."""
+        """Return a finder for one KV manager, without any history."""
         past: PastPrefixes | None = None
         if self._scope != "off":
             across = self._scope == "all"

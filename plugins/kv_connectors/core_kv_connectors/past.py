@@ -1,12 +1,12 @@
-"""What earlier sequences had, as far as a bounded memory goes: which blocks, and what came behind them.
+"""A bounded history of earlier sequences: their blocks, and the tokens that followed.
 
-Owns: `PastPrefixes`. Never does: keep blocks, or judge. Called by: `MissFinder`, when a sequence leaves and when it looks for
-the cause of a miss.
+Owns: `PastPrefixes`. Never does: keep blocks, or judge. Called by: `MissFinder`, when a sequence leaves and when it
+looks for the cause of a miss.
 
-An entry says that a sequence of some owner had computed a block, and which tokens the newest such sequence had behind it.
-What is told of an entry is told to its owner alone: the same salt and the same user. Entries are kept in two generations,
-so the newest ones stay and nothing is ever sorted. A decode step does nothing here; a sequence that leaves costs a table
-entry for each of its blocks, whose keys have been computed by then.
+An entry records that a sequence of some owner had computed a block, and which tokens followed it in the newest such
+sequence. An entry is only reported to its owner: the same salt and the same user. Entries are kept in two generations,
+so the newest ones stay without any sorting. A decode step does nothing here; a sequence that leaves costs a table entry
+per block, whose keys are already computed by then.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from core.kv.block_keys import BlockKeys
 from core.kv.sequence import KVSequence
 
 ENTRY_BYTES = 240
-"""Of an entry without its tokens, at most: names, headers and its place in the table."""
+"""Upper limit on the size of an entry without its tokens: names, headers and its place in the table."""
 
 TOKEN_BYTES = array("I").itemsize
 
 MAX_BYTES = 8 << 20
-"""Of one generation of a table."""
+"""Size limit of one generation of a table."""
 
 MIN_ENTRIES = 4096
-"""Of one generation: caches of a few blocks forget quickly, and here a block costs nearly nothing."""
+"""Minimum entries of one generation: small caches forget quickly, and entries cost almost nothing there."""
 
 
 class Generations:
-    """A table that forgets its oldest entries. most: the newest so many are always there, and never twice as many."""
+    """A table that drops its oldest entries. most: at least this many of the newest are kept, and at most twice as
+    many.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -44,7 +46,7 @@ class Generations:
         return len(self._young) + len(self._old)
 
     def get(self, name: bytes) -> bytes | None:
-        """The newest value of a name."""
+        """Return the newest value of a name."""
         found = self._young.get(name)
         return self._old.get(name) if found is None else found
 
@@ -60,8 +62,8 @@ class Generations:
 class PastPrefixes:
     """The past of sequences in blocks of `block_size` tokens.
 
-    num_blocks: of the KV cache; the memory reaches about twice as far, within `MAX_BYTES`.
-    across_tenants: also remember, whoever had it, which tokens were computed.
+    num_blocks: of the KV cache; the history covers about twice as many, within `MAX_BYTES`.
+    across_tenants: also remember computed tokens of all tenants.
     """
 
     def __init__(self, keys: BlockKeys, block_size: int, num_blocks: int, *, across_tenants: bool = False) -> None:
@@ -75,7 +77,7 @@ class PastPrefixes:
         self._tenants = Generations(most)
 
     def remember(self, sequence: KVSequence) -> None:
-        """A sequence loses its blocks; those that were offered to the prefix table are remembered."""
+        """Remember the blocks of a leaving sequence that were offered to the prefix table."""
         keys = sequence.prefix_keys[: sequence.num_registered_blocks]
         parents = [self._keys.root(sequence), *(key.digest for key in keys)]
         tail = self._tokens(sequence, len(keys))
@@ -91,9 +93,10 @@ class PastPrefixes:
         return self._followed.get(name) is not None
 
     def num_common(self, sequence: KVSequence, index: int) -> int | None:
-        """Tokens of the block at `index` that agree with the newest sequence of the same owner and the same blocks before it.
+        """Return the number of tokens in the block at `index` shared with the newest sequence of the same owner and the
+        same preceding blocks.
 
-        None when there is none, or nothing in it differs.
+        None when there is no such sequence, or its block does not differ.
         """
         parent = self._keys.key(sequence, index - 1).digest if index else self._keys.root(sequence)
         (name,) = _named([parent], sequence.owner)
@@ -110,7 +113,7 @@ class PastPrefixes:
     def others_had(self, sequence: KVSequence, index: int) -> bool:
         """Whether a sequence of another tenant had the same tokens up to the end of the block at `index`.
 
-        False where that may not be told.
+        False where reporting it is not allowed.
         """
         if not self.across_tenants:
             return False
@@ -120,14 +123,16 @@ class PastPrefixes:
         return tenant is not None and tenant != _tenant(sequence)
 
     def _tokens(self, sequence: KVSequence, index: int) -> bytes:
-        """The known tokens of a block, in the form of a key's payload."""
+        """Return the known tokens of a block, in the form of a key's payload."""
         start = index * self._block_size
         stop = start + self._block_size
         return array("I", sequence.token_ids[start:stop]).tobytes()
 
 
 def _named(digests: list[bytes], owner: str) -> list[bytes]:
-    """Names that two owners never share. Without an owner the digests themselves will do, which are in memory anyway."""
+    """Return names that no two owners share. Without an owner the digests themselves are used, which are in memory
+    anyway.
+    """
     if not owner:
         return digests
     suffix = owner.encode()
@@ -135,13 +140,13 @@ def _named(digests: list[bytes], owner: str) -> list[bytes]:
 
 
 def _tenant(sequence: KVSequence) -> bytes:
-    """Names a salt and an owner."""
+    """Return the name of a salt and an owner."""
     salt = "" if sequence.cache_salt is None else f"salted:{sequence.cache_salt}"
     return xxhash.xxh3_64_digest(f"{len(salt)}:{salt}{sequence.owner}".encode())
 
 
 def _chain(keys: list[PrefixKey]) -> list[bytes]:
-    """Names of prefixes by their tokens alone, whoever had them."""
+    """Return names of prefixes by their tokens alone, for all owners."""
     names: list[bytes] = []
     name = b""
     for key in keys:

@@ -1,8 +1,7 @@
-"""How long cached blocks stay, idle and wait for reuse.
+"""Residency statistics: how long cached blocks stay, idle and wait for reuse.
 
 Owns: `Residency`, three histograms over a sample of blocks. Never does: keep a block that was evicted.
-Called by: `KVConnectors`; it is the connector
-`residency`, whose histograms the statistics carry.
+Called by: `KVConnectors`; it is the connector `residency`, whose histograms the statistics carry.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from core.kv.connector import KVConnector
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS
 
 Times = tuple[float, float]
-"""When a block was cached, and when it was last used."""
+"""Times at which a block was cached and last used."""
 
 
 class Residency(KVConnector):
@@ -41,17 +40,17 @@ class Residency(KVConnector):
 
     @property
     def rows(self) -> list[list[float]]:
-        """The histograms, in the order of `RESIDENCY_METRICS`."""
+        """Return the histograms, in the order of `RESIDENCY_METRICS`."""
         return [self.lifetime, self.idle, self.reuse]
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """Begin to watch a block, with probability `sample`."""
+        """Start to observe a block, with probability `sample`."""
         if self._random.random() < self._sample:
             now = self._clock()
             self._blocks[block_id] = (now, now)
 
     def reused(self, block_id: int) -> None:
-        """A use of a block."""
+        """Record a use of a block."""
         times = self._blocks.get(block_id)
         if times is not None:
             cached, used = times
@@ -60,7 +59,7 @@ class Residency(KVConnector):
             self._blocks[block_id] = (cached, now)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """The end of a block."""
+        """Record the eviction of a block."""
         times = self._blocks.pop(block_id, None)
         if times is not None:
             cached, used = times
@@ -69,15 +68,15 @@ class Residency(KVConnector):
             _count(self.idle, now - used)
 
     def cleared(self) -> None:
-        """Blocks that were forgotten on request say nothing about eviction."""
+        """Stop observing: blocks dropped on request say nothing about eviction."""
         self._blocks.clear()
 
     def pool_replaced(self) -> None:
-        """Blocks of a pool that was given up were not evicted either."""
+        """Stop observing: blocks of a replaced pool were not evicted either."""
         self._blocks.clear()
 
     def report(self, stats: SchedulerStats) -> None:
-        """Add the histograms."""
+        """Add the histograms to the statistics."""
         stats.kv_residency = self.rows
 
 

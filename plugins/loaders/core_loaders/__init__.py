@@ -1,1 +1,1 @@
-"""Built-in loaders: one package a checkpoint format."""
+"""The built-in loaders, one package per checkpoint format."""

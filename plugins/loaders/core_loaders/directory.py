@@ -1,6 +1,6 @@
 """Directories in Hugging Face's layout without their weights: configuration, generation defaults, tokenizer.
 
-Owns: reading these JSON files. Never does: read weights. Called by: the safetensors and dummy loaders.
+Owns: the reading of these JSON files. Never does: read weights. Called by: the safetensors and dummy loaders.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from core_tokens import checkpoint_files
 from core_tokens.files import has_tokenizer
 
 DRAFTS: Final = {"medusa_num_heads": "medusa", "speculators_model_type": "speculator_model"}
-"""Keys of drafts whose configurations name no model type, and the type that they are."""
+"""Configuration keys that identify drafts without a model type, and the type that each implies."""
 
 
 class ModelDirectory(NamedTuple):
-    """One directory.
+    """A model directory, without its weights.
 
     path: absolute.
-    config: `config.json`, with the declaration of a quantization that stands in a file of its own.
+    config: `config.json`, including a quantization declared in a separate file.
     generation: `generation_config.json`, with the configuration's special tokens where it names none.
-    tokenizer: the directory itself, if it has a tokenizer's files.
+    tokenizer: the directory itself, if it has tokenizer files.
     """
 
     path: Path
@@ -40,10 +40,11 @@ def read_directory(
     config_name: str = "config.json",
     translate: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None,
 ) -> ModelDirectory:
-    """Read the directory. Raises CheckpointError when it is none, or its configuration is missing or not understood.
+    """Read the directory. Raises CheckpointError when it is not a directory, or its configuration is missing or
+    invalid. Raises CheckpointError when it is none, or its configuration is missing or not understood.
 
-    config_name: the file with the configuration.
-    translate: that file's path and content to the style of `config.json`, where it is of another style.
+    config_name: name of the configuration file.
+    translate: converts that file (path, content) to the style of `config.json`, for formats with another style.
     """
     path = Path(os.path.abspath(Path(ref).expanduser()))
     _check_there(ref, path, config_name)
@@ -80,7 +81,7 @@ def _check_there(ref: str, path: Path, config_name: str) -> None:
 
 
 def _own_declaration(path: Path) -> dict[str, Any]:
-    """Of a quantization, from the file that holds nothing else; empty without one."""
+    """Return a quantization declared in a separate file; empty without one."""
     for name, method in FILES.items():
         file = path / name
         if file.is_file():
@@ -89,7 +90,7 @@ def _own_declaration(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, most: int = checkpoint_files.MAX_SMALL) -> dict[str, Any]:
-    """A JSON object. most: bytes that the file may have. Raises CheckpointError naming the file."""
+    """Read a JSON object. most: limit on the file's bytes. Raises CheckpointError naming the file."""
     found = checkpoint_files.read_json(path, most)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(found).__name__}, expected an object.")

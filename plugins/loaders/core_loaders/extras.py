@@ -1,6 +1,6 @@
-"""Libraries that some loaders need and that are installed only when asked for.
+"""Optional libraries of some loaders.
 
-Owns: the sentence about one that is missing. Never does: import it (some import torch). Called by: the loaders' `resolve`.
+Owns: the error for a missing one. Never does: import it (some import torch). Called by: the loaders' `resolve`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from core.api.errors import UserError
 
 
 def require(library: str, extra: str, subject: str) -> None:
-    """Raises UserError when `library` is not installed. subject: who needs it."""
+    """Raise UserError when `library` is not installed. subject: the feature that needs it, for the message."""
     try:
         found = find_spec(library)
     except (ImportError, ValueError):

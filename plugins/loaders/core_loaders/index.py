@@ -1,4 +1,4 @@
-"""Index files of checkpoints in several files: which file holds which tensor.
+"""Index files of sharded checkpoints: the file of each tensor.
 
 Owns: reading and checking them. Never does: read a weight. Called by: the safetensors and pt loaders.
 """
@@ -15,7 +15,7 @@ from core_tokens.checkpoint_files import MAX_INDEX
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Of each tensor the file that holds it, as the index says; empty without an index. Raises CheckpointError."""
+    """Return the file of each tensor according to the index; empty without an index. Raises CheckpointError."""
     if not path.is_file():
         return {}
     weights = read_json(path, MAX_INDEX).get("weight_map")
@@ -25,7 +25,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def check_index(path: Path, index: Mapping[str, str], files: Sequence[Path], tensors: Mapping[str, TensorInfo]) -> None:
-    """The index tells the truth about each tensor that it names. Raises CheckpointError."""
+    """Check that each tensor is in the file that the index names. Raises CheckpointError."""
     for name, file in index.items():
         info = tensors.get(name)
         if info is None or files[info.file].name != file:
@@ -36,5 +36,5 @@ def check_index(path: Path, index: Mapping[str, str], files: Sequence[Path], ten
 
 
 def _is_file_name(name: object) -> bool:
-    """Whether it names a file of the same directory, and of no other."""
+    """Whether it is the name of a file in the same directory."""
     return isinstance(name, str) and Path(name).name == name

@@ -1,7 +1,7 @@
-"""Tensors that lie in files as they are: views of mapped files, one tensor at a time, in the order of the files.
+"""Tensors stored unpacked in files: views of mapped files, one tensor at a time, in file order.
 
-Owns: mapping, views, giving pages back. Never does: know a format, or convert a value.
-Called by: the loaders of files whose manifests tell where each tensor lies.
+Owns: mapping, views, the release of pages. Never does: know a format, or convert a value.
+Called by: the loaders whose manifests locate each tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bytes = mmap.mmap | bytearray
-"""A file's."""
+"""A file's content."""
 Make = Callable[[Bytes, TensorInfo], "Tensor"]
 
 TORCH_NAMES = {
@@ -29,11 +29,11 @@ TORCH_NAMES = {
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
 }  # fmt: skip
-"""torch's names of the types of manifests."""
+"""torch's dtype names by manifest type."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch's type for a manifest's. Raises KeyError."""
+    """Return torch's dtype for a manifest type. Raises KeyError."""
     import torch
 
     dtype = getattr(torch, TORCH_NAMES[name])
@@ -65,7 +65,7 @@ def mapped_tensors(
 
 
 def _tensors_of(path: str, data: Bytes, infos: Sequence[TensorInfo], make: Make) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of one file; pages of a mapped one go back to the system when the next tensor is drawn."""
+    """Yield the tensors of one file; pages of a mapped file are released when the next tensor is requested."""
     for info in infos:
         end = info.offset + info.nbytes
         try:
@@ -77,12 +77,15 @@ def _tensors_of(path: str, data: Bytes, infos: Sequence[TensorInfo], make: Make)
             ) from None
         yield info.name, tensor
         if isinstance(data, mmap.mmap):
-            # From the start: a page fault also maps neighbouring pages, some of tensors already given back.
+            # From the start of the file: a page fault also maps neighbouring pages, some of them of tensors already
+            # released.
             data.madvise(mmap.MADV_DONTNEED, 0, min(end, len(data)))
 
 
 def open_map(path: str) -> mmap.mmap:
-    """The file, mapped: read-only for the file, while torch may take it for memory. Raises CheckpointError."""
+    """Map a file copy-on-write, so that torch accepts the memory as writable while the file stays unchanged. Raises
+    CheckpointError.
+    """
     try:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -93,7 +96,7 @@ def open_map(path: str) -> mmap.mmap:
 
 
 def read_whole(path: str) -> bytearray:
-    """The file's bytes. Raises CheckpointError."""
+    """Return the file's bytes. Raises CheckpointError."""
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(0, 2)
@@ -111,7 +114,7 @@ def read_whole(path: str) -> bytearray:
 
 
 def view(data: Bytes, info: TensorInfo) -> Tensor:
-    """The tensor as it lies in the file; a copy only where it is not aligned there."""
+    """Return a view of the tensor in the file; a copy only where it is not aligned."""
     import torch
 
     dtype = torch_dtype(info.dtype)

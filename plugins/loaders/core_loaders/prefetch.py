@@ -1,6 +1,6 @@
-"""Reading files ahead into the page cache, while their tensors are used.
+"""Read-ahead of files into the page cache, while their tensors are used.
 
-Owns: the thread that reads, and whether files lie on a network. Never does: keep what it reads.
+Owns: the reading thread, and the detection of network file systems. Never does: keep the bytes it reads.
 Called by: `core_loaders.mapped`.
 """
 
@@ -16,7 +16,7 @@ CHUNK = 8 << 20
 NETWORKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "9p")
 MOUNTS = Path("/proc/self/mounts")
 SHARE_OF_FREE = 0.9
-"""Of free memory that files read ahead may fill, unless they were asked for."""
+"""Share of free memory that read-ahead may fill, unless it was requested explicitly."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def prefetching(paths: Sequence[str]) -> Iterator[None]:
 
 def _read_ahead(paths: Sequence[str], done: threading.Event) -> None:
     buffer = bytearray(CHUNK)
-    with contextlib.suppress(OSError):  # the reader that the file is for says what is wrong with it
+    with contextlib.suppress(OSError):  # the reader that needs the file reports its error
         for path in paths:
             with open(path, "rb", buffering=0) as file:
                 while not done.is_set() and file.readinto(buffer):
@@ -42,7 +42,7 @@ def _read_ahead(paths: Sequence[str], done: threading.Event) -> None:
 
 
 def wants_prefetch(paths: Sequence[str]) -> bool:
-    """Whether the files lie on a network and fit into free memory."""
+    """Whether the files are on a network file system and fit into free memory."""
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
         remote = any(_file_system(path, lines) in NETWORKS for path in paths)
@@ -50,13 +50,13 @@ def wants_prefetch(paths: Sequence[str]) -> bool:
             return False
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
         total = sum(os.path.getsize(path) for path in paths)
-    except (OSError, ValueError):  # a system without these facts
+    except (OSError, ValueError):  # the system does not provide this information
         return False
     return total <= SHARE_OF_FREE * free
 
 
 def _file_system(path: str, lines: Sequence[str]) -> str:
-    """The type of the file system that holds `path`. lines: of /proc/self/mounts."""
+    """Return the type of the file system of `path`. lines: of /proc/self/mounts."""
     real = os.path.realpath(path)
     longest, found = "", ""
     for line in lines:

@@ -1,6 +1,6 @@
-"""The tensors that a call asks for, by the names that they have in the files.
+"""Requested tensors by their names in the files.
 
-Owns: that check and that order. Never does: read. Called by: loaders, once a reading.
+Owns: the check of names and the order of reading. Never does: read. Called by: loaders, once per reading.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 
 
 def wanted_of(manifest: CheckpointManifest, reads: Sequence[str]) -> list[TensorInfo]:
-    """The tensors of `reads`, each once, by file and offset. Raises CheckpointError for a name that is not there."""
+    """Return the tensors of `reads`, each once, by file and offset. Raises CheckpointError for an unknown name."""
     for name in reads:
         if name not in manifest.tensors:
             raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
@@ -22,7 +22,7 @@ def wanted_of(manifest: CheckpointManifest, reads: Sequence[str]) -> list[Tensor
 
 
 def names_by_source(wanted: Sequence[TensorInfo]) -> dict[str, list[str]]:
-    """The names that are asked for, by the name in the file."""
+    """Return the requested names, by name in the file."""
     found: dict[str, list[str]] = {}
     for info in wanted:
         found.setdefault(info.source, []).append(info.name)

@@ -1,6 +1,6 @@
 """The order of rows in matrices whose outputs are rotated.
 
-Owns: the way from neighbouring pairs to halves. Called by: loaders of formats that keep neighbouring pairs.
+Owns: the conversion from neighbouring pairs to halves. Called by: loaders of formats that store neighbouring pairs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def half_split(tensor: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2); works on packed rows too.
+    """Reorder the rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2); also works on packed rows.
 
     tensor: [heads * D, ...].
     """

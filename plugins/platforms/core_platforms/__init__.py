@@ -1,1 +1,1 @@
-"""Platforms that come with the engine: one folder each."""
+"""The platforms shipped with the engine, one folder each."""

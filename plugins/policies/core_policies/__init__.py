@@ -1,1 +1,1 @@
-"""Scheduling policies: in which order waiting requests are admitted."""
+"""Scheduling policies: the order in which waiting requests are admitted."""

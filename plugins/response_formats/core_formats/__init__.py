@@ -1,5 +1,6 @@
-"""How models write reasoning, text and tool calls: rows of data, and everything that follows from a row.
+"""Response formats: how models write reasoning, text and tool calls, as rows of data, and everything derived from a
+row.
 
-Owns: the rows, the parser that reads an answer by its row, finding the row of a checkpoint, the constraint that a row
-gives to grammars. Never does: import torch, know requests or HTTP, sample. Called by: `core_apis`, `LLM`.
+Owns: the rows, the parser of an answer by its row, the detection of a checkpoint's row, the grammar constraint of a
+row. Never does: import torch, know requests or HTTP, sample. Called by: `core_apis`, `LLM`.
 """

@@ -14,25 +14,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer's text."""
+    """A further part of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thinks before it answers or calls."""
+    """A further part of the reasoning before an answer or call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call begins.
+    """The start of a tool call.
 
     index: 0 for the first call of the answer, and so on.
-    id:    the model's own id, or a new one.
-    name:  of the tool, known to be whole.
+    id: the model's own id, or a new one.
+    name: the complete name of the tool.
     """
 
     index: int
@@ -42,7 +42,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of a call's arguments. All of them joined are one JSON object, or the text of a custom tool's input."""
+    """A further part of a call's arguments. All parts joined are one JSON object, or the text of a custom tool's input."""
 
     index: int
     text: str
@@ -50,9 +50,9 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """A call ends.
+    """The end of a tool call.
 
-    complete: False when the answer was cut inside of it: its arguments may be no JSON.
+    complete: False when the answer was cut off inside the call, whose arguments may then be invalid JSON.
     """
 
     index: int

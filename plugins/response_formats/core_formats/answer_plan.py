@@ -1,7 +1,7 @@
-"""What the answer to a conversation is parsed by, and held to: its format, its tools, a limit of reasoning.
+"""The plan of an answer: the format that parses it, and its constraints (tools, a limit of reasoning).
 
-Owns: `AnswerPlan`, and the refusal of tools that the model or its template does not know. Never does: check the definitions of
-tools (`core_formats.tool_use`), or compile. Called by: the server's preparation, `LLM.chat`.
+Owns: `AnswerPlan`, and the rejection of tools that the model or its template does not support. Never does: check the
+definitions of tools (`core_formats.tool_use`), or compile. Called by: the server's preparation, `LLM.chat`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from core_tokens.message_forms import REASONING_NAMES
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """For one request.
+    """The plan of the answer to one request.
 
-    format: by which the answer is parsed; None: all of it is text.
-    use:    the request's tools.
-    limit:  most tokens of reasoning, or None.
-    resumed: for an answer that goes on from the last message, whether it goes on with reasoning; None: a new answer.
+    format: parses the answer; None: all of it is text.
+    use: the request's tools.
+    limit: maximum tokens of reasoning, or None.
+    resumed: for an answer that continues the last message, whether it continues its reasoning; None: a new answer.
     """
 
     format: AnswerFormat | None
@@ -35,18 +35,18 @@ class AnswerPlan:
     resumed: bool | None
 
     def resuming(self, last: Mapping[str, Any]) -> AnswerPlan:
-        """The same for an answer that goes on from this message."""
+        """Return the plan for an answer that continues this message."""
         return replace(self, resumed=resumes_reasoning(last))
 
     def tail(self, prompt: str) -> str:
-        """The end of a prompt, as the parser needs it."""
+        """Return the end of a prompt that the parser needs."""
         reasoning = None if self.format is None else self.format.row.reasoning
         if reasoning is None or self.resumed is None:
             return prompt
         return reasoning.open[0] if self.resumed else reasoning.close[0]
 
     def held(self, params: SamplingParams, prompt: str) -> SamplingParams:
-        """The parameters of a request whose answer keeps to this plan. Raises RequestError where that cannot be had."""
+        """Return the request's parameters with the plan's constraint. Raises RequestError where it is not possible."""
         asks = self.use.restricts or self.limit is not None or params.structured_outputs is not None
         if self.format is None or not asks:
             return params
@@ -54,17 +54,17 @@ class AnswerPlan:
 
 
 def resumes_reasoning(last: Mapping[str, Any]) -> bool:
-    """Whether an answer that goes on from this message goes on with its reasoning."""
+    """Whether an answer that continues this message continues its reasoning."""
     return bool(message_reasoning(last)) and not last.get("content")
 
 
 def message_reasoning(message: Mapping[str, Any]) -> str:
-    """The reasoning of a message, or an empty text."""
+    """Return the reasoning of a message, or an empty text."""
     return next((message[name] for name in REASONING_NAMES if message.get(name)), "")
 
 
 def check_template(use: ToolUse, template: ChatTemplate, served: AnswerFormat | None) -> None:
-    """Refuse tools that the model would never see: neither by its template nor by a message that describes them."""
+    """Reject tools that the model would never see, neither through its template nor through a message describing them."""
     is_guided = served is not None and served.guide is not None
     if use.callable and not is_guided and "tools" not in template.variables(with_tools=True):
         raise RequestError(
@@ -75,7 +75,7 @@ def check_template(use: ToolUse, template: ChatTemplate, served: AnswerFormat | 
 
 
 def check_calls(use: ToolUse, served: AnswerFormat | None) -> None:
-    """Refuse tools whose calls would not be found in the answer."""
+    """Reject tools whose calls could not be parsed from the answer."""
     if use.callable and (served is None or not served.row.calls):
         raise RequestError(
             "The form in which this model writes calls is not known; start the server with --tool-call-parser, or set "

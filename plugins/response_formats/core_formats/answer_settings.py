@@ -1,4 +1,4 @@
-"""How answers are taken apart, as the command line says.
+"""Command-line settings for parsing answers.
 
 Owns: `AnswerSettings`. Never does: parse. Called by: `ServerConfig` (carries it), the selection of a response format.
 """
@@ -11,12 +11,12 @@ import msgspec
 
 
 class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How answers are taken apart into reasoning, text and calls.
+    """Settings for splitting answers into reasoning, text and calls; carried by `ServerConfig`.
 
-    enable_auto_tool_choice: whether the model may decide on calls.
+    enable_auto_tool_choice: whether the model may decide to call tools.
     tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
-    rows:                    further formats, which come first, as plain values (see `core_formats.response_format`).
-    reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
+    rows: further formats, which come first, as plain values (see `core_formats.response_format`).
+    reasoning_markers: texts before and after the reasoning, in place of those of the format; None: those.
     """
 
     enable_auto_tool_choice: bool = True

@@ -1,6 +1,6 @@
-"""From pieces of text, reasoning and calls to events.
+"""Assembly of events from pieces of text, reasoning and calls.
 
-Owns: white space around markers, what becomes of special tokens, the numbers of calls. Never does: look for markers.
+Owns: white space around markers, the handling of special tokens, the numbers of calls. Never does: look for markers.
 Called by: `core_formats.response_parser` and the readers of bodies.
 """
 
@@ -14,11 +14,11 @@ from core_formats.custom_input import CustomInput
 from core_formats.reader import SPACE, with_token_texts, without_tokens
 from core_formats.tool_spec import ToolSpec
 
-MAX_SPACE = 256  # characters of white space that wait for a marker; what is before them is let go
+MAX_SPACE = 256  # characters of white space kept pending before a possible marker; earlier ones are released
 
 
 class Passage:
-    """Text of one kind between two markers: white space at its ends is no part of it, but parts stay apart.
+    """Text of one kind between two markers. White space at its ends is dropped, but kept between parts.
 
     emitted: whether anything of it came out since the last marker.
     """
@@ -33,7 +33,7 @@ class Passage:
         self.trim_start = False
 
     def put(self, text: str) -> None:
-        """More of it; white space at its end waits."""
+        """Add text; trailing white space stays pending."""
         text = self._space + without_tokens(text)
         if self.trim_start and not self._begun:
             text = text.lstrip(SPACE)
@@ -49,13 +49,13 @@ class Passage:
             self._give(kept)
 
     def at_marker(self) -> None:
-        """A marker follows: forget the white space before it, begin anew after it."""
+        """Handle a marker: drop the white space before it, and start again after it."""
         self._space = ""
         self.emitted = False
         self.trim_start = True
 
     def at_end(self) -> None:
-        """The answer ends: white space at the end of a text is part of it, behind a marker it is not."""
+        """Handle the answer's end: trailing white space belongs to a text, but not directly after a marker."""
         if self.emitted or not self.trim_start:
             self._give_space()
 
@@ -79,23 +79,23 @@ class AnswerSink:
         self.reasoning = Passage(lambda text: self._events.append(ReasoningDelta(text)))
 
     def taken(self) -> list[AnswerEvent]:
-        """The events since the last time, neighbours of one kind put together."""
+        """Return the events since the last call, with neighbours of one kind merged."""
         events = self._events
         self._events = []
         return [_together(list(group)) for _, group in groupby(events, _kind)]
 
     @property
     def num_calls(self) -> int:
-        """The calls that have begun."""
+        """Return the number of calls started."""
         return self._calls
 
     @property
     def is_custom(self) -> bool:
-        """Whether the call that is open is one of a tool that takes a text."""
+        """Whether the open call is to a tool that takes a text."""
         return self._custom is not None
 
     def start_call(self, name: str, call_id: str = "") -> None:
-        """A call begins. call_id: as the model wrote it, or empty."""
+        """Start a call. call_id: as the model wrote it, or empty."""
         self.text.at_marker()
         self.reasoning.at_marker()
         self.open_call = self._tools.get(name)
@@ -105,7 +105,7 @@ class AnswerSink:
             self._custom = CustomInput(self._put_arguments)
 
     def arguments(self, text: str) -> None:
-        """More of the arguments' JSON; text of special tokens in it stands for itself."""
+        """Add to the arguments' JSON; special tokens in it count as their text."""
         text = with_token_texts(text)
         if self._custom is not None:
             self._custom.put(text)
@@ -113,7 +113,7 @@ class AnswerSink:
             self._put_arguments(text)
 
     def end_call(self, complete: bool = True) -> None:
-        """The call ends."""
+        """End the open call. complete: False when it was cut off."""
         if self._custom is not None:
             self._custom.end()
             self._custom = None
@@ -127,7 +127,7 @@ class AnswerSink:
 
 
 def _kind(event: AnswerEvent) -> object:
-    """Equal for events that can be put together; calls' beginnings and ends never are."""
+    """Return a key that is equal for mergeable events; starts and ends of calls are never merged."""
     if isinstance(event, TextDelta | ReasoningDelta):
         return type(event)
     return event if not isinstance(event, ArgumentsDelta) else (ArgumentsDelta, event.index)

@@ -1,6 +1,6 @@
 """The grammar of one call's arguments.
 
-Owns: what a tool's schema becomes in each kind of body. Never does: know what stands around the arguments.
+Owns: the translation of a tool's schema for each kind of body. Never does: know the text around the arguments.
 Called by: `core_formats.constraint`.
 """
 
@@ -26,11 +26,11 @@ AROUND_INPUT: Mapping[BodyKind, tuple[str, str]] = MappingProxyType(
         "pythonic": (f'{CUSTOM_INPUT}="', '"'),
     }
 )
-"""Around the input of a custom tool, in bodies that write strings as JSON does."""
+"""Text around the input of a custom tool, in bodies that write strings as JSON."""
 
 
 def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
-    """The part of a structural tag for the arguments of this tool. Raises RequestError for what cannot be said."""
+    """Return the structural tag part for this tool's arguments. Raises RequestError for schemas it cannot express."""
     if tool.kind == "custom":
         return _custom(row, form, tool)
     schema = _closed(tool.parameters or {"type": "object", "properties": {}})
@@ -42,9 +42,9 @@ def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> For
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a tool's arguments without any that it does not name, where it leaves that open.
+    """Return the schema of a tool's arguments, closed to additional properties where it leaves them open.
 
-    A tool has no use for them, and small models go on inventing some until their tokens are used up.
+    A tool cannot use them, and small models keep inventing some until they run out of tokens.
     """
     speaks = any(name in schema for name in (*ADDING, *SPEAKING))
     if "properties" not in schema or speaks:
@@ -53,16 +53,16 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def holds_input(form: CallForm, tool: ToolSpec) -> bool:
-    """Whether the input of a tool follows the grammar that came with it, if one did."""
+    """Whether the constraint enforces the grammar of a tool's input, if it has one."""
     is_lark = tool.grammar is not None and tool.grammar.kind == "lark"
     return not is_lark or _lark_input(form, tool) is not None
 
 
 def _custom(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
-    """The input of a custom tool, a string.
+    """Return the part for a custom tool's input, a string.
 
-    Where its grammar is not held, who asks for it hears of it (`holds_input`), and the tool itself finds what does not
-    follow it.
+    Where its grammar is not enforced, the caller can tell (`holds_input`), and the tool itself has to reject invalid
+    input.
     """
     held = _lark_input(form, tool)
     if held is not None:
@@ -81,8 +81,9 @@ def _custom(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
 
 
 def _lark_input(form: CallForm, tool: ToolSpec) -> Format | None:
-    """The arguments of a tool whose input follows a Lark grammar, where the input is a JSON string and the grammar is
-    understood; else None."""
+    """Return the part for input that follows a Lark grammar, if the input is a JSON string and the grammar is
+    supported; else None.
+    """
     if tool.grammar is None or tool.grammar.kind != "lark" or form.kind not in AROUND_INPUT:
         return None
     grammar = quoted(tool.grammar.text)

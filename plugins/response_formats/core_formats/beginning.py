@@ -1,6 +1,6 @@
-"""Where an answer begins: inside of reasoning or not.
+"""Whether an answer begins inside reasoning.
 
-Owns: that question. Never does: read the answer. Called by: the parser, the constraint.
+Owns: the decision. Never does: read the answer. Called by: the parser, the constraint.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from core_formats.response_format import ResponseFormat
 
 
 def begins_inside(row: ResponseFormat, prompt_tail: str) -> bool:
-    """Whether the answer to a prompt that ends so begins inside of reasoning."""
+    """Whether the answer begins inside reasoning, given the end of its prompt."""
     if row.reasoning is None:
         return False
     tail = prompt_tail.rstrip(SPACE)

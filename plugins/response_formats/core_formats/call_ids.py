@@ -1,6 +1,6 @@
-"""The ids of calls that the model gave none.
+"""Generated ids for calls without one.
 
-Owns: their forms. Never does: read answers. Called by: the parser.
+Owns: the forms of ids. Never does: read answers. Called by: the parser.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def call_ids(kind: IdKind, new_id: Callable[[], str] | None, draw: Random | None = None) -> Callable[[int, str], str]:
-    """From a call's index and name to an id.
+    """Return a function from a call's index and name to an id.
 
-    new_id: makes the random ones, where templates take any.
-    draw:   what random ones are drawn from; None: the system.
+    new_id: generates random ids, where templates accept any.
+    draw: source of randomness; None: the system's.
     """
     source = SystemRandom() if draw is None else draw
 

@@ -1,6 +1,6 @@
-"""The kinds of bodies of calls.
+"""Dispatch on the kind of a call's body.
 
-Owns: which reader a kind has, and which of several forms a text is in. Never does: read. Called by: the parser.
+Owns: the reader of each kind, and the choice among several forms. Never does: read. Called by: the parser.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READERS: Mapping[BodyKind, Callable[[CallReading], Reading[bool]]] = MappingProx
 
 
 def chosen(forms: tuple[FormMarkers, ...], reader: Reader) -> Reading[FormMarkers | None]:
-    """The form of the text that follows; None: it has none of them. Nothing is read but white space."""
+    """Return the form of the following text, or None if it has none of them. Only white space is consumed."""
     if len(forms) == 1 and forms[0].open:
         return forms[0]
     first = yield from reader.skip()
@@ -42,7 +42,7 @@ def chosen(forms: tuple[FormMarkers, ...], reader: Reader) -> Reading[FormMarker
 
 
 def _second(reader: Reader) -> Reading[str]:
-    """The first character behind the next that is no white space."""
+    """Return the first character after the next one that is not white space."""
     offset = 1
     while True:
         if reader.at + offset >= len(reader.text):
@@ -55,7 +55,7 @@ def _second(reader: Reader) -> Reading[str]:
 
 
 def _fits(form: FormMarkers, first: str, second: str) -> bool:
-    """Whether a body may begin with these characters. second: the one in a list that begins."""
+    """Whether a body of this form may begin with these characters. second: the one inside the start of a list."""
     start = second if first == "[" else first
     match form.form.kind:
         case "json":

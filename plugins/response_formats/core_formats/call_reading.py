@@ -1,10 +1,10 @@
-"""Reading the body of a call by its kind.
+"""Parsing of a call's body by its kind.
 
-Owns: `CallReading`, which the readers of bodies share, and the choice among them. Never does: look for the marker before a
-call. Called by: `core_formats.response_parser`.
+Owns: `CallReading`, which the readers of bodies share, and the choice among them. Never does: look for the marker
+before a call. Called by: `core_formats.response_parser`.
 
-Until a call's name is known nothing of it comes out, and `Reader.mark` stays set: when a reader of a body returns then, all
-that was read since the mark is text. It returns whether it has read the marker that closes the call too.
+Until a call's name is known nothing of it is emitted, and `Reader.mark` stays set: if a body reader returns then,
+everything since the mark is text. It returns whether it has also read the marker that closes the call.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NOT_IN_NAMES = frozenset(" \t\r\n<>\"'{}()[],=|\ud800\ud801")
 
 @dataclass(frozen=True, slots=True)
 class CallReading:
-    """What the reader of a body works with.
+    """The context of a body reader.
 
     markers: of the form.
-    stops:   further markers; a header that meets one is none.
-    cut:     whether the answer was cut where its text ends; asked only then.
+    stops: further markers, which invalidate a header that contains them.
+    cut: whether the answer was cut off at the end of its text; called only there.
     """
 
     reader: Reader
@@ -39,24 +39,24 @@ class CallReading:
     cut: Callable[[], bool]
 
     def may_start(self, name: str) -> bool:
-        """Whether a call may have this name: any where markers say that it is a call, else a tool's."""
+        """Whether a call may have this name: any name after a marker for calls, otherwise only a tool's."""
         if not name or len(name) > MAX_NAME:
             return False
         certain = bool(self.markers.open) and not self.markers.form.known_only
         return certain or name in self.tools
 
     def start(self, name: str, call_id: str = "") -> None:
-        """A call begins; what was read of it will be no text."""
+        """Start a call; what was read of it is no longer text."""
         self.reader.mark = None
         self.sink.start_call(name, call_id)
 
     def keep(self) -> None:
-        """What follows may turn out to be text."""
+        """Set the mark, because the following input may turn out to be text."""
         if self.reader.mark is None:
             self.reader.mark = self.reader.at
 
     def name(self) -> Reading[str]:
-        """Read a name, empty when none stands here or it is too long."""
+        """Read a name; empty when there is none or it is too long."""
         reader = self.reader
         length = 0
         while length <= MAX_NAME:
@@ -73,5 +73,5 @@ class CallReading:
 
 
 def is_name(text: str) -> bool:
-    """Whether a tool may be called so."""
+    """Whether the text is a valid tool name."""
     return 0 < len(text) <= MAX_NAME and _NOT_IN_NAMES.isdisjoint(text)

@@ -1,10 +1,11 @@
-"""A row from the `response_template` of a checkpoint's tokenizer configuration, transformers' own description of answers.
+"""A row from the `response_template` of a checkpoint's tokenizer configuration, transformers' own description of
+answers.
 
 Owns: the translation. Never does: parse answers. Called by: `core_formats.detection`.
 
-Translated are the forms that rows can express: thinking and text between literal markers, calls whose content is JSON
-(also with loose keys and strings) or pairs between tags. Regular expressions are taken where they are a marker, a name and
-a marker. Anything else is said, and the row is found from the chat template.
+The translation covers the forms that rows can express: thinking and text between literal markers, calls whose content
+is JSON (also with loose keys and strings) or pairs between tags. Regular expressions are supported if they consist of a
+marker, a name and a marker. Anything else is reported, and the row is then detected from the chat template.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _SPACE_PATTERN = re.compile(r"\\s[*+]|\\n\??|\\n[*+]")
 
 
 class _NotSaid(ValueError):
-    """The template says something that rows cannot."""
+    """Raised for a template feature that rows cannot express."""
 
 
 def row_of_response_template(template: Any) -> tuple[ResponseFormat | None, str]:
-    """The row and why, or None and why not."""
+    """Return the row and why, or None and why not."""
     try:
         row = _row(template)
     except (_NotSaid, msgspec.ValidationError) as error:
@@ -58,7 +59,7 @@ def _row(template: Any) -> ResponseFormat:
 
 
 def _literals(field: dict[str, Any], key: str) -> tuple[str, ...]:
-    """The literal markers under a key. Raises _NotSaid for regular expressions that are more than one."""
+    """Return the literal markers under a key. Raises _NotSaid for more general regular expressions."""
     value = field.get(key)
     if value is None and f"{key}_pattern" in field:
         return (_plain(str(field[f"{key}_pattern"])),)
@@ -71,7 +72,7 @@ def _literals(field: dict[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _plain(pattern: str) -> str:
-    """The text that a regular expression stands for, white space left out. Raises _NotSaid."""
+    """Return the text that a regular expression stands for, without white space. Raises _NotSaid."""
     bare = _SPACE_PATTERN.sub("", pattern)
     if _SPECIAL.search(bare):
         raise _NotSaid(f"the regular expression {pattern!r} is no marker")
@@ -87,7 +88,7 @@ def _reasoning(field: dict[str, Any]) -> Reasoning:
 
 
 def _content(field: dict[str, Any] | None) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
-    """What text stands between, and markers that are no part of it."""
+    """Return the markers around text, and markers to drop."""
     if field is None:
         return None, ()
     opens = _literals(field, "open")
@@ -98,7 +99,7 @@ def _content(field: dict[str, Any] | None) -> tuple[tuple[str, str] | None, tupl
 
 
 def _call(field: dict[str, Any]) -> tuple[tuple[str, str] | None, CallForm]:
-    """The section of calls and their form."""
+    """Return the section of calls and their form."""
     closes = _literals(field, "close")
     kind = field.get("content", "text")
     if kind not in ("json", "xml-inline"):
@@ -128,7 +129,7 @@ def _json_call(field: dict[str, Any], around: _AroundName) -> CallForm:
 
 
 def _whole_call(field: dict[str, Any], kind: str, closes: tuple[str, ...]) -> CallForm:
-    """A call that is one JSON object, or a list of them."""
+    """Return the form of a call that is one JSON object, or a list of them."""
     if kind != "json" or field.get("content_args"):
         raise _NotSaid("calls are no JSON")
     name, args = _keys(field, _function(field))
@@ -154,7 +155,7 @@ def _function(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys(field: dict[str, Any], function: dict[str, Any]) -> tuple[str, str]:
-    """The keys of name and arguments in an object. Raises _NotSaid."""
+    """Return the keys of name and arguments in an object. Raises _NotSaid."""
     prefix = "" if field.get("transform_each") else "content."
     found: list[str] = []
     for key in ("name", "arguments"):
@@ -166,7 +167,7 @@ def _keys(field: dict[str, Any], function: dict[str, Any]) -> tuple[str, str]:
 
 
 class _AroundName(msgspec.Struct, frozen=True):
-    """The markers around a name. section: before `before`, with white space between, or empty."""
+    """The markers around a name. section: marker before `before`, separated by white space, or empty."""
 
     section: str
     before: str
@@ -174,7 +175,7 @@ class _AroundName(msgspec.Struct, frozen=True):
 
 
 def _around_name(pattern: str) -> _AroundName:
-    """The markers before and behind the name in a regular expression. Raises _NotSaid."""
+    """Return the markers before and after the name in a regular expression. Raises _NotSaid."""
     before, after = _NAME_GROUP.split(pattern, maxsplit=1)
     pieces = [piece for piece in map(_plain, _SPACE_PATTERN.split(before)) if piece]
     if not 1 <= len(pieces) <= 2:

@@ -1,4 +1,4 @@
-"""The sampling parameters of an answer that is held to its tools, to a form behind reasoning, or to a limit of reasoning.
+"""Sampling parameters that constrain an answer to its tools, to a form after reasoning, or to a limit of reasoning.
 
 Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
 Called by: `core_formats.answer_plan`.
@@ -24,17 +24,17 @@ from core_grammars.spec import KINDS, grammar_spec
 logger = logging.getLogger(__name__)
 
 ANY_SIZE = StructuredOutputsConfig(max_grammar_size=sys.maxsize)
-"""The whole is checked for its size, and gets the server's settings, when it is compiled."""
+"""No size limit here: the whole grammar is checked, with the server's settings, when it is compiled."""
 
 
 def constrained(
     params: SamplingParams, served: AnswerFormat, use: ToolUse, max_reasoning: int | None, prompt_tail: str
 ) -> SamplingParams:
-    """`params` with the constraint on all of the answer: markers, reasoning, calls, and the form that `params` ask for.
+    """Return `params` with the constraint on the whole answer: markers, reasoning, calls, and the form that `params`
+    request.
 
     max_reasoning: tokens, or None.
-    prompt_tail: the end of the prompt.
-    Raises RequestError where the format cannot be held to that.
+    prompt_tail: the end of the prompt. Raises RequestError where the format cannot be constrained that way.
     """
     for tool in use.callable:
         if not holds_input(served.row.calls[0], tool):
@@ -55,7 +55,7 @@ def constrained(
     )
     if spec is None:
         return params
-    # What else was asked of the grammar, such as its backend and white space, holds for the whole.
+    # Other grammar settings of the request, such as backend and white space, apply to the whole.
     nothing = dict.fromkeys(KINDS)
     held = msgspec.structs.replace(asked or StructuredOutputsParams(), **{**nothing, "structural_tag": spec.text})
     return msgspec.structs.replace(params, structured_outputs=held)
@@ -63,7 +63,7 @@ def constrained(
 
 @lru_cache(maxsize=64)
 def _note_free_input(name: str) -> None:
-    """Log once a tool that its input is not held to its grammar."""
+    """Log once per tool that its input is not constrained to its grammar."""
     logger.warning(
         "The input of the custom tool %r is not held to its Lark grammar, which says more than is understood here, or the "
         "model does not write strings as JSON does.",

@@ -1,10 +1,10 @@
-"""The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
+"""The grammar of an answer in a row's format: calls with valid arguments, structured output after reasoning.
 
-Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar, with `ends` where
-what stands behind it cannot be a part of it. Never does: compile it, or know a vocabulary.
+Owns: the structural tag of a row, in xgrammar's form with one additional type: `lark`, a Lark grammar, with `ends` if
+the text after it cannot be part of it. Never does: compile it, or know a vocabulary.
 Called by: the server and `LLM`, before a request's grammar is compiled.
 
-Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.
+Markers and reasoning are part of the grammar, so no other code has to detect the end of reasoning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")
 _SPACE = r"[ \n]{0,2}"
 _NO_CALL = r"[^\[{ \t\r\n](.|\n)*"
-"""Text that is no call, where no marker begins one. In words that all backends know: `\s` is not among them."""
+"""Text that is not a call, in formats without a marker before calls. It uses only regex features that all backends
+know, which excludes `\s`.
+"""
 
 
 def constraint(
@@ -44,19 +46,19 @@ def constraint(
     special_tokens: Collection[str] = (),
     stops: Collection[str] = (),
 ) -> GrammarSpec | None:
-    """The grammar that an answer has to follow; None when any text will do.
+    """Return the grammar of the answer; None when any text is allowed.
 
-    choice:      `required`, `auto`, or the name of the one tool to call.
-    parallel:    whether more than one call is allowed.
-    reasoning:   whether the model may think before it answers.
-    answer:      what text has to look like when the model does not call, or None: any text.
+    choice: `required`, `auto`, or the name of the one tool to call.
+    parallel: whether more than one call is allowed.
+    reasoning: whether the model may think before it answers.
+    answer: form of a text without calls, or None for any text.
     prompt_tail: the end of the prompt, as in `ResponseParser`.
-    max_reasoning: most tokens of reasoning: behind them the marker of its end is all that may come. None: any number.
-    limited: the model knows of further tools, which it may not call.
+    max_reasoning: maximum tokens of reasoning, after which only the end marker is allowed. None: any number.
+    limited: the model sees further tools that it must not call.
     special_tokens: texts of the vocabulary's special tokens. In the tag they stand for the tokens themselves.
-    stops:       texts of the special tokens that end an answer.
+    stops: texts of the special tokens that end an answer.
 
-    Raises RequestError for a tool that is not there, and for what the row's calls cannot be held to.
+    Raises RequestError for an unknown tool, and for constraints that the row's calls cannot express.
     """
     calling = [tool for tool in tools if choice in ("auto", "required", tool.name)]
     if choice not in ("auto", "required") and not calling:
@@ -75,13 +77,13 @@ def constraint(
 
 
 def _is_held(tools: Sequence[ToolSpec], parallel: bool, limited: bool) -> bool:
-    """Whether the calls of an answer that need not call have something to keep to."""
+    """Whether an answer with optional calls needs a constraint on them."""
     keeps = any(tool.strict or tool.grammar is not None for tool in tools)
     return bool(tools) and (keeps or limited or not parallel)
 
 
 def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer: GrammarSpec | None) -> Format:
-    """Calls or text, as the model likes."""
+    """Return a choice between calls and text, left to the model."""
     if not tools or not row.calls:
         return _text(row, answer)
     if answer is not None:
@@ -95,7 +97,7 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
 
 
 def _anything(row: ResponseFormat, special_tokens: Collection[str]) -> Format:
-    """Any text and any token, but for the marker of reasoning: thoughts could go on as text."""
+    """Return any text and any token except the reasoning marker, because reasoning could otherwise continue as text."""
     if not special_tokens:
         return {"type": "any_text"}
     opening = row.reasoning.open[0].strip() if row.reasoning else ""
@@ -104,13 +106,13 @@ def _anything(row: ResponseFormat, special_tokens: Collection[str]) -> Format:
 
 
 def _first_marker(row: ResponseFormat) -> str:
-    """What the calls of an answer begin with, without white space; empty: nothing marks them."""
+    """Return the text with which an answer's calls begin, without white space; empty if there is no marker."""
     before, _ = group_frame(row)
     return (before or row.calls[0].open).strip()
 
 
 def _calls(row: ResponseFormat, tools: Sequence[ToolSpec], many: bool) -> Format:
-    """One call or more, and nothing else."""
+    """Return one call or more, and nothing else."""
     if not row.calls:
         raise RequestError(f"tool_choice: the response format {row.name} has no calls.", param="tool_choice")
     before, after = group_frame(row)
@@ -137,7 +139,7 @@ def _call(row: ResponseFormat, tool: ToolSpec, first: bool) -> Format:
 
 
 def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most: int | None) -> Format:
-    """The reasoning that the prompt has begun, or that the model may begin, then `body`."""
+    """Return the reasoning that the prompt has begun, or that the model may begin, followed by `body`."""
     if row.reasoning is None:
         return body
     close = row.reasoning.close[0].strip()
@@ -145,7 +147,7 @@ def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most:
     thoughts: Format = {"type": "any_text", "excludes": [close]}
     if most is not None:
         thoughts["max_tokens"] = most
-        body = _excluding(body, opening)  # else thoughts could go on as text
+        body = _excluding(body, opening)  # otherwise reasoning could continue as text
     thinking = sequence(thoughts, const(close))
     space: Format = {"type": "regex", "pattern": _SPACE}
     if begins_inside(row, prompt_tail):
@@ -154,19 +156,19 @@ def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most:
 
 
 def _excluding(part: Any, text: str) -> Any:
-    """A format whose free text does not hold `text`."""
+    """Return a format whose free text excludes `text`."""
     if isinstance(part, list):
         return [_excluding(inner, text) for inner in part]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "any_text":
         return {**part, "excludes": [*part.get("excludes", ()), text]}
-    # Schemas have objects of their own, which are none of ours.
+    # Objects inside schemas are not parts of the tag.
     return {key: _excluding(inner, text) if key in _PARTS else inner for key, inner in part.items()}
 
 
 def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
-    """The answer's text, with what templates write around it."""
+    """Return the answer's text, with the text that templates write around it."""
     before, after = row.content or ("", "")
     ends = [after.strip()] if after.strip() else []
     inner: Format = {"type": "any_text", "excludes": ends} if answer is None else _answer(answer)
@@ -174,7 +176,7 @@ def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
 
 
 def _answer(spec: GrammarSpec) -> Format:
-    """A constraint as a part of a structural tag. Raises RequestError."""
+    """Return a constraint as a structural tag part. Raises RequestError."""
     match spec.kind:
         case "json_schema":
             return json_value(json.loads(spec.text))

@@ -1,6 +1,6 @@
 """The contract of response formats: how models write reasoning, text and tool calls, as data.
 
-Owns: the Protocol. Never does: know what a row holds (`core_formats.response_format` does).
+Owns: the Protocol. Never does: know the fields of a row (`core_formats.response_format` does).
 Called by: plugins (they implement it), `core_formats.plugin_rows`.
 """
 
@@ -11,8 +11,10 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class ResponseFormats(Protocol):
-    """Kind `response_format`: brings rows; the engine makes parser and constraint of them."""
+    """Contract of kind `response_format`: provides rows, from which the engine derives parser and constraint."""
 
     def rows(self) -> str:
-        """A TOML text with one `[[row]]` or more, in the form of the files in `plugins/response_formats/core_formats/rows`."""
+        """Return a TOML text with one `[[row]]` or more, in the form of the files in
+        `plugins/response_formats/core_formats/rows`.
+        """
         ...

@@ -1,7 +1,8 @@
-"""Conversations as prompts, with tools for models whose chat template shows none.
+"""Rendering of conversations to prompts, including tools for models whose chat template does not show them.
 
-Owns: `ConversationPrompts`: the message that describes tools, calls and results of earlier turns as text, and the second try
-for templates that need every description. Never does: render (`core_tokens.chat_template` does) or check a request.
+Owns: `ConversationPrompts`: the message that describes tools, calls and results of earlier turns as text, and the
+second try for templates that need every description. Never does: render (`core_tokens.chat_template` does) or check a
+request.
 Called by: the server's preparation, `LLM.chat`.
 """
 
@@ -27,7 +28,7 @@ SYSTEM = ("system", "developer")
 
 
 class ConversationPrompts:
-    """The prompts of one template. served: how the model writes answers; None: no tool is ever called."""
+    """The prompts of one template. served: the model's response format; None: no tool is ever called."""
 
     def __init__(self, template: ChatTemplate, served: AnswerFormat | None) -> None:
         self.template = template
@@ -35,13 +36,13 @@ class ConversationPrompts:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The Jinja sources of the template."""
+        """Return the Jinja sources of the template."""
         return self.template.sources
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> WrittenText:
-        """The prompt. options: see `ChatTemplate.render`. Raises RequestError."""
+        """Return the prompt. options: see `ChatTemplate.render`. Raises RequestError."""
         guide = None if self._served is None else self._served.guide
         if guide is not None and self._served is not None and (tools or _has_calls(messages)):
             told = with_calls_as_text(messages, self._served.row, guide)
@@ -62,7 +63,7 @@ class ConversationPrompts:
 
     @cached_property
     def _shows_system(self) -> bool:
-        """Whether the template shows a system message; some refuse or drop it. Found once, by rendering one."""
+        """Whether the template shows a system message; some reject or drop it. Determined once, by rendering one."""
         probe = [{"role": "system", "content": MARK}, {"role": "user", "content": "Hi"}]
         try:
             return MARK in self.template.render(probe)
@@ -71,15 +72,15 @@ class ConversationPrompts:
 
 
 def guide_text(guide: ToolGuide, row: ResponseFormat, tools: Sequence[Message]) -> str:
-    """The description of tools for a model that writes calls as `row` says."""
+    """Return the description of tools for a model that writes calls in the row's format."""
     functions = [tool["function"] for tool in functions_of(tools)]
     lines = "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
     text = guide.text.strip("\n").replace("{call}", written_calls(row, EXAMPLE).strip("\n"))
-    return text.replace("{tools}", lines)  # the last one, since a definition may hold any text
+    return text.replace("{tools}", lines)  # replaced last, since a definition may contain any text
 
 
 def with_text(messages: Sequence[Message], text: str, *, in_system: bool) -> list[Message]:
-    """The messages with a text behind the first system message, or in front of the first user's message."""
+    """Return the messages with a text after the first system message, or before the first user message."""
     told = list(messages)
     roles = SYSTEM if in_system else ("user",)
     places = range(min(1, len(told))) if in_system else range(len(told))
@@ -93,9 +94,10 @@ def with_text(messages: Sequence[Message], text: str, *, in_system: bool) -> lis
 
 
 def with_calls_as_text(messages: Sequence[Message], row: ResponseFormat, guide: ToolGuide) -> list[Message]:
-    """The messages with calls as the model writes them and results in messages of the user, which every template shows.
+    """Return the messages with calls as the model writes them, and results in user messages, which every template
+    shows.
 
-    A message of the user behind results is one with them, since many templates want the roles in turns.
+    A user message after results is merged with them, since many templates require alternating roles.
     """
     told: list[Message] = []
     has_results = False
@@ -124,7 +126,7 @@ def _has_calls(messages: Iterable[Message]) -> bool:
 
 
 def _call(call: Any, row: ResponseFormat) -> tuple[str, Mapping[str, Any] | str]:
-    """Name and arguments of a call of an earlier turn, as text where the model writes JSON."""
+    """Return name and arguments of an earlier turn's call, as text where the model writes JSON."""
     custom = call.get("custom")
     if isinstance(custom, Mapping):
         return str(custom.get("name")), {CUSTOM_INPUT: custom.get("input", "")}
@@ -156,7 +158,7 @@ def _text(content: Any) -> str:
 
 
 def _joined(first: Any, second: Any, between: str = "\n\n") -> Any:
-    """Two contents as one: a text, or a list of parts where one of them is a list."""
+    """Join two contents: to a text, or to a list of parts if one of them is a list."""
     if not isinstance(first, list) and not isinstance(second, list):
         return between.join(text for text in (_text(first), _text(second)) if text)
     parts: list[Any] = []
@@ -166,7 +168,7 @@ def _joined(first: Any, second: Any, between: str = "\n\n") -> Any:
 
 
 def _described(tool: Message) -> Message:
-    """A tool in which everything that may have a description has one, maybe an empty one."""
+    """Return a tool with a description, possibly empty, wherever one is allowed."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return tool

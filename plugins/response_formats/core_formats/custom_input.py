@@ -1,4 +1,4 @@
-"""The text of a custom tool's input, out of the JSON around it.
+"""Extraction of a custom tool's input text from the JSON around it.
 
 Owns: `CustomInput`. Never does: know where the JSON came from. Called by: `core_formats.answer_sink`.
 """
@@ -10,7 +10,7 @@ from core_formats.reader import Reader, Reading, Sink
 
 
 class CustomInput:
-    """Is given `{"input": "..."}` in pieces and gives the string; anything else is given as it is."""
+    """Takes `{"input": "..."}` in pieces and emits the string; anything else is passed through."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -18,12 +18,12 @@ class CustomInput:
         self._reading = self._run()
 
     def put(self, text: str) -> None:
-        """More of the JSON."""
+        """Add a piece of the JSON."""
         self._reader.give(text)
         next(self._reading, None)
 
     def end(self) -> None:
-        """No more comes."""
+        """End the input."""
         self._reader.ended = True
         next(self._reading, None)
 

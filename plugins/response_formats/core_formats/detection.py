@@ -1,7 +1,7 @@
-"""The row of a checkpoint: what it says itself, else what its chat template writes.
+"""Detection of a checkpoint's row: from its own declaration, or else from its chat template.
 
-Owns: that choice and its reason. Never does: read files of a checkpoint. Called by: the server when it starts, and
-`core config explain`.
+Owns: the choice and its reason. Never does: read files of a checkpoint. Called by: the server when it starts, and `core
+config explain`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core_formats.row_files import own_rows
 
 
 class Detected(msgspec.Struct, frozen=True):
-    """A row, or None, and a sentence that says why."""
+    """A row, or None, with a sentence that gives the reason."""
 
     row: ResponseFormat | None
     reason: str
@@ -29,12 +29,12 @@ def detect_format(
     response_template: Any = None,
     rows: Sequence[ResponseFormat] | None = None,
 ) -> Detected:
-    """The row of a checkpoint.
+    """Return the row of a checkpoint.
 
-    chat_template:     its template, as Jinja.
-    special_tokens:    of its vocabulary.
+    chat_template: its template, as Jinja.
+    special_tokens: of its vocabulary.
     response_template: from its tokenizer configuration, or None.
-    rows:              to choose among; the engine's own by default.
+    rows: to choose among; the engine's own by default.
     """
     among = own_rows() if rows is None else rows
     note = ""
@@ -56,7 +56,7 @@ def detect_format(
 
 
 def _best(template: str, rows: Sequence[ResponseFormat]) -> tuple[ResponseFormat, tuple[str, ...]] | None:
-    """The row of which most is in the template, one with calls before others; of two with as much, the first."""
+    """Return the row with the most fragments in the template, preferring rows with calls; the first one of equals."""
     best: tuple[ResponseFormat, tuple[str, ...]] | None = None
     best_rank = (False, 0)
     for row in rows:
@@ -71,7 +71,7 @@ def _best(template: str, rows: Sequence[ResponseFormat]) -> tuple[ResponseFormat
 
 
 def _without_absent_reasoning(row: ResponseFormat, template: str) -> ResponseFormat:
-    """The row, without reasoning when the template does not know its markers."""
+    """Return the row, without reasoning if the template does not contain its markers."""
     reasoning = row.reasoning
     if reasoning is None or reasoning.in_parts:
         return row

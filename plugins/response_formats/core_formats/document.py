@@ -1,6 +1,6 @@
-"""docs/response-formats.md, written from the rows: `python -m core_formats.document > docs/response-formats.md`.
+"""Generator of docs/response-formats.md from the rows: `python -m core_formats.document > docs/response-formats.md`.
 
-Owns: that page. Called by: people; a test compares it with the file.
+Owns: the page. Called by: developers; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ become text. Without a row the row `generic` serves. The log says so at the firs
 
 
 def document() -> str:
-    """The page."""
+    """Return the page."""
     rows = own_rows()
     table = "".join(_table_line(row) for row in rows)
     examples = "".join(_example(row) for row in rows if row.calls)

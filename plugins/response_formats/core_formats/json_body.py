@@ -1,8 +1,8 @@
-"""Calls as JSON objects with a name and arguments, one or a list of them.
+"""Reader of calls written as JSON objects with a name and arguments, one or a list of them.
 
-Owns: that reading. Never does: look for the marker before. Called by: `core_formats.response_parser`.
+Owns: the parsing. Never does: look for the marker before a call. Called by: `core_formats.response_parser`.
 
-The arguments come out as the model wrote them.
+The arguments are emitted as the model wrote them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from core_formats.call_reading import MAX_NAME, CallReading
 from core_formats.json_text import raw_value, rest_of_object, skip_separators, string_text
 from core_formats.reader import Reading, Sink, literals
 
-MAX_BEFORE_NAME = 1 << 20  # characters of arguments that may stand before their name
+MAX_BEFORE_NAME = 1 << 20  # characters of arguments allowed before their name
 FENCES = literals("```json", "```")
-_BARE_KEYS = frozenset(("type", "id", "tool_call_id"))  # of a call without markers, beside its own
+_BARE_KEYS = frozenset(("type", "id", "tool_call_id"))  # keys allowed in a call without markers, besides its own
 
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of the call that is being read.
+    """The state of the call being read.
 
-    early:   arguments that stand before the name, or None.
-    started: its name has come out.
-    ended:   its arguments have.
+    early: arguments found before the name, or None.
+    started: the name was emitted.
+    ended: the arguments were emitted.
     """
 
     name: str = ""
@@ -56,7 +56,7 @@ def read_json_calls(reading: CallReading) -> Reading[bool]:
 
 
 def _members(reading: CallReading, call: _Call, nested: bool) -> Reading[bool]:
-    """Read the members of an object up to its end. False: it is none, or the text ended."""
+    """Read the members of an object up to its end. False: it is not a call, or the text ended."""
     reader = reading.reader
     while True:
         following = yield from reader.skip(" \t\r\n,")
@@ -80,7 +80,7 @@ def _members(reading: CallReading, call: _Call, nested: bool) -> Reading[bool]:
 
 
 def _member(reading: CallReading, call: _Call, key: str) -> Reading[bool]:
-    """Read one value. False: the text ended, or this is no call."""
+    """Read one value. False: the text ended, or this is not a call."""
     reader = reading.reader
     form = reading.markers.form
     first = yield from reader.peek()
@@ -145,7 +145,7 @@ def _arguments(reading: CallReading, call: _Call, first: str) -> Reading[bool]:
 
 
 def _value(reading: CallReading, first: str, sink: Sink) -> Reading[bool]:
-    """Read arguments: an object as it is, a string that holds one without its quotes, nothing as no arguments."""
+    """Read arguments: an object unchanged, a string containing one without its quotes, null as no arguments."""
     reader = reading.reader
     if first == "{":
         return (yield from raw_value(reader, sink))
@@ -166,7 +166,7 @@ def _end(reading: CallReading, call: _Call) -> None:
 
 
 def _finish(reading: CallReading, call: _Call) -> bool:
-    """An object has ended; one with a name alone is a call without arguments."""
+    """Handle the end of an object; one with only a name is a call without arguments."""
     if not call.name:
         return False
     if not call.started:
@@ -177,7 +177,7 @@ def _finish(reading: CallReading, call: _Call) -> bool:
 
 
 def _give_up(reading: CallReading, call: _Call) -> bool:
-    """The object is no call, or the text has ended within one."""
+    """Handle an object that is not a call, or the end of the text inside one."""
     reader = reading.reader
     cut = reader.ended and reader.at >= len(reader.text)
     if cut and call.name and not call.started and reading.markers.open:

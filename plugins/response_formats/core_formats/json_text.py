@@ -1,7 +1,7 @@
-"""Reading JSON that arrives in pieces, without building it.
+"""Incremental reading of JSON, without building values.
 
-Owns: where a value ends, the text of a string. Never does: check what stands inside of a value. Called by: the readers
-of bodies.
+Owns: the end of a value, the text of a string. Never does: validate a value's content. Called by: the readers of
+bodies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def string_text(reader: Reader, sink: Sink) -> Reading[bool]:
-    """Read a string that begins here, and give its text. False: the text ended before it did."""
+    """Read a string that begins here, and emit its text. False: the text ended first."""
     reader.at += 1
     while True:
         found = _STRING_STOP.search(reader.text, reader.at)
@@ -41,7 +41,7 @@ def string_text(reader: Reader, sink: Sink) -> Reading[bool]:
 
 
 def _escape(reader: Reader) -> Reading[str | None]:
-    """Read an escape that begins here, two where they are halves of one character. None: the text ended."""
+    """Read an escape that begins here, or two that form a surrogate pair. None: the text ended."""
     if not (yield from _has(reader, 2)):
         return None
     letter = reader.text[reader.at + 1]
@@ -71,7 +71,7 @@ def _has(reader: Reader, count: int) -> Reading[bool]:
 
 
 def raw_value(reader: Reader, sink: Sink) -> Reading[bool]:
-    """Read a value that begins here, and give it as it is written. False: the text ended before it did."""
+    """Read a value that begins here, and emit its source. False: the text ended first."""
     first = yield from reader.peek()
     if first in _OPENING and first:
         return (yield from _nested(reader, sink, 0))
@@ -87,7 +87,7 @@ def raw_value(reader: Reader, sink: Sink) -> Reading[bool]:
 
 
 def rest_of_object(reader: Reader) -> Reading[bool]:
-    """Read on to the end of an object inside of which the reader stands."""
+    """Read to the end of the object that the reader is in."""
     return (yield from _nested(reader, lambda text: None, 1))
 
 
@@ -112,7 +112,7 @@ def _nested(reader: Reader, sink: Sink, depth: int) -> Reading[bool]:
 
 
 def _raw_string(reader: Reader, sink: Sink) -> Reading[bool]:
-    start = 1  # behind the quote
+    start = 1  # after the quote
     while True:
         found = _STRING_STOP.search(reader.text, reader.at + start)
         if found is not None and found.group() == '"':
@@ -138,5 +138,5 @@ def _give(reader: Reader, end: int, sink: Sink) -> None:
 
 
 def skip_separators(reader: Reader) -> Reading[str]:
-    """Pass over what stands between two objects; the next character."""
+    """Skip the separators between two objects; returns the next character."""
     return (yield from reader.skip(SPACE + ",;"))

@@ -1,8 +1,8 @@
-"""Calls whose arguments are JSON without quotes around keys and with other marks around strings.
+"""Reader of calls whose arguments are JSON with unquoted keys and other string delimiters.
 
-Owns: that reading. Never does: look for the marker before. Called by: `core_formats.response_parser`.
+Owns: the parsing. Never does: look for the marker before a call. Called by: `core_formats.response_parser`.
 
-The arguments come out as JSON; strings as they arrive.
+The arguments are emitted as JSON; strings as they arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCALAR_ENDS = literals(",", "}", "]")
 
 
 def read_loose_call(reading: CallReading) -> Reading[bool]:
-    """Read a name and the object behind it."""
+    """Read a name and the object after it."""
     reader = reading.reader
     yield from reader.skip()
     name_open = reading.markers.name_open
@@ -37,7 +37,7 @@ def read_loose_call(reading: CallReading) -> Reading[bool]:
 
 
 class _Loose:
-    """Reads values. Each method gives False when the text ended, or made no sense."""
+    """Reads values. Each method returns False when the text ended, or was invalid."""
 
     def __init__(self, reader: Reader, delimiter: Literals, sink: Sink, tool: ToolSpec | None) -> None:
         self._reader = reader
@@ -46,7 +46,7 @@ class _Loose:
         self._sink = sink
 
     def value(self, depth: int, types: tuple[str, ...] = ()) -> Reading[bool]:
-        """Read a value. types: that the schema allows, empty when it does not say."""
+        """Read a value. types: allowed by the schema, empty when it does not say."""
         reader = self._reader
         first = yield from reader.skip()
         if depth > MAX_DEPTH:
@@ -96,7 +96,7 @@ class _Loose:
                 return False
 
     def _typed(self, types: tuple[str, ...]) -> Reading[bool]:
-        """Read the rest of what stands between string delimiters although it is no string."""
+        """Read the rest of a non-string value between string delimiters."""
         pieces: list[str] = []
         ended = yield from self._reader.until(self._delimiter, pieces.append)
         if ended:

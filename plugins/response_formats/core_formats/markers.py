@@ -1,10 +1,10 @@
-"""A row's markers as readers look for them.
+"""A row's markers in the form that readers search for.
 
 Owns: `RowMarkers`, `FormMarkers`, the texts of a row. Never does: read an answer. Called by: the parser, the server's
 preparation.
 
-White space around a marker is not looked for. A special token of the vocabulary within a marker counts only where the
-answer has that token, not where its text is spelled by others.
+White space around a marker is ignored. A special token within a marker matches only that token, not the same text
+spelled by other tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core_formats.response_format import CallForm, ResponseFormat
 
 
 class FormMarkers:
-    """The markers of one way to write a call. Only those are set that its kind has."""
+    """The markers of one form of call. Only those of its kind are set."""
 
     def __init__(self, form: CallForm, tokens: frozenset[str]) -> None:
         def wrap(text: str) -> str:
@@ -43,7 +43,7 @@ class FormMarkers:
 
 
 class RowMarkers:
-    """The markers of a row that stand between its parts."""
+    """The markers of a row that separate its parts."""
 
     def __init__(self, row: ResponseFormat, tokens: frozenset[str]) -> None:
         def wrap(text: str) -> str:
@@ -61,18 +61,18 @@ class RowMarkers:
         self.bare = tuple(form for form in self.forms if not form.open)
 
     def forms_opened_by(self, marker: str) -> tuple[FormMarkers, ...]:
-        """The ways to write a call that begin with this marker."""
+        """Return the forms of call that begin with this marker."""
         return tuple(form for form in self.marked if form.open == marker)
 
 
 @lru_cache(maxsize=64)
 def row_markers(row: ResponseFormat, tokens: frozenset[str]) -> RowMarkers:
-    """The markers of a row for a vocabulary with these special tokens."""
+    """Return the markers of a row for a vocabulary with these special tokens."""
     return RowMarkers(row, tokens)
 
 
 def with_tokens(text: str, tokens: frozenset[str]) -> str:
-    """The text with each special token in it put between `TOKEN_OPEN` and `TOKEN_SHUT`."""
+    """Return the text with each special token enclosed in `TOKEN_OPEN` and `TOKEN_SHUT`."""
     inside = sorted((token for token in tokens if token and token in text), key=len, reverse=True)
     if not inside:
         return text
@@ -81,7 +81,7 @@ def with_tokens(text: str, tokens: frozenset[str]) -> str:
 
 
 def markers_of(row: ResponseFormat) -> tuple[str, ...]:
-    """All that a row has models write, markers among it."""
+    """Return all texts that a row makes models write, including its markers."""
     return tuple(dict.fromkeys(_texts(msgspec.to_builtins(row))))
 
 

@@ -1,6 +1,6 @@
-"""Calls whose name stands before their arguments, which are JSON.
+"""Reader of calls with the name before JSON arguments.
 
-Owns: that reading. Never does: look for the marker before. Called by: `core_formats.response_parser`.
+Owns: the parsing. Never does: look for the marker before a call. Called by: `core_formats.response_parser`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _arguments(reading: CallReading) -> Reading[bool]:
 
 
 def _plain(reading: CallReading) -> Reading[bool]:
-    """Arguments that are no object: a custom tool's input, or nothing."""
+    """Read arguments that are not an object: a custom tool's input, or nothing."""
     sink = reading.sink
     pieces: list[str] = []
     give = sink.arguments if sink.is_custom else pieces.append

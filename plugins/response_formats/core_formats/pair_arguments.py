@@ -1,6 +1,7 @@
 """The grammar of arguments that are written key by key.
 
-Owns: what a tool's schema becomes in bodies of pairs and of Python calls. Never does: know what stands around the arguments.
+Owns: the translation of a tool's schema for bodies of pairs and of Python calls. Never does: know the text around the
+arguments.
 Called by: `core_formats.arguments_grammar`.
 """
 
@@ -17,11 +18,11 @@ from core_formats.value_types import argument_types
 MAX_PROPERTIES = 200
 DEFINITIONS = ("$defs", "definitions")
 SAID_OF_STRINGS = frozenset(("type", "enum", "const", "pattern", "title", "description", "default", "examples"))
-"""Keywords whose meaning for a string without quotes is in `_string`."""
+"""Keywords that `_string` supports for unquoted strings."""
 
 
 def key_by_key(row: ResponseFormat, form: CallForm, tool: ToolSpec, schema: dict[str, Any]) -> Format:
-    """Required arguments in the schema's order, then those that may be left out. Raises RequestError for too many."""
+    """Return required arguments in the schema's order, then the optional ones. Raises RequestError for too many."""
     properties = schema.get("properties") or {}
     if len(properties) > MAX_PROPERTIES:
         raise RequestError(
@@ -39,7 +40,7 @@ def key_by_key(row: ResponseFormat, form: CallForm, tool: ToolSpec, schema: dict
     separator = const(form.pair_separator if form.kind == "pairs" else ", ")
     if required:
         return _behind(required, others, separator)
-    # Whichever comes first has no separator before it.
+    # The first item, whichever it is, has no separator before it.
     ways = [const("")]
     for number, item in enumerate(others):
         ways.append(_behind([item], others[number + 1 :], separator))
@@ -47,7 +48,7 @@ def key_by_key(row: ResponseFormat, form: CallForm, tool: ToolSpec, schema: dict
 
 
 def strings_are_said(tool: ToolSpec, schema: dict[str, Any]) -> bool:
-    """Whether all that a schema asks of strings without quotes is said here."""
+    """Whether all constraints of a schema on unquoted strings are supported here."""
     for key, value in (schema.get("properties") or {}).items():
         is_string = argument_types(tool, key) == ("string",)
         if is_string and isinstance(value, dict) and not value.keys() <= SAID_OF_STRINGS:
@@ -56,7 +57,7 @@ def strings_are_said(tool: ToolSpec, schema: dict[str, Any]) -> bool:
 
 
 def _behind(first: list[Format], rest: list[Format], separator: Format) -> Format:
-    """All of `first`, and any of the rest in their order."""
+    """Return all of `first`, then any of the rest in order."""
     parts = [first[0]]
     for item in first[1:]:
         parts += [separator, item]
@@ -65,7 +66,7 @@ def _behind(first: list[Format], rest: list[Format], separator: Format) -> Forma
 
 
 def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> Format:
-    """One key and its value."""
+    """Return one key and its value."""
     given = schema["properties"][key]
     value = dict(given) if isinstance(given, dict) else {}
     for word in DEFINITIONS:
@@ -84,7 +85,7 @@ def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> F
 
 
 def _before_value(form: CallForm, key: str, kind: str) -> Format:
-    """A key, and what stands between it and a value of this kind."""
+    """Return a key, with the text between it and a value of this kind."""
     endings = [one.after_key for one in form.values if one.type == kind]
     if not endings:
         endings = [form.values[0].after_key]
@@ -92,7 +93,7 @@ def _before_value(form: CallForm, key: str, kind: str) -> Format:
 
 
 def _string(value: dict[str, Any], form: CallForm) -> Format:
-    """A string without quotes."""
+    """Return an unquoted string."""
     if isinstance(value.get("enum"), list):
         return either([const(str(one)) for one in value["enum"]])
     if isinstance(value.get("const"), str):

@@ -1,9 +1,9 @@
-"""Calls whose arguments are pairs of key and value between markers.
+"""Reader of calls whose arguments are key-value pairs between markers.
 
-Owns: that reading. Never does: look for the marker before. Called by: `core_formats.response_parser`.
+Owns: the parsing. Never does: look for the marker before a call. Called by: `core_formats.response_parser`.
 
-The arguments come out as JSON with the types of the tool's schema. A value that can only be a string comes out as it
-arrives, others when they are whole.
+The arguments are emitted as JSON with the types of the tool's schema. A value that can only be a string is emitted as
+it arrives, others when they are complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_formats.value_types import argument_types, typed_json
 
 
 def read_pairs_call(reading: CallReading) -> Reading[bool]:
-    """Read a name and the pairs behind it up to the marker that closes the call."""
+    """Read a name and the pairs after it, up to the marker that closes the call."""
     reader = reading.reader
     markers = reading.markers
     yield from reader.skip()
@@ -30,7 +30,7 @@ def read_pairs_call(reading: CallReading) -> Reading[bool]:
 
 
 def _begins(reading: CallReading) -> Reading[bool]:
-    """Whether what stands behind a name may stand there."""
+    """Whether the text after a name is valid there."""
     reader = reading.reader
     markers = reading.markers
     following = yield from reader.skip()
@@ -98,7 +98,7 @@ def _pair(reading: CallReading, opening: str) -> Reading[bool]:
 
 
 class Trimmed:
-    """Leaves out one character of white space at the beginning, and one at the end."""
+    """Removes up to one character of white space at the beginning, and one at the end."""
 
     __slots__ = ("_begun", "_characters", "_held", "_sink")
 
@@ -109,7 +109,7 @@ class Trimmed:
         self._held = ""
 
     def put(self, text: str) -> None:
-        """More text; a last character that may be left out waits."""
+        """Add text; a last character that may be removed stays pending."""
         if not self._begun:
             self._begun = True
             if text[0] in self._characters:

@@ -1,6 +1,6 @@
-"""Rows that do not come with the engine: from plugins, and from files that the user names.
+"""Rows from plugins, and from files given by the user.
 
-Owns: reading them and saying what is wrong. Never does: choose among rows. Called by: the server's arguments, detection.
+Owns: their reading and error messages. Never does: choose among rows. Called by: the server's arguments, detection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def rows_of_plugin(manifest: Manifest) -> list[ResponseFormat]:
-    """The rows of one plugin. Raises PluginError."""
+    """Return the rows of one plugin. Raises PluginError."""
     loaded = load_plugin(manifest, LoadContext())
     text = loaded.rows()
     try:
@@ -37,7 +37,7 @@ def rows_of_plugin(manifest: Manifest) -> list[ResponseFormat]:
 
 
 def rows_of_file(path: Path) -> list[ResponseFormat]:
-    """The rows of a file: TOML, or Python with a text `ROWS`. Raises UserError."""
+    """Return the rows of a file: TOML, or Python with a text `ROWS`. Raises UserError."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; expected TOML with response formats.")
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
 def row_named(
     name: str, kind: FormatKind, registry: PluginRegistry, files: tuple[ResponseFormat, ...] = ()
 ) -> ResponseFormat:
-    """The row of a name: of the user's files, else of the engine, else of the plugin of that name.
+    """Return the row of a name: from the user's files, else from the engine, else from the plugin of that name.
 
     Raises UserError and PluginError.
     """
@@ -86,7 +86,7 @@ def row_named(
 
 
 def installed_rows(registry: PluginRegistry) -> list[ResponseFormat]:
-    """The rows of all plugins that can be used; what is broken is left out, `core plugins list` says why."""
+    """Return the rows of all usable plugins; broken ones are left out and reported by `core plugins list`."""
     found: list[ResponseFormat] = []
     for _, manifest in registry.candidates(KIND):
         if isinstance(manifest, str):
@@ -94,5 +94,5 @@ def installed_rows(registry: PluginRegistry) -> list[ResponseFormat]:
         try:
             found += rows_of_plugin(manifest)
         except CoreError:
-            continue  # nobody named it
+            continue  # not requested by name
     return found

@@ -1,8 +1,9 @@
-"""Calls written as Python calls with keywords: `name(key=value)`, one or a list of them.
+"""Reader of calls written as Python calls with keywords: `name(key=value)`, one or a list of them.
 
-Owns: that reading. Never does: run anything, look for the marker before. Called by: `core_formats.response_parser`.
+Owns: the parsing. Never does: execute anything, look for the marker before a call. Called by:
+`core_formats.response_parser`.
 
-The arguments come out as JSON, each when it is whole.
+The arguments are emitted as JSON, each when it is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 def read_python_calls(reading: CallReading) -> Reading[bool]:
-    """Read calls up to one that is none, or the end of the list."""
+    """Read calls up to the first text that is not a call, or the end of the list."""
     reader = reading.reader
     in_list = (yield from reader.skip()) == "["
     if in_list:
@@ -49,7 +50,7 @@ def read_python_calls(reading: CallReading) -> Reading[bool]:
 
 
 def _arguments(reading: CallReading) -> Reading[bool]:
-    """Read arguments up to the bracket behind them. False: the text ended."""
+    """Read arguments up to the closing bracket. False: the text ended."""
     sink = reading.sink
     opening = "{"
     position = 0
@@ -70,7 +71,7 @@ def _arguments(reading: CallReading) -> Reading[bool]:
 
 
 def _one_argument(reader: Reader, pieces: list[str]) -> Reading[str]:
-    """Read up to the comma or bracket that ends an argument, and over it. Empty: the text ended."""
+    """Read an argument including the comma or bracket that ends it. Empty: the text ended."""
     depth = 0
     while True:
         found = _STOPS.search(reader.text, reader.at)
@@ -99,7 +100,7 @@ def _one_argument(reader: Reader, pieces: list[str]) -> Reading[str]:
 
 
 def _string(reader: Reader, quote: str, pieces: list[str]) -> Reading[bool]:
-    """Read the rest of a string, three quotes around it or one. False: the text ended."""
+    """Read the rest of a string with one quote or three. False: the text ended."""
     stops = literals(quote, "\\")
     quotes = quote
     if (yield from reader.take(literals(quote * 2))):
@@ -119,7 +120,7 @@ def _string(reader: Reader, quote: str, pieces: list[str]) -> Reading[bool]:
 
 
 def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]:
-    """The key of an argument and its value as JSON; one without a key has that of its place in the schema."""
+    """Return an argument's key and its value as JSON; a positional one gets the key at its place in the schema."""
     found = _KEY.fullmatch(text)
     if found is not None:
         return found.group(1), _as_json(found.group(2).strip())
@@ -129,7 +130,7 @@ def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]
 
 
 def _fitted(value: str, tool: ToolSpec | None, key: str) -> str:
-    """The value as JSON; what stands in quotes although the schema wants no string is read."""
+    """Return the value as JSON; a quoted value is parsed if the schema does not allow strings."""
     types = argument_types(tool, key)
     if value.startswith('"') and no_string(types):
         return typed_json(str(json.loads(value)), types)
@@ -137,12 +138,12 @@ def _fitted(value: str, tool: ToolSpec | None, key: str) -> str:
 
 
 def _as_json(text: str) -> str:
-    """A literal of JSON or Python as JSON; anything else is a string."""
+    """Convert a literal of JSON or Python to JSON; anything else becomes a string."""
     if strict_json(text) is not NOT_JSON:
         return text
     if len(text) > MAX_LITERAL:
         return typed_json(text, ())
-    try:  # most models write Python's quotes and words
+    try:  # most models use Python's quotes and constants
         tree = ast.parse(text, mode="eval")
         written = json.dumps(_value(tree.body, 0), ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -151,7 +152,7 @@ def _as_json(text: str) -> str:
 
 
 def _value(node: ast.expr, depth: int) -> object:
-    """The value of a literal, `true`, `false` and `null` among them. Raises ValueError."""
+    """Return the value of a literal, including `true`, `false` and `null`. Raises ValueError."""
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
     if isinstance(node, ast.Name) and node.id in _WORDS:

@@ -1,10 +1,10 @@
-r"""A regular expression of a text, as rules for that text within a JSON string.
+r"""Translation of a regular expression for a text to rules for that text within a JSON string.
 
 Owns: reading an expression, and its letters and classes as JSON spells them. Never does: know grammars around it.
 Called by: `core_formats.quoted_lark`.
 
-Read are letters, classes, groups, alternatives and counts; anything else, such as anchors, flags and lazy counts, is
-`NotQuoted`.
+It supports letters, classes, groups, alternatives and counts; anything else, such as anchors, flags and lazy counts,
+raises `NotQuoted`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
-"""Characters that JSON spells in another way, those that have a short one."""
+"""Characters with a short escape in JSON."""
 PLAIN = r'[^"\\\x00-\x1f]'
 SAMPLES = "".join(map(chr, range(0x20, 0x7F))) + "äЖ中🙂\x7f"
 ONE = re.compile(r"\[\^?\]?(?:\\.|[^\]\\\[])*\]|\\[nrtfdDwWsS]|\\[^A-Za-z0-9]|[^\\\[\]()|*+?{}^$]")
@@ -21,14 +21,14 @@ MAX_DEPTH = 20
 
 
 class NotQuoted(ValueError):
-    """A part of a grammar that is not understood here."""
+    """Raised for a part of a grammar that is not supported here."""
 
 
 def quoted_expression(expression: str) -> str:
-    """Lark rules, in brackets, for the spelling in JSON of the texts that an expression matches. Raises NotQuoted."""
+    """Return Lark rules, in brackets, for the JSON spelling of the texts that an expression matches. Raises NotQuoted."""
     run = re.fullmatch(rf"\(?({ONE.pattern})([*+])\)?", expression)
     if run is not None and expression.startswith("(") == expression.endswith(")"):
-        # All of it at once: letter by letter a mask takes longer.
+        # One expression for the whole: letter by letter, computing a mask takes longer.
         return f"({_one(run[1], run=True)}){run[2]}"
     reading = _Reading(expression)
     rules = reading.alternatives(0)
@@ -81,7 +81,7 @@ class _Reading:
 
 
 def _one(letter: str, *, run: bool = False) -> str:
-    """The rules for one character of a class. run: those that JSON leaves alone come many at a time."""
+    """Return the rules for one character of a class. run: unescaped characters may repeat."""
     try:
         one = re.compile(letter)
     except re.error:
@@ -101,7 +101,7 @@ def _one(letter: str, *, run: bool = False) -> str:
 
 
 def _inside(letter: str) -> str:
-    """A class within a class."""
+    """Return a class within a class."""
     if letter == ".":
         return r"[^\n]"
     if letter.startswith("["):

@@ -1,10 +1,11 @@
-r"""A Lark grammar of a text, as one of that text within a JSON string.
+r"""Translation of a Lark grammar for a text to one for that text within a JSON string.
 
-Owns: `quoted`, and the words that it understands. Never does: check a grammar, or read a text with it.
+Owns: `quoted`, and its supported syntax. Never does: validate a grammar, or parse a text with it.
 Called by: `core_formats.arguments_grammar`.
 
-Models write the input of a custom tool as a JSON string, whose line feeds and quotes are escaped: `\n`, `\"`. Each escape is a
-terminal of its own, because lexers do not go back: an expression that may go on with `\"` would not see where `\n` ends it.
+Models write the input of a custom tool as a JSON string, whose line feeds and quotes are escaped: `\n`, `\"`. Each
+escape is a terminal of its own, because lexers do not go back: an expression that may go on with `\"` would not see
+where `\n` ends it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COMMON: Mapping[str, str] = MappingProxyType(
         "CNAME": "/[A-Za-z_][A-Za-z0-9_]*/",
     }
 )
-"""Terminals that grammars import from Lark's own."""
+"""Terminals that grammars import from Lark's common library."""
 WORDS = re.compile(
     r"""(?P<space>\s+|//[^\n]*|\#[^\n]*)
       | (?P<alias>->\s*\w+)
@@ -46,7 +47,7 @@ TERMINAL = re.compile(r"_*[A-Z]")
 
 
 def quoted(grammar: str) -> str | None:
-    """The grammar of the same texts between the quotes of a JSON string; None where it says what is not understood here.
+    """Return the grammar of the same texts between the quotes of a JSON string; None for unsupported syntax.
 
     Its terminals are rules, each with `t_` before its name.
     """
@@ -57,7 +58,7 @@ def quoted(grammar: str) -> str | None:
 
 
 class _Quoting:
-    """imported: names of Lark's own terminals that have their definition."""
+    """A translation in progress. imported: names of Lark's own terminals that are defined so far."""
 
     def __init__(self) -> None:
         self.imported: dict[str, str] = {}
@@ -101,13 +102,13 @@ class _Quoting:
 
 
 def _name(word: str) -> str:
-    """A rule's name, or that of the rule which stands for a terminal."""
+    """Return a rule's name, or that of the rule that replaces a terminal."""
     name = word.lstrip("?!")
     return f"t_{name.lower()}" if TERMINAL.match(name) else name
 
 
 def _text(word: str) -> str:
-    """A text as it is spelled in JSON."""
+    """Return a text in its JSON spelling."""
     try:
         text = json.loads(word)
     except ValueError:

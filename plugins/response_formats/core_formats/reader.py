@@ -1,9 +1,9 @@
-"""Reading text that arrives in pieces as if it were there.
+"""Incremental reading of text, written as if the whole text were available.
 
 Owns: `Reader` and `Literals`. Never does: know formats. Called by: the parser and the readers of bodies.
 
-Readers are generators: they `yield` where they need more text and go on when it has come, so they are written as if the
-text were whole. Only positions relative to `Reader.at` stay valid over a `yield`.
+Readers are generators: they `yield` where they need more text and continue when it has arrived. Only positions relative
+to `Reader.at` stay valid across a `yield`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sink = Callable[[str], None]
 
 SPACE = " \t\r\n"
 
-# A special token of the vocabulary stands between these two, which no decoded text has.
+# Delimiters around a special token; no decoded text contains them.
 TOKEN_OPEN = "\ud800"
 TOKEN_SHUT = "\ud801"
 _TOKEN = re.compile(f"{TOKEN_OPEN}[^{TOKEN_SHUT}]*{TOKEN_SHUT}")
@@ -28,17 +28,17 @@ _BRACKETS = re.compile(f"[{TOKEN_OPEN}{TOKEN_SHUT}]")
 
 
 def without_tokens(text: str) -> str:
-    """The text without the special tokens in it."""
+    """Return the text without its special tokens."""
     return _TOKEN.sub("", text) if TOKEN_OPEN in text else text
 
 
 def with_token_texts(text: str) -> str:
-    """The text with the special tokens in it written out."""
+    """Return the text with its special tokens spelled out."""
     return _BRACKETS.sub("", text) if TOKEN_OPEN in text else text
 
 
 class Literals:
-    """Texts to look for, all at once. One that begins another gives way to the longer one."""
+    """A set of texts to search for at once. Of two that begin alike, the longer match wins."""
 
     __slots__ = ("any", "beginnings", "longest", "texts")
 
@@ -52,17 +52,17 @@ class Literals:
 
 @lru_cache(maxsize=1024)
 def literals(*texts: str) -> Literals:
-    """The same texts give the same object."""
+    """Return the set for these texts; equal texts give the same object."""
     return Literals(texts)
 
 
 class Reader:
-    """Text that was given, up to where it is read.
+    """The received text and the reading position.
 
-    text: given and not yet let go.
-    at:   all before it is read.
-    mark: all behind it is kept, because it may turn out to be read as something else.
-    ended: no more will come.
+    text: received and not yet released.
+    at: reading position.
+    mark: text after it is kept, because it may be read again as something else.
+    ended: no more text will arrive.
     """
 
     __slots__ = ("at", "ended", "mark", "text")
@@ -74,7 +74,7 @@ class Reader:
         self.ended = False
 
     def give(self, text: str) -> None:
-        """Append text, and let go of what is read."""
+        """Append text, and release the text already read."""
         start = self.at if self.mark is None else self.mark
         self.text = self.text[start:] + text
         self.at -= start
@@ -89,14 +89,14 @@ class Reader:
         return True
 
     def peek(self) -> Reading[str]:
-        """The next character, empty at the end."""
+        """Return the next character, empty at the end."""
         while self.at >= len(self.text):
             if not (yield from self.more()):
                 return ""
         return self.text[self.at]
 
     def skip(self, characters: str = SPACE) -> Reading[str]:
-        """Pass over these characters; the next one that is none of them, empty at the end."""
+        """Skip these characters; returns the next other character, empty at the end."""
         while True:
             following = yield from self.peek()
             if not following or following not in characters:
@@ -104,7 +104,7 @@ class Reader:
             self.at += 1
 
     def take(self, wanted: Literals) -> Reading[str]:
-        """Pass over one of the texts when one stands here; which one, else empty."""
+        """Consume one of the texts if one begins here; returns it, or an empty text."""
         if wanted.any is None:
             return ""
         while True:
@@ -120,10 +120,10 @@ class Reader:
         return found.group()
 
     def until(self, wanted: Literals, sink: Sink, limit: int = sys.maxsize) -> Reading[str]:
-        """Give to `sink` what stands before the first of the texts, and pass over it; which one.
+        """Emit to `sink` the text before the first match, consume the match and return it.
 
-        Holds back no more than what may be the beginning of one of the texts. Empty when the text ends before one comes, or
-        when none begins within `limit` characters: then these are passed.
+        Holds back only what may be the beginning of a match. Returns an empty text when the text ends without a match,
+        or when none begins within `limit` characters, which are then consumed.
         """
         while True:
             found = None if wanted.any is None else wanted.any.search(self.text, self.at)
@@ -144,7 +144,7 @@ class Reader:
                 return ""
 
     def _held(self, wanted: Literals, limit: int) -> int:
-        """Where the first text may begin of which the rest has yet to come; the end of all text when there is none."""
+        """Return the earliest position at which an incomplete match may begin; the end of the text if there is none."""
         if self.ended:
             return len(self.text)
         first = max(self.at, len(self.text) - wanted.longest + 1)

@@ -1,4 +1,4 @@
-"""One way in which models write an answer: a row of data.
+"""The response format row: one way in which models write answers, as data.
 
 Owns: the types of a row. Never does: read files (`core_formats.rows_of_files`), parse (`core_formats.response_parser`).
 Called by: everything in `core_formats`, plugins that bring rows.
@@ -35,10 +35,10 @@ class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class ValueForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What stands between a key and its value, and how such a value is read.
+    """The text between a key and its value, and the interpretation of the value.
 
     after_key: the text that ends the key.
-    type:      `schema`: as the tool's schema says; `string`: as it is; `json`: as JSON.
+    type: `schema`: as the tool's schema says; `string`: as it is; `json`: as JSON.
     """
 
     after_key: str
@@ -46,20 +46,20 @@ class ValueForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One way to write a call.
+    """A form of writing a call.
 
-    kind:  of the body.
-           `json`: an object with name and arguments, or a list of such objects.
-           `named_json`: the name, then the arguments as JSON.
-           `pythonic`: `name(key=value)`, or a list of these.
-           `pairs`: the name, then keys and values between markers.
-           `loose`: the name, then JSON whose keys stand without quotes and whose strings have delimiters of their own.
-    open:  the marker before a call; empty: there is none, and the answer begins with a call.
+    kind: of the body.
+        `json`: an object with name and arguments, or a list of such objects.
+        `named_json`: the name, then the arguments as JSON.
+        `pythonic`: `name(key=value)`, or a list of these.
+        `pairs`: the name, then keys and values between markers.
+        `loose`: the name, then JSON whose keys stand without quotes and whose strings have delimiters of their own.
+    open: the marker before a call; empty: there is none, and the answer begins with a call.
     close: the marker after it; empty: there is none.
     also_close: other markers that end it.
     separator: between two calls.
-    group: `one`: `open` and `close` stand around each call; `run`: around all of them; `list`: the same, with brackets of a
-           list inside.
+    group: `one`: `open` and `close` stand around each call; `run`: around all of them; `list`: the same, with brackets
+        of a list inside.
     fence: code fences around the body are read too.
     known_only: only the name of a tool makes it a call, although there is a marker.
 
@@ -69,18 +69,18 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     written_first: what templates write before the first key, with `{index}` for the number of the call.
     name_is_key: the object's only key is the name and its value the arguments.
 
-    name_open:  (`pairs`, `loose`) between `open` and the name.
-    header:     (`named_json`) regular expression of all between `open` and `args_open`, with groups `name` and, maybe, `id`.
+    name_open: (`pairs`, `loose`) between `open` and the name.
+    header: (`named_json`) regular expression of all between `open` and `args_open`, with groups `name` and, maybe,
+        `id`.
     written_header: the header as templates write it, with `{name}` and `{index}`.
-    args_open:  between the name and the arguments; the first is written, all are read.
+    args_open: between the name and the arguments; the first is written, all are read.
     args_close: after the arguments, before `close`.
 
     key_open, values, value_open, value_close: (`pairs`) around key and value. `value_open` stands after `after_key`.
-    trim:       white space that templates put around values: one of each of these characters on both sides is no part of
-                it.
+    trim: white space that templates put around values: one of each of these characters on both sides is no part of it.
     pair_separator: (`pairs`) between two pairs.
     string_delimiter: (`loose`) around strings.
-    style:      the name of such arguments in structural tags; empty: there is none.
+    style: the name of such arguments in structural tags; empty: there is none.
     """
 
     kind: BodyKind = "json"
@@ -117,9 +117,10 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class ToolGuide(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How a model learns of tools whose chat template shows none.
+    """The description of tools for models whose chat template does not show them.
 
-    text:   of a system message: `{tools}` stands for the definitions, one as JSON a line, `{call}` for an example of a call.
+    text: of a system message: `{tools}` stands for the definitions, one as JSON a line, `{call}` for an example of a
+        call.
     result: around a tool's result, which comes in a user's message.
     """
 
@@ -128,22 +129,22 @@ class ToolGuide(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A row.
+    """A response format row, as plain data.
 
-    name:     of the row.
-    summary:  one line for people.
-    tool_names:      names of the argument `tool_call_parser` that mean it.
+    name: of the row.
+    summary: one line for messages.
+    tool_names: names of the argument `tool_call_parser` that mean it.
     reasoning_names: names of the argument `reasoning_parser` that mean its reasoning.
-    reasoning: how the model thinks, or None.
-    content:  what text stands between, where templates write something around it, or None.
-    dropped:  further markers that are no part of a text.
-    section:  what all calls stand between, or None.
-    calls:    the ways to write a call, those that have the same `open` told apart by what follows; the first is written.
-    ids:      the form of the ids that calls get.
-    match:    lists of fragments; a chat template that has all of one list is of this row.
+    reasoning: the form of reasoning, or None.
+    content: what text stands between, where templates write something around it, or None.
+    dropped: further markers that are no part of a text.
+    section: what all calls stand between, or None.
+    calls: the ways to write a call, those that have the same `open` told apart by what follows; the first is written.
+    ids: the form of the ids that calls get.
+    match: lists of fragments; a chat template that has all of one list is of this row.
     match_not: fragments that speak against it.
-    source:   where the form is documented.
-    guide:    how the model learns of tools where its template shows none; None: as the row `generic` says.
+    source: where the form is documented.
+    guide: the description of tools where the template does not show them; None: as in the row `generic`.
     """
 
     name: str

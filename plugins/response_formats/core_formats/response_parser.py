@@ -1,14 +1,14 @@
-"""From the text of an answer to its events, piece by piece, by a row.
+"""The incremental parser of an answer: from text to events, by a row.
 
-Owns: `ResponseParser`: reasoning, text and calls and what stands between them. Never does: know the format itself, which
-is the row's. Called by: the server's answer parsing, `LLM.chat`.
+Owns: `ResponseParser`: reasoning, text, calls, and the text between them. Never does: know the format itself, which is
+the row's. Called by: the server's answer parsing, `LLM.chat`.
 
-Any cutting of the text into pieces gives the same events, but for where texts of one kind are divided. Held back is only
-what may be the beginning of a marker, the header of a call up to its name, and values that need to be whole before their
-type is known.
+Any division of the text into pieces gives the same events, except for the boundaries within texts of one kind. Only the
+possible beginning of a marker, a call's header up to its name, and values whose type depends on their end are held
+back.
 
 With markers around it a call is a call whatever its name is: clients answer that there is no such tool, and the model
-learns from that. Without markers only the name of a tool makes it one. Without tools the markers of calls are text.
+can react to that. Without markers only the name of a tool makes it one. Without tools the markers of calls are text.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ class ResponseParser:
         self._reading = self._answer(begins_inside(row, prompt_tail), resumed)
 
     def push(self, text: str, specials: Sequence[tuple[int, int]] = ()) -> list[AnswerEvent]:
-        """The events that more text completes.
+        """Parse more text and return the events that it completes.
 
-        text:     detokenized, special tokens kept.
-        specials: (start, end) of those special tokens in this text, in their order.
+        text: detokenized, special tokens kept.
+        specials: (start, end) of those special tokens in this text, in order.
         """
         self._reader.give(_with_places(text, specials) if specials else text)
         next(self._reading, None)
         return self._sink.taken()
 
     def finish(self, complete: bool = True) -> list[AnswerEvent]:
-        """The events that are left. complete: the model ended by itself, nothing cut it."""
+        """Return the remaining events. complete: the model ended by itself instead of being cut off."""
         self._complete = complete
         self._reader.ended = True
         for _ in self._reading:
@@ -93,13 +93,13 @@ class ResponseParser:
             yield from self._at(marker)
 
     def _wanted(self) -> Literals:
-        """The markers that mean something within text."""
+        """Return the markers that are meaningful within text."""
         markers = self._markers
         closes = (markers.section_close,) if self._in_section else ()
         return literals(*markers.reasoning_open, *markers.dropped, *self._call_marks, *closes, *self._unclosed)
 
     def _at(self, marker: str) -> Reading[None]:
-        """Go on behind a marker that stood in text."""
+        """Continue after a marker found in text."""
         text = self._sink.text
         if marker in self._call_marks:
             yield from self._call(marker, text)
@@ -119,7 +119,7 @@ class ResponseParser:
         return not self._sink.text.emitted or (reasoning is not None and reasoning.anywhere)
 
     def _reasoning(self, again: bool, resumed: bool = False) -> Reading[None]:
-        """Read on to the end of reasoning.
+        """Read to the end of reasoning.
 
         again: the marker before it may come although it stands in the prompt.
         resumed: reasoning stands there, too.
@@ -146,7 +146,7 @@ class ResponseParser:
                 return
 
     def _bare_call(self) -> Reading[None]:
-        """Read a call without a marker where one may stand: at the beginning of a text."""
+        """Read a call without a marker, where one is allowed: at the beginning of a text."""
         if not self._calling or not self._markers.bare:
             return
         reader = self._reader
@@ -155,7 +155,7 @@ class ResponseParser:
         yield from self._body(self._markers.bare, self._sink.text)
 
     def _call(self, marker: str, passage: Passage) -> Reading[bool]:
-        """Read the calls behind a marker; what turns out to be none goes to `passage`. True: there was one."""
+        """Read the calls after a marker; anything that is not a call goes to `passage`. True: there was a call."""
         reader = self._reader
         reader.mark = reader.at - len(marker)
         begun = self._sink.num_calls
@@ -172,7 +172,7 @@ class ResponseParser:
         return called
 
     def _body(self, forms: tuple[FormMarkers, ...], passage: Passage) -> Reading[None]:
-        """Read the body of a call in one of these forms, and the marker behind it."""
+        """Read the body of a call in one of these forms, and the marker after it."""
         reader = self._reader
         begun = self._sink.num_calls
         form = yield from chosen(forms, reader)
@@ -193,11 +193,11 @@ class ResponseParser:
             yield from reader.skip()
         if not (yield from reader.take(form.close)):
             self._unclosed = form.closes
-            reader.at = reader.mark  # the white space belongs to what follows
+            reader.at = reader.mark  # the white space belongs to the following text
         reader.mark = None
 
     def _give_back(self, passage: Passage) -> None:
-        """What was read since the mark is no call."""
+        """Return everything read since the mark to the text: it was not a call."""
         reader = self._reader
         if reader.mark is None:
             return
@@ -207,7 +207,7 @@ class ResponseParser:
 
 
 def _with_places(text: str, specials: Sequence[tuple[int, int]]) -> str:
-    """The text with each special token between `TOKEN_OPEN` and `TOKEN_SHUT`."""
+    """Return the text with each special token enclosed in `TOKEN_OPEN` and `TOKEN_SHUT`."""
     pieces: list[str] = []
     before = 0
     for start, end in specials:

@@ -1,6 +1,6 @@
-"""The rows that come with the engine, and those that plugins bring.
+"""The built-in rows, and the reading of row files.
 
-Owns: reading row files, rows by name, rows put together from two. Never does: parse answers. Called by: the server's
+Owns: the reading of row files, rows by name, rows composed of two. Never does: parse answers. Called by: the server's
 arguments, detection, the documentation.
 """
 
@@ -27,25 +27,25 @@ class RowFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_rows(text: str) -> list[ResponseFormat]:
-    """The rows of a TOML text. Raises msgspec.ValidationError, tomllib.TOMLDecodeError."""
+    """Parse the rows of a TOML text. Raises msgspec.ValidationError, tomllib.TOMLDecodeError."""
     return msgspec.convert(tomllib.loads(text), RowFile).row
 
 
 @cache
 def own_rows() -> tuple[ResponseFormat, ...]:
-    """The rows that come with the engine, in the order of their files' names."""
+    """Return the built-in rows, in the order of their files' names."""
     folder = resources.files("core_formats") / "rows"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return tuple(row for file in files for row in read_rows(file.read_text(encoding="utf-8")))
 
 
 def names_of(row: ResponseFormat, kind: FormatKind) -> tuple[str, ...]:
-    """The names under which arguments choose a row."""
+    """Return the names under which arguments select a row."""
     return row.tool_names if kind == "tools" else row.reasoning_names
 
 
 def format_named(name: str, kind: FormatKind, rows: tuple[ResponseFormat, ...] | None = None) -> ResponseFormat:
-    """The row that a parser's name means. rows: to look in, the engine's own by default. Raises UserError."""
+    """Return the row that a parser's name selects. rows: to search, the built-in ones by default. Raises UserError."""
     among = own_rows() if rows is None else rows
     wanted = normalize(name)
     for row in among:
@@ -60,7 +60,7 @@ def format_named(name: str, kind: FormatKind, rows: tuple[ResponseFormat, ...] |
 
 
 def composed(tools: ResponseFormat | None, reasoning: ResponseFormat | None) -> ResponseFormat:
-    """The calls of one row with the reasoning of another; None: neither calls nor reasoning, as the case may be."""
+    """Combine the calls of one row with the reasoning of another; None leaves out calls or reasoning."""
     if tools is not None and tools is reasoning:
         return tools
     thinks = None if reasoning is None else reasoning.reasoning

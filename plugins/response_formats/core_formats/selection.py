@@ -1,6 +1,6 @@
-"""The way in which the served model writes reasoning, text and calls: which row, and why.
+"""Selection of the served model's row, with the reason.
 
-Owns: the choice between the arguments and what the checkpoint shows. Never does: parse or constrain.
+Owns: the choice between the arguments and detection from the checkpoint. Never does: parse or constrain.
 Called by: the server (once), its arguments, `core config explain`.
 """
 
@@ -25,17 +25,17 @@ _TOOLS = re.compile(r"\btools\b")
 DETECTED = "auto"
 NONE = "none"
 GENERIC = "generic"
-"""The row of models whose chat template shows no tools."""
+"""The row of models whose chat template does not show tools."""
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
-    """A row for one vocabulary.
+    """A row bound to one vocabulary.
 
-    row:            the format.
+    row: the format.
     special_tokens: texts of the vocabulary's special tokens, of those that occur in the row's markers.
-    stops:          texts of those that end an answer.
-    reason:         why it is this row, as a sentence.
-    guide:          how the model learns of tools; None: its chat template shows them, or it calls none.
+    stops: texts of those that end an answer.
+    reason: why it is this row, as a sentence.
+    guide: how the model learns of tools; None: its chat template shows them, or it calls none.
     """
 
     row: ResponseFormat
@@ -48,10 +48,10 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 def served_format(
     settings: AnswerSettings, tokenizer: Tokenizer, own_template: str | None, stop_ids: Collection[int]
 ) -> AnswerFormat:
-    """The row of a model with this tokenizer.
+    """Return the format of a model with this tokenizer.
 
     own_template: Jinja source that stands in for the checkpoint's.
-    stop_ids:     tokens that end an answer.
+    stop_ids: tokens that end an answer.
 
     Raises UserError, as `answer_format`.
     """
@@ -103,12 +103,14 @@ def answer_format(
 
 
 def shows_tools(chat_template: str | None) -> bool:
-    """Whether a template reads the variable `tools`, by its text. Without a template there is no conversation to show."""
+    """Whether a template reads the variable `tools`, judging by its source. Without a template there is no conversation
+    to show.
+    """
     return not chat_template or _TOOLS.search(chat_template) is not None
 
 
 def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
-    """Kind, flag and value of both arguments."""
+    """Return kind, flag and value of both arguments."""
     return (
         ("tools", "--tool-call-parser", settings.tool_call_parser),
         ("reasoning", "--reasoning-parser", settings.reasoning_parser),
@@ -116,7 +118,7 @@ def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
 
 
 def with_name(row: ResponseFormat, kind: FormatKind, name: str) -> ResponseFormat:
-    """The row, which is found under `name` as well."""
+    """Return the row with `name` added as a further name."""
     known = names_of(row, kind)
     if name in known:
         return row
@@ -126,7 +128,7 @@ def with_name(row: ResponseFormat, kind: FormatKind, name: str) -> ResponseForma
 
 
 def _row_of(kind: FormatKind, name: str, rows: tuple[ResponseFormat, ...]) -> ResponseFormat | None:
-    """The row that a value names; None where it names none. Raises UserError."""
+    """Return the row that a value selects; None where it selects none. Raises UserError."""
     return None if name in (DETECTED, NONE) else format_named(name, kind, rows)
 
 

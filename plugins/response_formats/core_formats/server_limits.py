@@ -1,6 +1,7 @@
-"""Limits on what one client, connection or request may take of the server.
+"""Resource limits per client, connection and request.
 
-Owns: `ServerLimits`. Never does: enforce one. Called by: `ServerConfig` (carries it), decoders of requests (refuse by it).
+Owns: `ServerLimits`. Never does: enforce one. Called by: `ServerConfig` (carries it), decoders of requests (refuse by
+it).
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ import msgspec
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on what one client, connection or request may take of the server.
+    """Resource limits per client, connection and request.
 
-    max_connections:       open at the same time.
-    max_header_size:       bytes of a request's line and headers.
-    max_body_size:         bytes.
-    request_read_timeout:  seconds from a request's first byte to its last.
-    keep_alive_timeout:    seconds that a connection may be silent between requests.
-    max_messages:          of one conversation.
-    max_tools:             of one request.
-    max_tools_size:        bytes of their definitions, as JSON.
-    max_list_length:       entries of each list of a request.
-    max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
-    max_stored_responses:  of /v1/responses, kept in memory.
+    max_connections: open at the same time.
+    max_header_size: bytes of a request's line and headers.
+    max_body_size: bytes.
+    request_read_timeout: seconds from a request's first byte to its last.
+    keep_alive_timeout: seconds that a connection may be silent between requests.
+    max_messages: of one conversation.
+    max_tools: of one request.
+    max_tools_size: bytes of their definitions, as JSON.
+    max_list_length: entries of each list of a request.
+    max_request_tokens: output tokens that all choices of one HTTP request may ask for together.
+    max_stored_responses: of /v1/responses, kept in memory.
     max_stored_response_bytes: that these take together.
     stored_response_lifetime: seconds that one of them is not used before it goes.
     """

@@ -1,8 +1,8 @@
 """Markers that end an answer, within a structural tag.
 
-Owns: leaving them out. Never does: know a row. Called by: `core_formats.constraint`.
+Owns: their removal. Never does: know a row. Called by: `core_formats.constraint`.
 
-A token that ends an answer stands behind the grammar, never in it.
+A token that ends an answer comes after the grammar, never inside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Format = dict[str, Any]
 
 
 def without_stops(part: Format, stops: Collection[str]) -> Format:
-    """The same format without the texts of tokens that end an answer."""
+    """Return the format without the texts of tokens that end an answer."""
     if not stops:
         return part
     longest_first = sorted(stops, key=len, reverse=True)

@@ -1,6 +1,6 @@
-"""Parts of structural tags, put together.
+"""Constructors for parts of structural tags.
 
-Owns: their types that are made in several places. Never does: know a row. Called by: what makes constraints.
+Owns: the types that several modules construct. Never does: know a row. Called by: the modules that build constraints.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ Format = dict[str, Any]
 
 
 def const(text: str) -> Format:
-    """Certain characters."""
+    """Return a part for a fixed text."""
     return {"type": "const_string", "value": text}
 
 
 def either(parts: list[Format]) -> Format:
-    """One of the parts."""
+    """Return a choice of the parts."""
     return parts[0] if len(parts) == 1 else {"type": "or", "elements": parts}
 
 
 def optional(part: Format) -> Format:
-    """The part, or nothing."""
+    """Return the part as optional."""
     return {"type": "optional", "content": part}
 
 
 def json_value(schema: Any) -> Format:
-    """JSON that a schema describes."""
+    """Return JSON that matches a schema."""
     return {"type": "json_schema", "json_schema": schema}
 
 
 def sequence(*parts: Format) -> Format:
-    """The parts one behind the other; texts side by side are one."""
+    """Return the parts in sequence, with neighbouring texts joined."""
     kept: list[Format] = []
     for part in parts:
         inner = part["elements"] if part["type"] == "sequence" else [part]

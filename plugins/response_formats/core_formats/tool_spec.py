@@ -36,14 +36,14 @@ class ToolSpec(msgspec.Struct, frozen=True):
     types: dict[str, tuple[str, ...]] | None = None
 
     def argument_names(self) -> Iterable[str]:
-        """The names of its arguments, in their order."""
+        """Return the names of its arguments, in order."""
         if self.types is not None:
             return self.types
         properties = self.parameters.get("properties")
         return properties if isinstance(properties, dict) else ()
 
     def for_parsing(self) -> ToolSpec:
-        """As much of it as reading an answer takes: a schema may have megabytes, which nobody needs any more by then."""
+        """Return the fields needed for parsing an answer: a schema may have megabytes, which are no longer needed then."""
         if self.types is None:
             return self
         return ToolSpec(self.name, strict=self.strict, kind=self.kind, types=self.types)

@@ -1,7 +1,7 @@
-"""What a request says of tools, checked: the definitions, which of them may be called, and whether one must be.
+"""The validated tools of a request: the definitions, the callable ones, and whether a call is required.
 
-Owns: `ToolUse` and these checks. Never does: render, constrain or parse. Called by: bodies with a conversation, preparation,
-`LLM.chat`.
+Owns: `ToolUse` and the checks. Never does: render, constrain or parse. Called by: bodies with a conversation,
+preparation, `LLM.chat`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     @property
     def restricts(self) -> bool:
-        """Whether the answer has to be held to something that a model left alone may not do."""
+        """Whether the answer needs a constraint, because an unconstrained model could violate the request."""
         if not self.callable:
             return False
         is_free = self.choice == "auto" and self.parallel and not self.limited
@@ -50,7 +50,7 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool | None, limits: ServerLimits) -> ToolUse:
-    """Check these fields of a request. Raises RequestError."""
+    """Validate these fields of a request. Raises RequestError."""
     if not tools:
         if choice not in (None, "none", "auto"):
             raise RequestError("tool_choice asks for a tool, but there are no tools; give some.", param="tool_choice")
@@ -117,7 +117,7 @@ def _spec(place: str, tool: Any) -> ToolSpec:
     if strict is not None and not isinstance(strict, bool):
         raise RequestError(f"{place}.function.strict must be true or false.", param="tools")
     parameters = _parameters(f"{place}.function.parameters", definition.get("parameters"))
-    types = property_types(parameters)  # here, since the parser runs on the event loop
+    types = property_types(parameters)  # computed here, since the parser runs on the event loop
     return ToolSpec(name, description or "", parameters, strict=bool(strict), types=types)
 
 
@@ -131,7 +131,7 @@ def _parameters(place: str, given: Any) -> dict[str, Any]:
 
 
 def _grammar(place: str, given: Any) -> GrammarSpec | None:
-    """The form of a custom tool's text; None: any text."""
+    """Return the grammar of a custom tool's text; None: any text."""
     kind = "text" if given is None else given.get("type") if isinstance(given, dict) else None
     if kind == "text":
         return None
@@ -150,7 +150,7 @@ def _grammar(place: str, given: Any) -> GrammarSpec | None:
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """A definition as models were trained on it: without what is for the server alone, and with its parameters."""
+    """Return a definition in the form that models were trained on: without fields for the server, and with parameters."""
     if tool["type"] == "custom":
         return tool
     function = {key: value for key, value in tool["function"].items() if key != "strict"}
@@ -160,7 +160,7 @@ def _shown(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(given: Any, names: list[str]) -> tuple[str, set[str]]:
-    """The mode or the name of a tool, and the names that may be called."""
+    """Return the mode or the name of a tool, and the names that may be called."""
     if given is None:
         return "auto", set(names)
     if isinstance(given, str) and given in ("none", "auto", "required"):

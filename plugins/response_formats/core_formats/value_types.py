@@ -1,7 +1,7 @@
-"""The types of arguments that are written without types.
+"""Types of arguments in formats that write values without types.
 
-Owns: the types that a tool's schema allows for a key, and a text read as one of them. Never does: validate. Called by: the
-readers of bodies.
+Owns: the types that a tool's schema allows for a key, and the conversion of a text to one of them. Never does:
+validate. Called by: the readers of bodies.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from core_formats.tool_spec import ToolSpec
 from core_tokens.message_forms import CUSTOM_INPUT
 
 MAX_DEPTH = 16
-"""Levels of `anyOf`, `oneOf`, `allOf` and `$ref` in each other; deeper ones count as schemas that do not say."""
+"""Maximum nesting of `anyOf`, `oneOf`, `allOf` and `$ref`; deeper schemas count as not specifying a type."""
 MAX_SCHEMAS = 20_000
-"""Schemas of one tool that are looked at. Each is looked at once, so only a very large tool comes to this limit."""
+"""Limit on the schemas visited per tool. Each is visited once, so only a very large tool reaches it."""
 MAX_LITERAL = 8192
-"""Characters of a literal in Python's notation; reading 1,000 of them takes 1 ms. Longer ones count as text, JSON does not."""
+"""Limit in characters on a literal in Python's notation; parsing 1,000 of them takes 1 ms. Longer ones count as text,
+unless they are JSON.
+"""
 
 NOT_JSON = object()
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -41,7 +43,7 @@ Types = tuple[str, ...]
 
 
 def argument_types(tool: ToolSpec | None, key: str) -> Types:
-    """The JSON types that the value of this key may have; empty when the schema does not say."""
+    """Return the JSON types that the value of this key may have; empty when the schema does not say."""
     if tool is None:
         return ()
     if tool.kind == "custom" and key == CUSTOM_INPUT:
@@ -51,10 +53,10 @@ def argument_types(tool: ToolSpec | None, key: str) -> Types:
 
 
 def property_types(parameters: dict[str, Any]) -> dict[str, Types]:
-    """The types of all properties of a tool's schema, in their order; none where the schema does not say.
+    """Return the types of all properties of a tool's schema, in order; empty where the schema does not say.
 
-    Time grows with the size of the schema alone: a reference that leads in a circle, or the same schema named a thousand times,
-    is looked at once.
+    Time is linear in the size of the schema: a circular reference, or a schema referenced a thousand times, is visited
+    once.
     """
     properties = parameters.get("properties")
     if not isinstance(properties, dict):
@@ -67,10 +69,10 @@ def property_types(parameters: dict[str, Any]) -> dict[str, Types]:
 
 
 class TypeWalk:
-    """Finds the types of the schemas of one tool.
+    """Determines the types of one tool's schemas.
 
     root: the tool's whole schema, which references name parts of. It must stay unchanged during the walk.
-    num_seen: schemas that were looked at.
+    num_seen: schemas visited.
     """
 
     def __init__(self, root: dict[str, Any]) -> None:
@@ -79,7 +81,7 @@ class TypeWalk:
         self._known: dict[int, Types | None] = {}
 
     def types(self, schema: Any, depth: int = 0) -> Types | None:
-        """The types of a schema; None when it does not say."""
+        """Return the types of a schema; None when it does not say."""
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return None
         if id(schema) in self._known:
@@ -87,7 +89,7 @@ class TypeWalk:
         if self.num_seen >= MAX_SCHEMAS:
             return None
         self.num_seen += 1
-        self._known[id(schema)] = ()  # a reference that comes back here adds no type
+        self._known[id(schema)] = ()  # a circular reference adds no type
         found = self._known[id(schema)] = self._look(schema, depth)
         return found
 
@@ -106,7 +108,7 @@ class TypeWalk:
         return None
 
     def _any_of(self, parts: list[Any], depth: int) -> Types | None:
-        """The types of all parts; None when one of them does not say, which is then the last one that is looked at."""
+        """Return the types of all parts; None as soon as one part does not say."""
         found: dict[str, None] = {}
         for part in parts:
             types = self.types(part, depth + 1)
@@ -116,7 +118,7 @@ class TypeWalk:
         return tuple(found)
 
     def _all_of(self, parts: list[Any], depth: int) -> Types | None:
-        """The types of those parts that say."""
+        """Return the types of those parts that specify some."""
         found: dict[str, None] = {}
         for part in parts:
             found.update(dict.fromkeys(self.types(part, depth + 1) or ()))
@@ -124,7 +126,7 @@ class TypeWalk:
 
 
 def _declared(schema: dict[str, Any]) -> list[str] | None:
-    """The types that a schema names, or those of the values that it lists; None when it does neither."""
+    """Return the types that a schema names, or those of its listed values; None if it does neither."""
     declared = schema.get("type")
     if isinstance(declared, str | list):
         names = [declared] if isinstance(declared, str) else declared
@@ -138,7 +140,7 @@ def _declared(schema: dict[str, Any]) -> list[str] | None:
 
 
 def _local(reference: str, root: dict[str, Any]) -> Any:
-    """The part of the schema that a local `$ref` names, or None."""
+    """Return the part of the schema that a local `$ref` names, or None."""
     if not reference.startswith("#/"):
         return root if reference == "#" else None
     at: Any = root
@@ -153,9 +155,9 @@ def _type_name(value: Any) -> str:
 
 
 def typed_json(text: str, types: tuple[str, ...]) -> str:
-    """The text as JSON of one of these types, any when there are none; a string when it is of none of them.
+    """Return the text as JSON of one of these types, or of any type if there are none; a string if it matches none.
 
-    A text that is a number and may be one is no string, although it could be.
+    A number is preferred to a string where both are allowed.
     """
     stripped = text.strip()
     for name in types or ("object", "array", "integer", "number", "boolean", "null"):
@@ -163,17 +165,19 @@ def typed_json(text: str, types: tuple[str, ...]) -> str:
         found = None if read is None else read(stripped)
         if found is not None:
             return found
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters cannot be sent
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone surrogates cannot be sent
     return json.dumps(whole, ensure_ascii=False)
 
 
 def no_string(types: tuple[str, ...]) -> bool:
-    """Whether the schema speaks of a type, and not of strings: what stands in quotes then is no string."""
+    """Whether the schema specifies types that exclude strings: a quoted value is then not a string."""
     return bool(types) and "string" not in types
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON text; `NOT_JSON` for any other text, also for NaN and Infinity, which Python's reader takes."""
+    """Return the value of a JSON text; `NOT_JSON` for any other text, including NaN and Infinity, which Python's parser
+    accepts.
+    """
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -218,7 +222,7 @@ def _container(kind: type) -> Callable[[str], str | None]:
 
 
 def _python_literal(text: str, kind: type) -> str | None:
-    """JSON for a value in Python's notation, which models sometimes write where JSON is asked for."""
+    """Convert a value in Python's notation, which models sometimes write instead of JSON, to JSON."""
     if len(text) > MAX_LITERAL:
         return None
     try:

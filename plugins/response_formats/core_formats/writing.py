@@ -1,4 +1,4 @@
-"""Writing calls as a row's models do: the same row that is read by, the other way round.
+"""Writing of calls in a row's format, the inverse of parsing.
 
 Owns: the text of a call. Never does: render messages (chat templates do). Called by: the constraint, tests and the
 documentation.
@@ -16,15 +16,16 @@ from core_formats.response_format import CallForm, ResponseFormat
 
 
 class CallFrame(msgspec.Struct, frozen=True):
-    """The text around the arguments of one call. `{index}` in `before` stands for the number of the call."""
+    """The text around the arguments of one call. `{index}` in `before` stands for the call's number."""
 
     before: str
     after: str
 
 
 def written_calls(row: ResponseFormat, calls: Iterable[tuple[str, Mapping[str, Any] | str]]) -> str:
-    """The text of these calls, each a name and its arguments: as text only where the form `writes_json`.
-    The row has calls."""
+    """Return the text of calls, each a name and its arguments (as text only where the form `writes_json`). The row must
+    have calls.
+    """
     form = row.calls[0]
     before, after = group_frame(row)
     texts: list[str] = []
@@ -35,7 +36,7 @@ def written_calls(row: ResponseFormat, calls: Iterable[tuple[str, Mapping[str, A
 
 
 def group_frame(row: ResponseFormat) -> tuple[str, str]:
-    """What stands before and behind all calls of an answer."""
+    """Return the text before and after all calls of an answer."""
     form = row.calls[0]
     before, after = row.section or ("", "")
     if form.group == "one":
@@ -46,7 +47,7 @@ def group_frame(row: ResponseFormat) -> tuple[str, str]:
 
 
 def call_frame(form: CallForm, name: str) -> CallFrame:
-    """What stands around the arguments of a call."""
+    """Return the text around the arguments of a call."""
     before, after = _body_frame(form, name)
     if form.group == "one":
         return CallFrame(form.open + before, after + form.close)
@@ -78,7 +79,7 @@ def writes_json(form: CallForm) -> bool:
 
 
 def written_arguments(form: CallForm, arguments: Mapping[str, Any] | str) -> str:
-    """The text of the arguments of one call. arguments: as JSON already only where the form `writes_json`."""
+    """Return the text of one call's arguments. arguments: as JSON text only where the form `writes_json`."""
     if isinstance(arguments, str):
         return arguments
     match form.kind:

@@ -1,6 +1,6 @@
 """Byte-level BPE vocabularies (GPT-2's kind, tiktoken, tekken) in the `tokenizers` library's terms.
 
-Owns: that translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
+Owns: the translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from core_tokens.tokenizer_source import Vocabulary
 
 
 def build_byte_level(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    """The tokenizer without special tokens. ids: token → id. Raises CheckpointError for an unknown pre-tokenizer."""
+    """Build the tokenizer without special tokens. ids: token → id. Raises CheckpointError for an unknown pre-tokenizer."""
     row = _pre_tokenizer(vocabulary)
     merges: list[tuple[str, ...]] = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
     whole_words = row.whole_words
     if not merges and vocabulary.scores:
-        # Ranks alone are tiktoken's, which takes a piece that is a token as it is.
+        # Ranks without merges are tiktoken's, which keeps a piece that is itself a token.
         merges = [*merges_from_scores(vocabulary)]
         whole_words = True
     model = models.BPE(vocab=ids, merges=merges, ignore_merges=whole_words)  # type: ignore[arg-type]

@@ -2,8 +2,8 @@
 
 Owns: the check. Never does: apply a rule. Called by: `core_tokens.sentencepiece`.
 
-The rules are a trie of 32-bit units and the texts that its leaves point to. The library looks nothing up with care: a unit
-that points beyond the table would end the process in the middle of a request.
+The rules are a trie of 32-bit units and the texts that its leaves point to. The library does no bounds checks: a unit
+that points beyond the table would crash the process in the middle of a request.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from core.api.errors import CheckpointError
 IS_VALUE = 1 << 31
 IS_FAR = 1 << 9
 BLOCK = 0xFF
-"""Children of a unit stand in one block of 256."""
+"""Mask of a unit's block: its children are within one block of 256."""
 
 
 def check_charsmap(data: bytes) -> None:
-    """Raises CheckpointError when the rules point outside of themselves."""
+    """Raise CheckpointError when the rules point outside their own table."""
     if not _is_sound(data):
         raise CheckpointError(
             "The rules that rewrite characters (precompiled_charsmap) are damaged; load the file again, or name another "
@@ -41,10 +41,10 @@ def _is_sound(data: bytes) -> bool:
 
 
 def _points_inside(index: int, unit: int, count: int, texts: bytes) -> bool:
-    """Whether a unit's children, or the text of a leaf, are there."""
+    """Whether a unit's children, or the text of a leaf, are within the table."""
     if unit & IS_VALUE:
         place = unit & ~IS_VALUE
-        # A text begins at the start or behind the end of another one.
+        # A text begins at the start or directly after the end of another text.
         return place < len(texts) and (place == 0 or texts[place - 1] == 0)
     offset = (unit >> 10) << ((unit & IS_FAR) >> 6)
     return ((index ^ offset) | BLOCK) < count

@@ -1,6 +1,7 @@
-"""Chat templates: messages to the prompt's text, with the checkpoint's Jinja source in a sandbox.
+"""Chat templates: rendering of messages to a prompt, with the checkpoint's Jinja source in a sandbox.
 
-Owns: rendering and its limits. Never does: tokenize, know a model, or the forms of messages (`core_tokens.message_forms`).
+Owns: rendering and its limits. Never does: tokenize, know a model, or the forms of messages
+(`core_tokens.message_forms`).
 Called by: `LLM.chat`, the server's chat and tokenize routes.
 """
 
@@ -32,7 +33,7 @@ from core_tokens.written_text import WrittenText, joined, plain, spans_of, writt
 
 MAX_CHARACTERS = 16_000_000
 CONTINUE_MARK = f"\ue000continue-{secrets.token_hex(16)}\ue000"
-"""Stands where the last message is to be continued. No client can know it, so none can put it elsewhere."""
+"""Marks the place where the last message is to be continued. It is random, so no client can forge it."""
 ROLES: Mapping[str, str] = MappingProxyType(
     {
         name: written(name)
@@ -42,22 +43,24 @@ ROLES: Mapping[str, str] = MappingProxyType(
         )
     }
 )
-"""Roles that count as words of the template: some put them into their markers, as in `'<|' + message.role + '|>'`."""
+"""Roles that count as the template's own words: some templates put them into markers, as in `'<|' + message.role +
+'|>'`.
+"""
 NO_TEMPLATE = (
     "The model has no chat template. Give one with --chat-template, or send a plain prompt instead of messages."
 )
 
 
 def has_answers(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a conversation holds earlier answers of the model."""
+    """Whether a conversation contains earlier answers of the model."""
     return any(message.get("role") == "assistant" for message in messages)
 
 
 class ChatTemplate:
-    """One compiled template, or one for conversations with tools and one for all others.
+    """A compiled template, or one for conversations with tools and one for all others.
 
-    source: Jinja source. None is allowed; rendering then says what to do.
-    for_tools: Jinja source of another template, which renders conversations with tools; None: the same.
+    source: Jinja source. None is allowed; rendering then raises an error that says what to do.
+    for_tools: Jinja source for conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
     limits: of work and memory, for compiling and each rendering.
     """
@@ -87,11 +90,11 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> WrittenText:
-        """The prompt, which knows the characters that the template wrote itself (`core_tokens.written_text`).
+        """Return the prompt, in which the template's own characters are marked (`core_tokens.written_text`).
 
-        Contents, calls and reasoning are given in the form that the template takes.
-        continue_final_message: the prompt ends inside the last message, for the model to go on with it.
-        Raises RequestError when there is no template, when the template refuses, fails or runs too long.
+        Contents, calls and reasoning are passed in the form that the template accepts.
+        continue_final_message: the prompt ends inside the last message, for the model to go on with it. Raises
+            RequestError when there is no template, when the template refuses, fails or runs too long.
         """
         if tools and self._with_tools is not None:
             return self._with_tools.render(
@@ -125,7 +128,9 @@ class ChatTemplate:
         return _cut_at_mark(text) if continue_final_message else text
 
     def variables(self, *, with_tools: bool = False) -> frozenset[str]:
-        """Names that it reads, of a conversation with tools or one without. Raises RequestError for one that is not valid."""
+        """Return the variable names that it reads, for a conversation with tools or without. Raises RequestError for an
+        invalid template.
+        """
         if with_tools and self._with_tools is not None:
             return self._with_tools.variables()
         return self._compiled()[1].variables
@@ -149,13 +154,14 @@ class ChatTemplate:
             ) from error
 
     def _takes_objects(self) -> bool:
-        """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged and has no
-        form of its own for objects: then the next prompt begins with what the model wrote. Found by rendering a
-        conversation in both ways, once."""
+        """Whether the template expects a call's arguments as objects. Text is preferred if the template shows it
+        unchanged and has no form of its own for objects: the next prompt then begins with exactly what the model wrote.
+        Determined once, by rendering a conversation both ways.
+        """
         if self._wants_objects is None:
             as_text = self._probed(objects=False)
             if as_text is None or PROBE_ARGUMENTS not in as_text:
-                self._wants_objects = True  # most templates that refuse text take it apart
+                self._wants_objects = True  # most templates that reject text take it apart
             else:
                 as_objects = self._probed(objects=True)
                 self._wants_objects = as_objects is not None and not shows_as_one(as_objects)
@@ -163,12 +169,12 @@ class ChatTemplate:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The Jinja sources, one or two."""
+        """Return the one or two Jinja sources."""
         others = () if self._with_tools is None else self._with_tools.sources
         return others if self.source is None else (self.source, *others)
 
     def _probed(self, *, objects: bool) -> str | None:
-        """A conversation with a call; None where the template refuses it. objects: of arguments."""
+        """Render a conversation with a call; None where the template rejects it. objects: form of the arguments."""
         template, forms = self._compiled()
         adapting = MessageForms(forms, lambda: objects)
         values = {
@@ -185,7 +191,7 @@ class ChatTemplate:
 
 
 def _plain(value: Any) -> Any:
-    """A deep copy made of plain values only."""
+    """Return a deep copy of plain values only."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -207,8 +213,9 @@ def _with_role(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mark_end(messages: list[dict[str, Any]]) -> None:
-    """Put the mark behind the last message's text, or its reasoning where it has no text. Raises RequestError when it has
-    neither."""
+    """Put the mark after the last message's text, or its reasoning if it has no text. Raises RequestError when it has
+    neither.
+    """
     content = messages[-1].get("content") if messages else None
     thoughts = [name for name in REASONING_NAMES if messages and isinstance(messages[-1].get(name), str)]
     if thoughts and not content:

@@ -1,13 +1,13 @@
-"""Prompts to token ids, in which no character of content is part of a control token.
+"""Encoding of prompts to token ids, such that no character of content becomes part of a control token.
 
-Owns: `ContentEncoder`: the check that all control tokens come from the template, and the encoding of prompts where they do
-not. Never does: render, or decide which tokens control (`core_tokens.control_tokens` does).
+Owns: `ContentEncoder`: the check that all control tokens come from the template, and the encoding of prompts where they
+do not. Never does: render, or decide which tokens control (`core_tokens.control_tokens` does).
 Called by: the server's preparation, `LLM.chat`, pairs of texts, scripts.
 
-Nearly every prompt is encoded as a whole, by the tokenizer as it is: it has as many control tokens as the template's own runs
-of characters have alone, so none is of content. Otherwise those of the template are replaced by marks that nobody can guess,
-which a second tokenizer knows in their place. It shares the model with the first one and has no control tokens, so all else,
-across the borders of template and content too, is encoded as ordinary text.
+Nearly every prompt is encoded as a whole by the unchanged tokenizer: if it has as many control tokens as the template's
+own runs of characters, none comes from content. Otherwise the template's control tokens are replaced by unguessable
+marks, which a second tokenizer knows in their place. It shares the model with the first one and has no control tokens,
+so all else, across the borders of template and content too, is encoded as ordinary text.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from core_tokens.tokenizer import PairEncoding, Tokenizer
 from core_tokens.written_text import Spans, plain, spans_of
 
 MAX_RUNS = 512
-"""Runs of a template's characters whose control tokens are remembered."""
+"""Limit on the template runs whose control tokens are cached."""
 MAX_ENCODERS = 8
-"""Encoders that a tokenizer keeps, for as many sets of templates."""
+"""Limit on the encoders cached per tokenizer, for as many sets of templates."""
 
 
 class Run(NamedTuple):
-    """A text that a template wrote. matches: its control tokens. is_clear: nothing around it can change them."""
+    """A text that a template wrote. matches: its control tokens. is_clear: no surrounding text can change them."""
 
     matches: tuple[Match, ...]
     is_clear: bool
 
 
 class Encoded(NamedTuple):
-    """A prompt. ids: its tokens. control_text: spellings of control tokens in its content, with their number."""
+    """An encoded prompt. ids: its tokens. control_text: spellings of control tokens in its content, with their counts."""
 
     ids: list[int]
     control_text: dict[str, int]
 
 
 class ContentEncoder:
-    """For one tokenizer and the templates that it is used with. Thread-safe.
+    """The encoder for one tokenizer and the templates used with it. Thread-safe.
 
-    texts: sources of the templates, and markers of response formats, whose tokens count as control.
-    Where the tokenizer allows control tokens in content, texts are encoded as they are.
+    texts: sources of the templates, and markers of response formats, whose tokens count as control. Where the tokenizer
+    allows control tokens in content, texts are encoded as they are.
     """
 
     def __init__(self, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> None:
@@ -57,7 +57,7 @@ class ContentEncoder:
         self._added = self._backend.get_added_tokens_decoder()
         self._control = control_tokens(self._added, texts)
         unknown = tokenizer.unk_token_id
-        # Unknown characters give this token, too, so it is looked for in the text, and not among the ids.
+        # Unknown characters also give this token, so it is searched for in the text instead of in the ids.
         self._unknown_id = -1 if unknown is None else unknown
         self._unknown = self._control.get(self._unknown_id)
         self._counted = frozenset(index for index in self._control if index != unknown)
@@ -67,7 +67,7 @@ class ContentEncoder:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> ContentEncoder:
-        """The encoder for these texts, the same one as long as the tokenizer is used with few others."""
+        """Return the encoder for these texts, cached while the tokenizer is used with few other sets."""
         kept: dict[tuple[str, ...], ContentEncoder] = tokenizer.content_encoders
         key = tuple(texts)
         found = kept.get(key)
@@ -78,11 +78,13 @@ class ContentEncoder:
         return found
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Token ids of a text: a `WrittenText` of a template, or content alone. Raises RequestError for lone surrogates."""
+        """Return the token ids of a text: a template's `WrittenText`, or pure content. Raises RequestError for lone
+        surrogates.
+        """
         return self.encoded(text, add_special_tokens).ids
 
     def encoded(self, text: str, add_special_tokens: bool = False) -> Encoded:
-        """As `encode`, with what in the content is spelled like control."""
+        """Encode like `encode`, and report the content that is spelled like control tokens."""
         whole = plain(text)
         spans = spans_of(text)
         ids = self.tokenizer.encode(whole, add_special_tokens=False)
@@ -97,7 +99,7 @@ class ContentEncoder:
         return Encoded(ids, found)
 
     def encode_pair(self, first: str, second: str) -> PairEncoding:
-        """Two contents as one sequence, as cross-encoders read them. Raises RequestError for lone surrogates."""
+        """Encode two contents as one sequence, for cross-encoders. Raises RequestError for lone surrogates."""
         pair = self.tokenizer.encode_pair(first, second)
         if self.tokenizer.allows_control or self._count(first + second, pair.ids) == self._pair_ends:
             return pair
@@ -108,7 +110,7 @@ class ContentEncoder:
         return count if self._unknown is None else count + self._count_unknown(text, ids)
 
     def _count_unknown(self, text: str, ids: Sequence[int]) -> int:
-        """How often the unknown token is written out, maybe in letters that the normalizer makes it of."""
+        """Return how often the unknown token is spelled out, possibly with letters that the normalizer maps to it."""
         spelling = self._unknown or ""
         normalizer = self._backend.normalizer
         written_out = text.count(spelling)
@@ -120,7 +122,7 @@ class ContentEncoder:
     def _checked(
         self, text: str, spans: Spans, runs: Sequence[Run], ids: list[int]
     ) -> tuple[list[int], dict[str, int]]:
-        """The ids of a text that may hold control tokens of content, and those by their spelling."""
+        """Return the ids of a text that may contain control tokens in its content, and those by their spelling."""
         matches = self._matches(text)
         own: list[Match] = []
         foreign: list[Match] = []
@@ -138,7 +140,7 @@ class ContentEncoder:
         return self._separate().encode(text, sorted(own)), found
 
     def _matches(self, text: str) -> list[Match]:
-        """The control tokens of a text, in their order."""
+        """Return the control tokens of a text, in order."""
         if self.tokenizer.refusal:
             return []
         encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
@@ -146,7 +148,7 @@ class ContentEncoder:
         for (start, end), index in zip(encoding.offsets, encoding.ids, strict=True):
             if index not in self._counted:
                 continue
-            # without the white space that a token may swallow, which is the text's
+            # without the white space that a token may absorb, which belongs to the text
             shown = text[start:end]
             spelling = self._control[index]
             at = shown.find(spelling)
@@ -165,7 +167,7 @@ class ContentEncoder:
         return Run(matches, all(self._is_clear(text[match.start : match.end], match.token_id) for match in matches))
 
     def _is_clear(self, found: str, token_id: int) -> bool:
-        """Whether a token is found in every text that holds these characters: nothing can overlap it or stand in its way."""
+        """Whether a token is matched in every text with these characters: nothing can overlap it or prevent the match."""
         token = self._added[token_id]
         spelling: str = token.content
         is_spelled_by_model = found != spelling or (token.special and self.tokenizer.split_special_tokens)
@@ -180,12 +182,12 @@ class ContentEncoder:
 
     @cached_property
     def _pair_ends(self) -> int:
-        """Control tokens that the tokenizer puts around each pair."""
+        """Return the number of control tokens that the tokenizer puts around each pair."""
         return self._count("", self.tokenizer.encode_pair("", "").ids)
 
     @cached_property
     def _ends(self) -> tuple[list[int], list[int]]:
-        """The tokens that the tokenizer puts before and after each text."""
+        """Return the tokens that the tokenizer puts before and after each text."""
         letter = self.tokenizer.encode("a", add_special_tokens=False)
         whole = self.tokenizer.encode("a")
         start = next(at for at in range(len(whole) + 1) if whole[at : at + len(letter)] == letter)
@@ -198,13 +200,13 @@ class ContentEncoder:
 
 
 def _is_within(match: Match, spans: Spans) -> bool:
-    """Whether all characters of a control token are the template's."""
+    """Whether all characters of a control token are the template's own."""
     at = bisect_right(spans, match.start, key=_first) - 1
     return at >= 0 and match.end <= spans[at][1]
 
 
 def _overlaps(match: Match, others: Sequence[Match]) -> bool:
-    """Whether any of the others, which are in order and do not overlap, overlaps this one."""
+    """Whether any of the others, which are sorted and disjoint, overlaps this one."""
     at = bisect_right(others, match.start, key=_first)
     return any(other.start < match.end and match.start < other.end for other in others[max(0, at - 1) : at + 1])
 

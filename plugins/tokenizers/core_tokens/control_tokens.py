@@ -2,8 +2,8 @@
 
 Owns: the rule. Never does: encode. Called by: `core_tokens.content_encoding`.
 
-An added token counts as control when it is special, when it is spelled like a marker, or when a chat template or a response
-format of the model writes it. White space, single characters, words and HTML's elements are text, whoever added them.
+An added token counts as control when it is special, spelled like a marker, or written by a chat template or a response
+format of the model. Added tokens for white space, single characters, words and HTML elements are text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ HTML = re.compile(
     r"script|section|small|span|strike|strong|style|sub|summary|sup|table|tbody|td|tfoot|th|thead|title|tr|tt|u|ul|var)/?>",
     re.IGNORECASE,
 )
-"""Elements that vocabularies have as tokens of text, such as Gemma's `<table>`."""
+"""HTML elements that vocabularies include as text tokens, such as Gemma's `<table>`."""
 
 
 def control_tokens(added: Mapping[int, AddedToken], texts: Iterable[str]) -> dict[int, str]:
-    """Spellings by id. added: tokens by id. texts: sources of chat templates, and the markers of response formats."""
+    """Return spellings by id. added: tokens by id. texts: sources of chat templates, and the markers of response
+    formats.
+    """
     where = [text for text in texts if text]
     found: dict[int, str] = {}
     for index, token in added.items():
@@ -39,6 +41,6 @@ def control_tokens(added: Mapping[int, AddedToken], texts: Iterable[str]) -> dic
 
 
 def is_marker(spelling: str) -> bool:
-    """Whether a token is spelled like a marker: in brackets, and no element of HTML."""
+    """Whether a token is spelled like a marker: in brackets, and not an HTML element."""
     is_bracketed = any(spelling.startswith(first) and spelling.endswith(last) for first, last in BRACKETS)
     return is_bracketed and not HTML.fullmatch(spelling)

@@ -1,6 +1,6 @@
-"""Text from tokens as they are generated.
+"""Incremental detokenization of generated tokens.
 
-Owns: the decision which text can already be shown. Never does: look for stop strings.
+Owns: the decision which text can already be released. Never does: look for stop strings.
 Called by: the engine's output processing.
 """
 
@@ -18,13 +18,14 @@ Span = tuple[int, int]
 
 MAX_CONTEXT_TOKENS = 16
 FIRST_CONTINUATION = 0x80
-"""UTF-8: bytes below are whole characters, bytes from here to 0xBF continue one, ..."""
+"""UTF-8: bytes below this are whole characters, bytes from here to 0xBF continue one, ..."""
 FIRST_LEADING = 0xC0
-"""... and the rest begin one of several bytes."""
+"""... and the remaining bytes start a character of several bytes."""
 
 
 class IncrementalDetokenizer:
-    """Releases whole characters only; everything released, joined, is the decoding of all tokens. Constant work a token.
+    """Releases whole characters only; everything released, joined, is the decoding of all tokens. Constant work per
+    token.
 
     prompt_token_ids: the text continues the prompt's: a character that its last tokens began is completed.
     """
@@ -51,14 +52,14 @@ class IncrementalDetokenizer:
             self._decoder.decode(_unfinished(begun))
 
     def push(self, ids: Iterable[int]) -> str:
-        """Take in new tokens; returns the text that they complete, maybe empty."""
+        """Add tokens; returns the text that they complete, possibly empty."""
         if self._stream is not None:
             return "".join([self._step(index) for index in ids])
         data = self._tokenizer.join_bytes(ids, self._skip)
         return self._trimmed(self._decoder.decode(data))
 
     def flush(self) -> str:
-        """The end: what is left of an unfinished character, as U+FFFD."""
+        """Finish; returns the rest of an incomplete character, as U+FFFD."""
         if self._stream is not None:
             held = self._held
             self._held = []
@@ -72,7 +73,7 @@ class IncrementalDetokenizer:
         return text
 
     def _step(self, index: int) -> str:
-        """One token through the library's stream, for decoders whose tokens do not stand for bytes."""
+        """Pass one token through the library's stream, for decoders whose tokens do not stand for bytes."""
         assert self._stream is not None
         text = self._stream.step(self._tokenizer.backend, index)
         if text is None:
@@ -83,10 +84,10 @@ class IncrementalDetokenizer:
 
 
 class MarkingDetokenizer(IncrementalDetokenizer):
-    """Keeps special tokens in the text, and knows where they and all others are.
+    """Keeps special tokens in the text, and records the positions of all tokens.
 
     specials: start and end of each special token, in characters of all released text.
-    ends:     of each token, the characters released until then.
+    ends: characters released up to each token.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:
@@ -96,7 +97,7 @@ class MarkingDetokenizer(IncrementalDetokenizer):
         self._size = 0
 
     def push(self, ids: Iterable[int]) -> str:
-        """As the base class."""
+        """Add tokens as the base class does, and record their positions."""
         pieces: list[str] = []
         for index in ids:
             piece = super().push([index])
@@ -104,7 +105,7 @@ class MarkingDetokenizer(IncrementalDetokenizer):
             self._size += len(piece)
             self.ends.append(self._size)
             if index in self._tokenizer.special_ids:
-                # What was left of an unfinished character comes with it, before it.
+                # The rest of an incomplete character is released with it, before it.
                 spelling = self._tokenizer.token_text(index)
                 length = min(len(spelling), len(piece))
                 self.specials.append((self._size - length, self._size))
@@ -112,7 +113,7 @@ class MarkingDetokenizer(IncrementalDetokenizer):
 
 
 def _unfinished(data: bytes) -> bytes:
-    """The last bytes of `data` that begin a character without finishing it (at most three)."""
+    """Return the last bytes of `data` that begin a character without completing it (at most three)."""
     longest = min(3, len(data))
     for size in range(1, longest + 1):
         byte = data[-size]
@@ -124,7 +125,7 @@ def _unfinished(data: bytes) -> bytes:
 
 
 def _character_size(leading: int) -> int:
-    """Bytes of the character that begins with this byte, which is no ASCII character."""
+    """Return the size in bytes of the character that begins with this byte, which is not ASCII."""
     if leading < 0xE0:
         return 2
     if leading < 0xF0:

@@ -1,6 +1,6 @@
-"""The tokenizer of a directory, whichever files it has.
+"""Reading of a directory's tokenizer, from any of the known files.
 
-Owns: the choice of the reader, and what each format leaves to code. Never does: parse a format.
+Owns: the choice of the reader, and the parts that each format leaves to code. Never does: parse a format.
 Called by: `core_tokens.tokenizer`.
 """
 
@@ -43,7 +43,7 @@ QWEN_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{count
 
 
 class ReadTokenizer(NamedTuple):
-    """What a directory says.
+    """The tokenizer data of a directory.
 
     backend: the tokenizer.
     named: id of `bos_token`, `eos_token`, ..., None where there is none.
@@ -58,7 +58,7 @@ class ReadTokenizer(NamedTuple):
 
 
 def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
-    """The tokenizer of a directory, or of one file in it. mode: see `find_tokenizer_file`. Raises CheckpointError."""
+    """Read the tokenizer of a directory, or of one file in it. mode: see `find_tokenizer_file`. Raises CheckpointError."""
     file = find_tokenizer_file(path, mode)
     directory = file.path.parent
     settings = read_tokenizer_config(directory)
@@ -122,7 +122,9 @@ def _beginning(path: Path) -> bytes:
 
 
 def _of_class(path: Path, vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
-    """What transformers' class adds to a sentencepiece file: tokens around the text, and when a space goes before it."""
+    """Return what transformers' class adds to a sentencepiece file: tokens around the text, and when a space is
+    prepended.
+    """
     if path.name == "sentencepiece.bpe.model":
         raise CheckpointError(
             f"{path}: tokens of models with this file have other ids than the file's. Make a tokenizer.json: "

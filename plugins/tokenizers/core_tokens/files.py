@@ -1,4 +1,4 @@
-"""The files that a directory's tokenizer may come from.
+"""The tokenizer files of a directory.
 
 Owns: their names and their order. Never does: read them (`core_tokens.directory` does), import anything heavy.
 Called by: `core_tokens.directory`, loaders.
@@ -25,7 +25,7 @@ ORDER: tuple[tuple[str, Kind], ...] = (
     ("vocab.json", "merges"),
     ("vocab.txt", "wordpiece"),
 )
-"""Names and what they hold, in the order in which they are looked for."""
+"""File names and their formats, in order of precedence."""
 
 PATTERNS = (*(name for name, _ in ORDER), "tokenizer*", "merges.txt", "added_tokens.json", "special_tokens_map.json")
 TEMPLATE_PATTERNS = ("*.jinja", "chat_template.json", "additional_chat_templates/*.jinja")
@@ -40,15 +40,15 @@ class TokenizerFile(NamedTuple):
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether there is any of these files."""
+    """Whether any of these files exists."""
     return bool(_found(directory))
 
 
 def find_tokenizer_file(path: Path, mode: str = "auto") -> TokenizerFile:
-    """The file to read: `path` itself, or the first one in the directory `path` that the mode allows.
+    """Return the file to read: `path` itself, or the first one in the directory `path` that the mode allows.
 
-    mode: `auto` and `hf` take tokenizer.json first; `slow` takes the format's own files only; `mistral` takes tekken.json
-    or a sentencepiece file. Raises CheckpointError when there is none.
+    mode: `auto` and `hf` take tokenizer.json first; `slow` takes the format's own files only; `mistral` takes
+    tekken.json or a sentencepiece file. Raises CheckpointError when there is none.
     """
     if path.is_file():
         return _named_file(path)

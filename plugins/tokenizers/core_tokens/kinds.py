@@ -1,4 +1,4 @@
-"""GGUF's types of tokens, which sentencepiece's files share. Owns: the numbers. Called by: `core_tokens`."""
+"""GGUF's token types, also used by sentencepiece files. Owns: the numbers. Called by: `core_tokens`."""
 
 NORMAL = 1
 UNKNOWN = 2

@@ -1,4 +1,4 @@
-"""A tokenizer that knows marks in the place of control tokens, so that all that is spelled like one is text.
+"""A tokenizer with marks in place of control tokens, so that any text spelled like a control token stays text.
 
 Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control.
 Called by: `core_tokens.content_encoding`.
@@ -17,11 +17,11 @@ from core.api.errors import RequestError
 from core_tokens.tokenizer import PairEncoding
 
 MARK = "\U0010fffe"
-"""Around a mark: no character, so no token begins or ends with it."""
+"""Delimiter of a mark: a noncharacter, so no token begins or ends with it."""
 
 
 class Match(NamedTuple):
-    """A control token in a text: its first character, the one after its last, and its id."""
+    """A control token in a text: its first character, one past its last, and its id."""
 
     start: int
     end: int
@@ -29,20 +29,20 @@ class Match(NamedTuple):
 
 
 class MarkedTokenizer:
-    """A tokenizer that knows marks in the place of control tokens. It shares the model with `backend`."""
+    """A tokenizer with marks in place of control tokens. It shares the model with `backend`."""
 
     def __init__(self, backend: tokenizers.Tokenizer, control: dict[int, str], unknown: int) -> None:
         self._backend = backend
         self._control = control
         self._unknown = unknown
         self._nonce = secrets.token_hex(16)
-        # Unknown characters give the same id, so nobody could tell that a unigram model has spelled it.
+        # Unknown characters give the same id, so a spelling by a unigram model could not be detected.
         names_unknown = unknown in control and isinstance(backend.model, models.Unigram)
         self._spelled = frozenset([unknown] if names_unknown else [])
         self._tokenizer, self._ids = self._built(self._spelled)
 
     def encode(self, text: str, matches: Iterable[Match]) -> list[int]:
-        """Ids of a text with these control tokens and no others."""
+        """Return the ids of a text with exactly these control tokens."""
         if self._nonce in text:
             raise RequestError("The text holds a mark of this server; send it again.", param="messages")
         parts: list[str] = []
@@ -58,7 +58,7 @@ class MarkedTokenizer:
                 return [self._ids.get(index, index) for index in ids]
 
     def encode_pair(self, first: str, second: str) -> PairEncoding:
-        """A pair without control tokens but those around it."""
+        """Encode a pair with no control tokens except those around it."""
         while True:
             pair = self._tokenizer.encode_batch([(first, second)], add_special_tokens=True)[0]
             rows = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -66,9 +66,9 @@ class MarkedTokenizer:
                 return PairEncoding([self._ids.get(index, index) for index in pair.ids], pair.type_ids)
 
     def _is_text(self, text: str, ids: Iterable[int]) -> bool:
-        """Whether the model spelled no control token itself, as unigram models do whose vocabulary holds them.
+        """Whether the model spelled no control token itself, as unigram models with such tokens in the vocabulary do.
 
-        False asks for another try: the model is given the spellings in two pieces from then on. Raises RequestError when
+        False requests a retry: from then on the model receives such spellings in two pieces. Raises RequestError when
         that does not help.
         """
         spelled = self._control.keys() & set(ids)
@@ -86,14 +86,16 @@ class MarkedTokenizer:
         return f"{MARK}{self._nonce}-{index}{MARK}"
 
     def _built(self, spelled: frozenset[int]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
-        """The tokenizer, and the ids that its added tokens stand for. spelled: tokens that its model must not spell."""
+        """Build the tokenizer, with the ids that its added tokens stand for. spelled: tokens that its model must not
+        spell.
+        """
         own = self._backend
         built = tokenizers.Tokenizer(own.model)
         if own.normalizer is not None:
             built.normalizer = own.normalizer
         steps = [] if own.pre_tokenizer is None else [own.pre_tokenizer]
         if spelled:
-            # Cut after its first character, a spelling reaches the model in two pieces, which it never joins.
+            # Split after its first character, a spelling reaches the model in two pieces, which it never joins.
             rests = _rests(self._control[index] for index in spelled)
             steps.append(pre_tokenizers.Split(Regex(rests), "isolated"))
         if steps:
@@ -103,7 +105,7 @@ class MarkedTokenizer:
         added = sorted(own.get_added_tokens_decoder().items())
         largest = max([own.get_vocab_size(with_added_tokens=True), *(index for index, _ in added)])
         fill = range(largest - own.get_vocab_size(with_added_tokens=False) + 1)
-        # New ids follow the largest one, so that they are no others' ids.
+        # New ids follow the largest one, so that they collide with no other.
         gap = [AddedToken(f"{MARK}{self._nonce}+{count}{MARK}", normalized=False) for count in fill]
         ids: dict[int, int] = {}
         tokens = [self._token(index, token) for index, token in added]
@@ -115,7 +117,7 @@ class MarkedTokenizer:
         return built, ids
 
     def _token(self, index: int, token: AddedToken) -> AddedToken:
-        """An added token, or the mark in its place."""
+        """Return an added token, or the mark that replaces it."""
         if index not in self._control:
             return AddedToken(
                 token.content,
@@ -128,7 +130,7 @@ class MarkedTokenizer:
 
 
 def _rests(spellings: Iterable[str]) -> str:
-    """A regular expression of all of these but their first characters, behind those."""
+    """Return a regular expression for each spelling without its first character, preceded by that character."""
     rests: dict[str, list[str]] = {}
     for spelling in sorted(spellings, key=len, reverse=True):
         first, *rest = (f"\\x{{{ord(character):x}}}" for character in spelling)

@@ -1,6 +1,7 @@
 """Merges of vocabularies that only rank their tokens (sentencepiece's BPE, tiktoken).
 
-Owns: the derivation. Never does: build a tokenizer. Called by: `core_tokens.byte_level`, `core_tokens.sentencepiece`.
+Owns: the derivation of merges. Never does: build a tokenizer. Called by: `core_tokens.byte_level`,
+`core_tokens.sentencepiece`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from core_tokens.kinds import NORMAL
 from core_tokens.tokenizer_source import Vocabulary
 
 MAX_TOKEN_CHARACTERS = 1024
-"""A token can be cut in as many ways as it has characters, each of which copies it: 1,024 take a millisecond."""
+"""Limit on a token's length: it can be split in as many ways as it has characters, each of which copies it; 1,024 take
+a millisecond.
+"""
 
 
 def merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Neighbours are joined whose union scores best: every way to split a token, best tokens first."""
+    """Derive merges that join the neighbours whose union scores best: every way to split a token, best tokens first."""
     best_first = _best_first(vocabulary)
     normal = set(best_first)
     merges = []

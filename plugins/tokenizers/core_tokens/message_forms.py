@@ -1,6 +1,6 @@
-"""The forms in which chat templates take messages, and a message brought into them.
+"""The message forms that chat templates accept, and the conversion of messages to them.
 
-Owns: what a template says of itself (variables, roles, names of reasoning), and that translation. Never does: render, or
+Owns: the properties of a template (variables, roles, names of reasoning), and the conversion. Never does: render, or
 check a request. Called by: `core_tokens.chat_template`.
 """
 
@@ -16,14 +16,14 @@ from jinja2 import nodes
 from core.api.errors import RequestError
 
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
-"""Names under which clients send, and templates read, what the model thought in an earlier turn."""
+"""Field names under which clients send, and templates read, the reasoning of earlier turns."""
 
 CUSTOM_INPUT = "input"
-"""The only argument of a custom tool where a template knows functions alone."""
+"""The only argument of a custom tool where a template supports only functions."""
 
 PROBE_ARGUMENTS = '{"city": "Paris"}'
 PROBE_SHOWN = ('{"city":"Paris"}', "{'city':'Paris'}")
-"""The same without white space, as JSON and as Python show it."""
+"""The probe's arguments without white space, as JSON and as Python show them."""
 PROBE_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -36,11 +36,11 @@ PROBE_TOOL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateForms:
-    """What a template says of itself.
+    """The properties of a template.
 
-    parts:     it takes a message's content as a list of parts.
-    variables: the names that occur in it, those of its own included.
-    developer: it knows the role `developer`.
+    parts: it accepts a message's content as a list of parts.
+    variables: the names that occur in it, including its own.
+    developer: it supports the role `developer`.
     reasoning: the names in `REASONING_NAMES` that it reads.
     """
 
@@ -51,7 +51,7 @@ class TemplateForms:
 
 
 def forms_of(source: str, tree: nodes.Template) -> TemplateForms:
-    """Read them from a template and its syntax tree; nothing is rendered."""
+    """Determine the properties from a template's source and syntax tree, without rendering."""
     names = frozenset(node.name for node in tree.find_all(nodes.Name))
     return TemplateForms(
         parts=_iterates_content(tree),
@@ -62,7 +62,7 @@ def forms_of(source: str, tree: nodes.Template) -> TemplateForms:
 
 
 def probe_conversation() -> list[dict[str, Any]]:
-    """A conversation with a call whose arguments are text."""
+    """Return a conversation with a call whose arguments are text."""
     call = {"id": "call12345", "type": "function", "function": {"name": "weather", "arguments": PROBE_ARGUMENTS}}
     return [
         {"role": "user", "content": "Is it warm?"},
@@ -72,15 +72,18 @@ def probe_conversation() -> list[dict[str, Any]]:
 
 
 def shows_as_one(text: str) -> bool:
-    """Whether a rendered `probe_conversation` holds the arguments as one value, and not in a form of the template's own."""
+    """Whether a rendered `probe_conversation` shows the arguments as one value instead of in a form of the template's
+    own.
+    """
     bare = "".join(text.split())
     return any(shown in bare for shown in PROBE_SHOWN)
 
 
 class MessageForms:
-    """Messages of one conversation, brought into the forms of its template, one after the other.
+    """Converts the messages of one conversation to its template's forms, in order.
 
-    wants_objects: asked when a message has calls: whether their arguments are objects for the template, else text.
+    wants_objects: called when a message has calls; whether the template expects their arguments as objects instead of
+    text.
     """
 
     def __init__(self, forms: TemplateForms, wants_objects: Callable[[], bool]) -> None:
@@ -108,7 +111,7 @@ class MessageForms:
         return message
 
     def _name_reasoning(self, message: dict[str, Any]) -> None:
-        """Give reasoning, whatever the client calls it, under the names that the template reads."""
+        """Rename reasoning from the client's field name to those that the template reads."""
         given = next((message[name] for name in REASONING_NAMES if message.get(name)), None)
         if given is not None:
             for name in self._forms.reasoning:
@@ -153,7 +156,7 @@ def _as_text(arguments: str | dict[str, Any]) -> str:
 
 
 def part_text(part: Any) -> str:
-    """The text of a content part. Raises RequestError when it has none."""
+    """Return the text of a content part. Raises RequestError when it has none."""
     if isinstance(part, str):
         return part
     if has_text(part):
@@ -168,7 +171,7 @@ def has_text(part: Any) -> bool:
 
 
 def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Tools as templates know them: a custom tool is a function whose only argument is its input."""
+    """Convert tools to the form of templates: a custom tool becomes a function whose only argument is its input."""
     return [_function(tool) for tool in tools]
 
 
@@ -184,7 +187,7 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _iterates_content(tree: nodes.Template) -> bool:
-    """Whether the template loops over a message's content, so that it takes a list of parts."""
+    """Whether the template iterates over a message's content, so that it accepts a list of parts."""
     aliases: set[str] = set()
     for assignment in tree.find_all(nodes.Assign):
         if isinstance(assignment.target, nodes.Name) and _mentions_content(assignment.node, set()):
@@ -193,7 +196,7 @@ def _iterates_content(tree: nodes.Template) -> bool:
 
 
 def _mentions_content(node: nodes.Node, aliases: set[str]) -> bool:
-    """Whether an expression is `x.content`, `x['content']` or a name assigned from one, maybe filtered."""
+    """Whether an expression is `x.content`, `x['content']` or a name assigned from one, possibly filtered."""
     while isinstance(node, nodes.Filter) and node.node is not None:
         node = node.node
     if isinstance(node, nodes.Getattr):

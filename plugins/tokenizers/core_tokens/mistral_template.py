@@ -1,6 +1,6 @@
-"""The chat template of a `tekken.json`, which such a checkpoint leaves to the `mistral-common` package.
+"""The chat templates of `tekken.json` versions, which checkpoints leave to the `mistral-common` package.
 
-Owns: conversations of texts, for the versions that are known. Never does: render. Called by: `core_tokens.directory`.
+Owns: text conversations of the known versions. Never does: render. Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ BY_VERSION = {
 
 
 def mistral_template(version: str) -> str | None:
-    """The Jinja source for a version of tekken files; None for one that is not known."""
+    """Return the Jinja source for a version of tekken files; None for an unknown version."""
     return BY_VERSION.get(version)

@@ -1,6 +1,6 @@
-"""The bytes that a single token stands for, by the kind of decoder.
+"""The bytes of a single token, by decoder kind.
 
-Owns: the two ways in which vocabularies spell bytes (GPT-2's printable characters, sentencepiece's `▁` and `<0x0A>`).
+Owns: the two byte spellings of vocabularies (GPT-2's printable characters, sentencepiece's `▁` and `<0x0A>`).
 Never does: join tokens. Called by: `core_tokens.tokenizer`.
 """
 
@@ -18,7 +18,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _printable_bytes() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 characters stand for themselves, the others are counted up from U+0100."""
+    """Return GPT-2's table: printable Latin-1 characters stand for themselves, the others are numbered from U+0100."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in plain}
     shifted = [byte for byte in range(256) if byte not in plain]
@@ -32,7 +32,7 @@ BYTE_CHARACTERS = {byte: character for character, byte in PRINTABLE_BYTES.items(
 
 
 def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:
-    """The way in which tokens spell bytes, and whether one space is dropped at the start of a text."""
+    """Return how tokens spell bytes, and whether one space is dropped at the start of a text."""
     if tokenizer.decoder is None:
         return "other", False
     state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())
@@ -58,7 +58,7 @@ def _replaces_spaces(steps: list[dict[str, Any]]) -> bool:
 
 
 def piece_bytes(token: str, spelling: Spelling) -> bytes:
-    """The bytes of one token. A token with a character outside of GPT-2's table is plain text."""
+    """Return the bytes of one token. A token with a character outside GPT-2's table is plain text."""
     if spelling == "byte_level":
         if all(character in PRINTABLE_BYTES for character in token):
             return bytes(PRINTABLE_BYTES[character] for character in token)

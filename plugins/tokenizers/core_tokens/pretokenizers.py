@@ -1,4 +1,4 @@
-"""The ways in which byte-level BPE vocabularies split text before merging: one row a `pre` name of GGUF files.
+"""Pre-tokenizers of byte-level BPE vocabularies: one row per `pre` name of GGUF files.
 
 Owns: the table. Never does: build a whole tokenizer. Called by: `core_tokens.byte_level`.
 """
@@ -22,11 +22,11 @@ ASCII_MARKS = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """One way to split.
+    """A way to split text before merging.
 
     patterns: regular expressions; the matches of each are pieces, and so is the text between them. None: GPT-2's own.
     single_digits: digits are split off one by one first.
-    whole_words: a piece that is itself a token is taken without merging.
+    whole_words: a piece that is itself a token is kept without merging.
     compose: text is brought to Unicode's composed form (NFC) first.
     """
 
@@ -36,7 +36,7 @@ class PreTokenizer:
     compose: bool = False
 
     def build(self, add_prefix_space: bool = False) -> pre_tokenizers.PreTokenizer:
-        """The pre-tokenizer, mapping bytes to printable characters at the end."""
+        """Build the pre-tokenizer, which maps bytes to printable characters at the end."""
         steps: list[pre_tokenizers.PreTokenizer] = []
         if self.single_digits:
             steps.append(pre_tokenizers.Digits(individual_digits=True))
@@ -47,12 +47,12 @@ class PreTokenizer:
         return steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
 
     def normalizer(self) -> normalizers.Normalizer | None:
-        """The normalizer, if the vocabulary was trained with one."""
+        """Return the normalizer, if the vocabulary was trained with one."""
         return normalizers.NFC() if self.compose else None
 
 
 def _cased(end: str, digits: str) -> str:
-    """GPT-4o's and its relatives' pattern, which also splits where small letters are followed by capital ones.
+    """Return the pattern of GPT-4o and its relatives, which also splits between lower and upper case.
 
     end: what may follow a word.
     digits: how many form one piece.
@@ -67,7 +67,7 @@ def _without_han(characters: str) -> str:
 
 
 def _kimi() -> str:
-    """Moonshot's pattern: as GPT-4o's, with Chinese characters apart."""
+    """Return Moonshot's pattern: that of GPT-4o, with Chinese characters separated."""
     before = r"[^\r\n\p{L}\p{N}]?"
     upper = _without_han(UPPER)
     lower = _without_han(LOWER)

@@ -1,7 +1,7 @@
-"""The tokenizer as scripts know it: transformers' methods and defaults over the engine's own tokenizer.
+"""The tokenizer for scripts: transformers' methods and defaults over the engine's own tokenizer.
 
-Owns: `ScriptTokenizer`. Never does: pad, make tensors, or add tokens, which it refuses by name. Called by: users, through
-`LLM.get_tokenizer`.
+Owns: `ScriptTokenizer`. Never does: pad, create tensors, or add tokens; it rejects these options by name. Called by:
+users, through `LLM.get_tokenizer`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "clean_up_tokenization_spaces": (False,),
     "text_pair": (),
 }
-"""Options of transformers' methods, and the values besides None that ask for nothing that is not done anyway."""
+"""Options of transformers' methods, and the values besides None that change nothing."""
 
 
 def chat_template_of(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
-    """The template that renders conversations: `given` as source or name, else the checkpoint's."""
+    """Return the template that renders conversations: `given` as source or name, else the checkpoint's."""
     named = tokenizer.named_templates
     special = tokenizer.special_tokens
     if given:
@@ -77,16 +77,16 @@ class ScriptTokenizer:
 
     @property
     def all_special_ids(self) -> list[int]:
-        """Ids of all special tokens, in order."""
+        """Return the ids of all special tokens, in order."""
         return sorted(self.tokenizer.special_ids)
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Their spellings."""
+        """Return the spellings of all special tokens."""
         return self._spellings(self.all_special_ids)
 
     def __call__(self, text: str | Sequence[str], *, add_special_tokens: bool = True, **options: Any) -> Encoding:
-        """Token ids of a text, or of each of several."""
+        """Return the token ids of a text, or of each of several."""
         _refuse("__call__", options)
         if isinstance(text, str):
             ids = self.encode(text, add_special_tokens)
@@ -95,40 +95,40 @@ class ScriptTokenizer:
         return Encoding(input_ids=batch, attention_mask=[[1] * len(ids) for ids in batch])
 
     def encode(self, text: str, add_special_tokens: bool = True, **options: Any) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
         _refuse("encode", options)
         return self.tokenizer.encode(text, add_special_tokens)
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
-        """As `encode`, for several texts."""
+        """Return the token ids of several texts."""
         return self.tokenizer.encode_batch(texts, add_special_tokens)
 
     def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False, **options: Any) -> str:
-        """The text of token ids, special tokens included unless they are skipped."""
+        """Return the text of token ids, including special tokens unless they are skipped."""
         _refuse("decode", options)
         return self.tokenizer.decode(_as_list(token_ids), skip_special_tokens)
 
     def batch_decode(
         self, sequences: Iterable[int | Iterable[int]], skip_special_tokens: bool = False, **options: Any
     ) -> list[str]:
-        """As `decode`, for several sequences."""
+        """Return the texts of several sequences."""
         return [self.decode(ids, skip_special_tokens, **options) for ids in sequences]
 
     def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
-        """The tokens of a text, as the vocabulary spells them."""
+        """Return the tokens of a text in the vocabulary's spelling."""
         return self._spellings(self.tokenizer.encode(text, add_special_tokens))
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by the vocabulary's spelling, added tokens included."""
+        """Return ids by the vocabulary's spelling, including added tokens."""
         return self.tokenizer.backend.get_vocab(with_added_tokens=True)
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Ids of added tokens by their spelling."""
+        """Return the ids of added tokens by their spelling."""
         added = self.tokenizer.backend.get_added_tokens_decoder()
         return {token.content: index for index, token in added.items()}
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The vocabulary's spelling of an id, or of each of several; None for an id that there is not."""
+        """Return the vocabulary's spelling of an id, or of each of several; None for an unknown id."""
         if isinstance(ids, int):
             return self.tokenizer.backend.id_to_token(ids)
         hidden = self.tokenizer.special_ids if skip_special_tokens else ()
@@ -138,14 +138,14 @@ class ScriptTokenizer:
         return [self.tokenizer.backend.id_to_token(index) for index in ids]
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """The id of a spelling, or of each of several; the unknown token's for one that there is not."""
+        """Return the id of a spelling, or of each of several; the unknown token's for an unknown spelling."""
         if isinstance(tokens, str):
             found = self.tokenizer.backend.token_to_id(tokens)
             return self.unk_token_id if found is None else found
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """The text of tokens in the vocabulary's spelling."""
+        """Return the text of tokens in the vocabulary's spelling."""
         known = [index for index in self.convert_tokens_to_ids(tokens) if index is not None]
         return self.tokenizer.decode(known, skip_special_tokens=False)
 
@@ -162,12 +162,12 @@ class ScriptTokenizer:
         tokenizer_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The prompt of a conversation, or of each of several: token ids, or text with `tokenize` false.
+        """Return the prompt of a conversation, or of each of several: token ids, or text with `tokenize` false.
 
-        Control tokens spelled out in contents stay text in the ids. In the text nothing tells them from the template's own.
-        return_dict: an `Encoding` in place of token ids.
-        kwargs: go to the template.
-        Raises RequestError when there is no template, or when it refuses.
+        Control tokens spelled out in contents stay text in the ids. In the text they cannot be distinguished from the
+        template's own.
+        return_dict: an `Encoding` instead of token ids.
+        kwargs: passed to the template. Raises RequestError when there is no template, or when it refuses.
         """
         shared = {name: kwargs.pop(name) for name in list(kwargs) if name in NEUTRAL}
         _refuse("apply_chat_template", {**shared, **(tokenizer_kwargs or {})})
@@ -188,7 +188,7 @@ class ScriptTokenizer:
             shown = [plain(text) for text in texts]
             return shown[0] if single else shown
         contents = ContentEncoder.of(self.tokenizer, template.sources)
-        batch = [contents.encode(text) for text in texts]  # the template wrote the special tokens out
+        batch = [contents.encode(text) for text in texts]  # the template wrote the special tokens itself
         if not return_dict:
             return batch[0] if single else batch
         masks = [[1] * len(ids) for ids in batch]
@@ -196,14 +196,14 @@ class ScriptTokenizer:
 
 
 def _as_list(token_ids: int | Iterable[int]) -> list[int]:
-    """Ids as Python integers: also from an array or a tensor."""
+    """Return ids as Python integers, also from an array or a tensor."""
     if isinstance(token_ids, int):
         return [token_ids]
     return [int(index) for index in token_ids]
 
 
 def _refuse(method: str, options: Mapping[str, Any]) -> None:
-    """Raises RequestError for an option that asks for something."""
+    """Raise RequestError for an option with an effect that is not supported."""
     for name, value in options.items():
         if value is None or (name in NEUTRAL and value in NEUTRAL[name]):
             continue

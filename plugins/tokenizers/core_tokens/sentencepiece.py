@@ -1,10 +1,10 @@
 """Sentencepiece's vocabularies, BPE and unigram, in the `tokenizers` library's terms.
 
-Owns: that translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
+Owns: the translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
 
-Two differences from sentencepiece's package remain, which transformers' conversions share. Where a file has rules that
-rewrite characters, the library applies at most one of them to a letter with its marks, so that a letter with two accents
-may lose one. A unigram vocabulary with tokens of bytes takes the text `<0x41>`, written out, for such a token.
+Two differences from the sentencepiece package remain, as in transformers' conversions. Where a file has rules that
+rewrite characters, the library applies at most one of them to a letter with its marks, so a letter with two accents may
+lose one. A unigram vocabulary with byte tokens encodes the literal text `<0x41>` as such a token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPACE = "▁"
 
 
 def build_sentencepiece(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    """The tokenizer without special tokens. ids: token → id. Raises CheckpointError."""
+    """Build the tokenizer without special tokens. ids: token → id. Raises CheckpointError."""
     unigram = vocabulary.model == "unigram"
     model = _unigram(vocabulary) if unigram else _bpe(vocabulary, ids)
     built = tokenizers.Tokenizer(model)
@@ -69,7 +69,7 @@ def _normalizer(vocabulary: Vocabulary) -> normalizers.Normalizer:
         check_charsmap(vocabulary.charsmap)
         steps.append(normalizers.Precompiled(vocabulary.charsmap))
     if vocabulary.remove_extra_whitespaces:
-        # Spaces alone: sentencepiece leaves line feeds to its rules. At the end it takes the text's own `▁` for spaces.
+        # Only spaces: sentencepiece leaves line feeds to its rules. At the end it treats the text's own `▁` as spaces.
         steps.append(normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""))
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     if vocabulary.add_space_prefix and not vocabulary.space_prefix_once:

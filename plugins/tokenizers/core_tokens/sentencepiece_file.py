@@ -1,9 +1,9 @@
 """Sentencepiece's model files (`tokenizer.model`): a message in protobuf's wire format.
 
-Owns: reading the fields that matter. Never does: tokenize. Called by: `core_tokens.directory`.
+Owns: the parsing of the relevant fields. Never does: tokenize. Called by: `core_tokens.directory`.
 
-The format is a sequence of fields, each a number with its kind and then a value, so that twenty lines read it and no
-package is needed.
+The format is a sequence of fields, each a number with its kind followed by a value; twenty lines parse it without a
+package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Value = int | bytes
 
 @dataclass(slots=True)
 class Pieces:
-    """The repeated field of pieces, taken apart."""
+    """The parsed repeated field of pieces."""
 
     tokens: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Pieces:
 
 
 def read_sentencepiece(path: Path) -> Vocabulary:
-    """The vocabulary of a model file. Raises CheckpointError naming the file."""
+    """Read the vocabulary of a model file. Raises CheckpointError naming the file."""
     data = read_file(path, MAX_VOCABULARY)
     pieces = Pieces()
     trainer: dict[int, Value] = {}
@@ -70,7 +70,7 @@ def read_sentencepiece(path: Path) -> Vocabulary:
 
 
 def looks_like_sentencepiece(data: bytes) -> bool:
-    """Whether a file begins with a piece's field; text files of tiktoken do not."""
+    """Whether a file begins with a piece's field, which tiktoken's text files do not."""
     return data[:1] == b"\x0a" and data[2:3] == b"\x0a"
 
 
@@ -121,7 +121,9 @@ def _add_piece(pieces: Pieces, data: bytes) -> None:
 
 
 def _token(values: dict[int, Value], number: int, default: int, size: int) -> int | None:
-    """A token id; None when it is negative, which says that there is none. Negative numbers are written as 64 bits."""
+    """Return a token id; None for a negative one, which means that there is none. Negative numbers are stored as 64
+    bits.
+    """
     index = _number(values, number, default)
     if index >= INT32 or index < 0:
         return None
@@ -142,7 +144,7 @@ def _message(value: Value) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in their order. Raises ValueError where it ends too early or is no message."""
+    """Yield the fields of a message in order. Raises ValueError for a truncated or invalid message."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -171,7 +173,7 @@ def _slice(data: bytes, position: int, size: int) -> bytes:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, lowest first, and the position after it."""
+    """Read a number in groups of seven bits, lowest first; returns it with the position after it."""
     value = 0
     for count in range(MAX_VARINT_BYTES):
         if position >= len(data):

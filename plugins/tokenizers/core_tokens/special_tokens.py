@@ -1,6 +1,6 @@
-"""What the files beside a vocabulary change: added tokens, special ones, and those around a text.
+"""Tokens configured outside the vocabulary: added tokens, special ones, and those around a text.
 
-Owns: doing to a tokenizer what `tokenizer_config.json` says. Never does: read files. Called by: `core_tokens.directory`.
+Owns: applying `tokenizer_config.json` to a tokenizer. Never does: read files. Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Tokens that stand beside the vocabulary, in the order of their ids; the named ones are special."""
+    """Add tokens outside the vocabulary, in the order of their ids; the named ones are special."""
     special = _special_texts(settings)
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for index, row in sorted(settings["added_tokens_decoder"].items()):
@@ -36,12 +36,12 @@ def add_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> No
     for text in special:
         if text in known:
             continue
-        # As transformers does; one that the vocabulary lacks gets an id of its own, which the model may not have.
+        # As in transformers, a token that the vocabulary lacks gets a new id, which the model may not have.
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True)])
 
 
 def _special_texts(settings: Mapping[str, Any]) -> dict[str, None]:
-    """The special tokens, each once, in the order in which those that the vocabulary lacks get their ids."""
+    """Return the special tokens, each once, in the order in which missing ones get their ids."""
     others = [key for key in settings if key.endswith("_token") and key not in NAMED]
     texts = [token_text(settings.get(key)) for key in (*NAMED, *others)]
     texts += _listed(settings.get("extra_special_tokens"))
@@ -61,7 +61,7 @@ def _added(row: Mapping[str, Any], special: bool) -> AddedToken:
 
 
 def _listed(value: Any) -> Iterable[str]:
-    """The texts of further special tokens: a list, or a mapping from names."""
+    """Return the texts of additional special tokens, from a list or a mapping of names."""
     rows = value.values() if isinstance(value, dict) else value or ()
     return [text for text in map(token_text, rows) if text is not None]
 
@@ -69,7 +69,7 @@ def _listed(value: Any) -> Iterable[str]:
 def named_ids(
     backend: tokenizers.Tokenizer, settings: Mapping[str, Any], vocabulary: Vocabulary | None
 ) -> dict[str, int | None]:
-    """Id of `bos_token`, `eos_token`, ...: as the settings name them, else as the vocabulary does."""
+    """Return the ids of `bos_token`, `eos_token`, ...: from the settings, or else from the vocabulary."""
     named: dict[str, int | None] = {}
     for key in NAMED:
         text = token_text(settings.get(key))
@@ -82,8 +82,9 @@ def named_ids(
 
 
 def set_asked_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], named: Mapping[str, int | None]) -> None:
-    """`add_bos_token` and `add_eos_token`, once either is given, replace what the format does itself, as in transformers.
-    A tokenizer.json says all about it, there too."""
+    """Apply `add_bos_token` and `add_eos_token`: if either is given, both replace the format's own ends, as in
+    transformers. A tokenizer.json already contains them.
+    """
     ends: list[str | None] = []
     for asked, key in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
         index = named[key]

@@ -1,6 +1,6 @@
 """Stop strings in a stream of text.
 
-Owns: the decision which text may be released. Never does: decode tokens. Called by: the engine's output processing.
+Owns: the decision which text can be released. Never does: decode tokens. Called by: the engine's output processing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 class StopStrings:
     """Any number of stop strings as one automaton (Aho and Corasick's), shared by the choices of a request.
 
-    Its states are the beginnings of stop strings; state 0 is the empty one. A character of text costs the same however
-    many stop strings there are.
+    Its states are the prefixes of stop strings; state 0 is the empty prefix. The cost per character is independent of
+    the number of stop strings.
 
     lengths: characters of each state.
     found: the longest stop string that ends a state, or None.
@@ -32,7 +32,7 @@ class StopStrings:
         self._link()
 
     def step(self, state: int, character: str) -> int:
-        """The state after one more character: the longest end of the text that begins a stop string."""
+        """Return the state after one more character: the longest suffix of the text that is a prefix of a stop string."""
         following = self._next[state].get(character)
         while following is None and state:
             state = self._fallbacks[state]
@@ -54,7 +54,7 @@ class StopStrings:
         self.found[state] = stop
 
     def _link(self) -> None:
-        """Shorter states first: a state falls back to the longest shorter one that ends it."""
+        """Compute the fallback of each state, shorter states first: the longest shorter state that is its suffix."""
         waiting = deque(self._next[0].values())
         while waiting:
             state = waiting.popleft()
@@ -66,9 +66,9 @@ class StopStrings:
 
 
 class StopMatcher:
-    """Finds the stop string that is complete first; how the text was cut into pieces makes no difference.
+    """Detects the stop string that is completed first, independently of how the text is split into pieces.
 
-    include_stop: whether the released text holds the stop string.
+    include_stop: whether the released text includes the stop string.
     """
 
     def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
@@ -78,7 +78,8 @@ class StopMatcher:
         self._held = ""
 
     def push(self, delta: str) -> tuple[str, str | None]:
-        """Take in text. Returns (text that may be shown, the stop string that was met or None).
+        """Add text. Returns (text that can be released, the stop string that was met or None). Returns (text that may
+        be shown, the stop string that was met or None).
 
         Text that may be the beginning of a stop string is held back; after a stop the rest is dropped.
         """
@@ -99,7 +100,7 @@ class StopMatcher:
         return text[:cut], None
 
     def flush(self) -> str:
-        """The end of the text: what was held back."""
+        """Finish; returns the text that was held back."""
         held = self._held
         self._held = ""
         self._state = 0

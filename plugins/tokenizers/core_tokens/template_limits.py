@@ -1,7 +1,7 @@
-"""How much work and memory one rendering of a chat template may take, and the refusal when it takes more.
+"""Limits on the work and memory of one chat template rendering, and the error when it exceeds them.
 
-Owns: the allowance of a rendering, its refusals, and `ThreadLimits`, which holds renderings to it in any process.
-Never does: render, or bound one operation (`core_tokens.template_operations` does).
+Owns: the allowance of a rendering, its errors, and `ThreadLimits`, which enforces it in any process.
+Never does: render, or limit a single operation (`core_tokens.template_operations` does).
 Called by: `core_tokens.chat_template`; `core_apis.render_limits`, which replaces `ThreadLimits` in a helper process.
 """
 
@@ -18,40 +18,48 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from core.api.errors import RequestError
 
 WORK_SECONDS = 0.6
-"""Processor time of any rendering. A conversation of 100 messages takes 3 ms; to compile the longest template, 60 ms."""
+"""CPU time allowed for any rendering. A conversation of 100 messages takes 3 ms; compiling the longest template, 60 ms.
+"""
 MESSAGE_SECONDS = 0.0002
-"""Processor time added for each message, tool and document, which take 10 to 30 µs each."""
+"""CPU time added for each message, tool and document, which take 10 to 30 µs each."""
 CHARACTERS_A_SECOND = 4_000_000
 MEMORY_BYTES = 64 << 20
-"""Memory of any rendering, besides that of the values which it is given."""
+"""Memory allowed for any rendering, in addition to its inputs."""
 BYTES_A_CHARACTER = 16
-"""Memory added for each character given: four bytes in the pieces, in the whole text, and in two copies by the template."""
+"""Memory added per input character: four bytes each in the pieces, in the whole text, and in two copies by the
+template.
+"""
 MAX_DEPTH = 16
 POLL_SECONDS = 0.05
 REPEAT_SECONDS = 0.25
-"""Processor time after which an exception is raised again: destructors swallow what is raised in them."""
+"""CPU time after which the exception is raised again, because destructors swallow exceptions."""
 LINGER_SECONDS = 1.0
-"""How long the watching thread stays after the last rendering, so that a batch of conversations starts one thread."""
+"""How long the watching thread stays after the last rendering, so that a batch of conversations starts only one thread.
+"""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Allowance(NamedTuple):
-    """The limits of one rendering. seconds: of processor time. num_bytes: of memory."""
+    """The limits of one rendering. seconds: CPU time. num_bytes: memory."""
 
     seconds: float
     num_bytes: int
 
 
 class WorkSpent(BaseException):
-    """The allowance of work is spent. Raised inside a rendering, so no `except Exception` of a filter may hold it up."""
+    """Raised inside a rendering when its work allowance is used up; not an Exception, so that a filter's `except
+    Exception` cannot catch it.
+    """
 
 
 class Limits(Protocol):
-    """A way to hold renderings to their allowance."""
+    """A way to enforce the allowance of renderings."""
 
     def held(self, allowance: Allowance) -> AbstractContextManager[None]:
-        """Hold the block to it; inside another such block, do nothing. Raises WorkSpent, MemoryError."""
+        """Enforce the allowance inside the context; does nothing inside another such context. Raises WorkSpent,
+        MemoryError.
+        """
 
 
 class HasLimits(Protocol):
@@ -59,11 +67,13 @@ class HasLimits(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Theirs."""
+        """Return the limits that apply to the object's methods."""
 
 
 def limited(method: Method) -> Method:
-    """Hold a method to the allowance that follows from its arguments, and refuse what is too much. Raises RequestError."""
+    """Enforce on a method the allowance that follows from its arguments, and reject what exceeds it. Raises
+    RequestError.
+    """
 
     @functools.wraps(method)
     def within(self: HasLimits, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +90,7 @@ def limited(method: Method) -> Method:
 
 
 def allowance_for(*values: Any) -> Allowance:
-    """The allowance of a rendering that is given these values: lists of messages, tools and documents, variables."""
+    """Return the allowance of a rendering with these inputs: lists of messages, tools and documents, variables."""
     num_rows = sum(len(value) for value in values if isinstance(value, list | tuple))
     num_characters = sum(_characters(value, MAX_DEPTH) for value in values)
     seconds = WORK_SECONDS + MESSAGE_SECONDS * num_rows + num_characters / CHARACTERS_A_SECOND
@@ -88,7 +98,7 @@ def allowance_for(*values: Any) -> Allowance:
 
 
 def too_much_work(allowance: Allowance) -> RequestError:
-    """The refusal of a rendering that takes too long."""
+    """Return the error for a rendering that takes too long."""
     return RequestError(
         f"The chat template was stopped after {allowance.seconds:.2g} s of computing, the limit for these messages; send "
         "fewer or shorter ones, or start the server with another --chat-template.",
@@ -98,7 +108,7 @@ def too_much_work(allowance: Allowance) -> RequestError:
 
 
 def too_much_memory(allowance: Allowance) -> RequestError:
-    """The refusal of a rendering that takes too much memory."""
+    """Return the error for a rendering that takes too much memory."""
     return RequestError(
         f"The chat template was stopped because it takes more than {allowance.num_bytes >> 20} MiB of memory, the limit for "
         "these messages; send fewer or shorter ones, or start the server with another --chat-template.",
@@ -108,10 +118,10 @@ def too_much_memory(allowance: Allowance) -> RequestError:
 
 
 class ThreadLimits:
-    """Limits of work for renderings in any thread: another thread watches their processor time and stops them.
+    """Work limits for renderings in any thread: a watcher thread measures their CPU time and stops them.
 
-    Python code alone can be stopped so; one operation of the interpreter cannot, nor is memory counted, since a limit of the
-    process would end whatever else it does. The sandbox bounds both, operation by operation.
+    Only Python code can be stopped this way; a single operation of the interpreter cannot. Memory is not counted, since
+    a process limit would affect everything else in the process. The sandbox limits both per operation.
     """
 
     def __init__(self) -> None:
@@ -121,7 +131,7 @@ class ThreadLimits:
 
     @contextmanager
     def held(self, allowance: Allowance) -> Iterator[None]:
-        """See `Limits`."""
+        """Enforce the allowance inside the context, as `Limits.held` defines."""
         ident = threading.get_ident()
         if ident in self._watched:
             yield
@@ -137,19 +147,20 @@ class ThreadLimits:
             self._let_go(ident)
 
     def _let_go(self, ident: int) -> None:
-        """Stop watching this thread. An exception that was sent and has not arrived must not arrive later.
+        """Stop watching this thread. An exception that was sent but has not arrived must not arrive later. An exception
+        that was sent and has not arrived must not arrive later.
 
-        Taking it back (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter's flag of pending work set, and
-        then a function under `sys.setprofile` never begins (CPython 3.11).
+        Cancelling it (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter's pending-work flag set, and a
+        function under `sys.setprofile` would then never begin (CPython 3.11).
         """
         while True:
             try:
                 with self._lock:
                     self._watched.pop(ident, None)
-                for _ in range(2):  # the interpreter raises what was sent when a loop jumps back
+                for _ in range(2):  # the interpreter raises a pending exception at a loop's backward jump
                     pass
                 return
-            except WorkSpent:  # it arrived here
+            except WorkSpent:  # it has arrived here, where it does no harm
                 continue
 
     def _watch(self) -> None:
@@ -170,7 +181,7 @@ class ThreadLimits:
 
 
 def _characters(value: Any, depth: int) -> int:
-    """Characters of all texts in a value, as deep as conversations go."""
+    """Return the number of characters of all texts in a value, to the depth of conversations."""
     if isinstance(value, str):
         return len(value)
     if depth and isinstance(value, Mapping):

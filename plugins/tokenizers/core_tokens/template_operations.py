@@ -1,10 +1,10 @@
-"""Bounds of single operations of chat templates, checked before the interpreter computes them.
+"""Limits on single operations of chat templates, checked before the interpreter executes them.
 
-Owns: the sizes that operators, methods and filters may make. Never does: bound a whole rendering
+Owns: the result sizes allowed for operators, methods and filters. Never does: limit a whole rendering
 (`core_tokens.template_limits` does). Called by: `core_tokens.template_sandbox`, `core_tokens.written_code`.
 
-One operation on large values cannot be interrupted, and may ask for all memory at once, so its result is estimated from the
-sizes of its operands.
+A single operation on large values cannot be interrupted, and may allocate all memory at once, so its result size is
+estimated from its operands.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, NoReturn
 from jinja2.exceptions import SecurityError
 
 MAX_TEXT = 16_000_000
-"""Characters of a text, or of all texts in a list that is joined."""
+"""Limit on the characters of a text, or of all texts in a joined list."""
 MAX_REPEATED = 1_000_000
-"""Items of a text or list that is repeated, or lists that are put together."""
+"""Limit on the items of a repeated text or list, or of concatenated lists."""
 MAX_WIDTH = 10_000
-"""Characters to which a text is padded, or by which it is indented."""
+"""Limit on the width to which a text is padded, or by which it is indented."""
 MAX_BITS = 4096
-"""Bits of a whole number."""
+"""Limit on the bits of an integer."""
 MAX_DIGITS = 1000
-"""Digits after the decimal point, and characters of a text that is read as a number."""
+"""Limit on the digits after the decimal point, and on the characters of a text parsed as a number."""
 
 COMPILED_OPTIONS = ("_loop_vars", "_block_vars")
-"""Arguments that compiled templates add to each call in a loop, for functions which want the context."""
+"""Arguments that compiled templates add to calls in a loop, for functions that take the context."""
 
 Check = Callable[..., None]
 _NUMBER = re.compile(r"\d+")
@@ -37,7 +37,7 @@ _PERCENT_WIDTH = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Raise SecurityError for an operation whose result would be too large."""
+    """Raise SecurityError for an operator whose result would be too large."""
     if isinstance(left, int) and isinstance(right, int):
         _check_numbers(operator, left, right)
     elif operator == "*":
@@ -49,7 +49,7 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
 
 
 def check_call(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-    """Raise SecurityError for the call of a method of a text or number whose result would be too large."""
+    """Raise SecurityError for a method call on a text or number whose result would be too large."""
     method = getattr(function, "__wrapped__", function)
     owner = getattr(method, "__self__", None)
     name = getattr(method, "__name__", "")
@@ -62,7 +62,7 @@ def check_call(function: Any, args: tuple[Any, ...], options: Mapping[str, Any])
 
 
 def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The same filters, and those in `FILTERS` with their checks in front."""
+    """Return the filters, with the checks of `FILTERS` before them."""
     return {name: _checked(inner, FILTERS[name]) if name in FILTERS else inner for name, inner in filters.items()}
 
 
@@ -121,7 +121,7 @@ def _expandtabs(text: Any, tabsize: Any = 8, **options: Any) -> None:
 
 
 def _replace(text: Any, old: Any, new: Any, *rest: Any, **options: Any) -> None:
-    """Of a method or a filter. A count that is given makes the result smaller."""
+    """Check `replace`, as a method or a filter. A given count makes the result smaller."""
     if isinstance(text, str):
         old, new = str(old), str(new)
     if isinstance(text, str | bytes | bytearray):
@@ -211,7 +211,7 @@ TEXT_METHODS: Mapping[str, Check] = MappingProxyType(
         "format_map": _format,
     }
 )
-"""Checks of methods of texts, given the text and the arguments."""
+"""Checks of text methods, called with the text and the arguments."""
 
 FILTERS: Mapping[str, Check] = MappingProxyType(
     {
@@ -228,4 +228,4 @@ FILTERS: Mapping[str, Check] = MappingProxyType(
         "tojson": _tojson,
     }
 )
-"""Checks of filters, given the value and the arguments."""
+"""Checks of filters, called with the value and the arguments."""

@@ -1,7 +1,7 @@
 """The Jinja environment of chat templates: sandboxed, immutable, limited.
 
-Owns: the filters, globals and tags that chat templates of the field rely on. Never does: know messages, or the sizes that
-operations may make (`core_tokens.template_operations` does). Called by: `core_tokens.chat_template`.
+Owns: the filters, globals and tags that common chat templates rely on. Never does: know messages, or the size limits of
+operations (`core_tokens.template_operations` does). Called by: `core_tokens.chat_template`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ MAX_STEPS = 1_000_000
 
 
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what a model wrote, for training; here it is plain text."""
+    """`{% generation %}...{% endgeneration %}` marks the model's text for training; here it only renders its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The body alone."""
+        """Return only the body."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class StepBudget:
-    """`range` for one rendering: all its loops together take at most MAX_STEPS steps."""
+    """`range` for one rendering: all its loops together may take MAX_STEPS steps."""
 
     def __init__(self) -> None:
         self.left = MAX_STEPS
 
     def __call__(self, *arguments: int) -> range:
-        """As the built-in. Raises SecurityError when the budget is spent."""
+        """Return a range like the built-in. Raises SecurityError when the budget is used up."""
         steps = range(*arguments)
         self.left -= len(steps)
         if self.left < 0:
@@ -59,7 +59,7 @@ class StepBudget:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment. Blocks are trimmed as chat templates expect, and texts know what the template wrote itself."""
+    """The environment. Blocks are trimmed as chat templates expect, and texts track what the template itself wrote."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+", "-", "//", "/"})
     code_generator_class = WrittenCode
@@ -75,25 +75,25 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def limited(values: dict[str, Any]) -> dict[str, Any]:
-        """The variables of one rendering, with its own step budget."""
+        """Return the variables of one rendering, with its own step budget."""
         return {**values, "range": StepBudget()}
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Refuse operations whose result alone would fill the memory, or take very long."""
+        """Reject operations whose result alone would fill the memory, or take very long."""
         check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **options: Any) -> Any:
-        """Call a function within its bounds, following what the template wrote. Templates may name any options."""
+        """Call a function within its limits, tracking the template's own text. Templates may pass any options."""
         check_call(function, args, options)
         return super().call(context, followed(function), *args, **options)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """As the base class, following what the template wrote."""
+        """Wrap `str.format` as the base class does, tracking the template's own text."""
         return written_format(self, value) or super().wrap_str_format(value)
 
     def added(self, context: jinja2.runtime.Context, parts: tuple[Any, ...]) -> Any:
-        """Several operators `+`, from the left."""
+        """Compute several `+` operators, from the left."""
         if all(type(part) in TEXTS for part in parts) and sum(map(len, parts)) <= MAX_TEXT:
             return joined(parts)
         total = parts[0]
@@ -102,14 +102,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return total
 
     def concatenated(self, parts: tuple[Any, ...]) -> str:
-        """The operator `~`."""
+        """Compute the operator `~`."""
         return concatenated(parts)
 
 
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON without HTML escapes."""
+    """Return JSON without HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -118,5 +118,5 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
-    """The local time; templates put the date into system messages."""
+    """Return the local time; templates put the date into system messages."""
     return datetime.now().strftime(form)

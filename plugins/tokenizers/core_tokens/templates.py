@@ -1,6 +1,6 @@
-"""The chat templates that a checkpoint's directory holds.
+"""The chat templates in a checkpoint's directory.
 
-Owns: finding them. Never does: render (`core_tokens.chat_template` does). Called by: `core_tokens.directory`.
+Owns: their look-up. Never does: render (`core_tokens.chat_template` does). Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from core_tokens.checkpoint_files import inside, read_json, read_text
 
 FURTHER = "additional_chat_templates"
 TOOL_TEMPLATE = "tool_use"
-"""The name of a further template for conversations with tools."""
+"""Name of the additional template for conversations with tools."""
 
 
 class Templates(NamedTuple):
-    """Jinja sources, and what the checkpoint says of answers.
+    """The Jinja sources, and the checkpoint's description of answers.
 
-    default:  None when there is none.
-    named:    all others by name (`tool_use`, `rag`, ...).
-    response: transformers' `response_template`, which tells how answers are taken apart; None when there is none.
+    default: None when there is none.
+    named: all others by name (`tool_use`, `rag`, ...).
+    response: transformers' `response_template`, which describes how answers are parsed; None when there is none.
     """
 
     default: str | None
@@ -31,7 +31,7 @@ class Templates(NamedTuple):
 
 
 def read_templates(directory: Path, settings: Mapping[str, Any]) -> Templates:
-    """`chat_template.jinja`, else `chat_template.json`, else the tokenizer configuration's; others by their names.
+    """Read `chat_template.jinja`, else `chat_template.json`, else the tokenizer configuration's; others by their names.
 
     settings: of `read_tokenizer_config`. Raises CheckpointError when a file cannot be read.
     """
@@ -47,7 +47,7 @@ def read_templates(directory: Path, settings: Mapping[str, Any]) -> Templates:
 
 
 def _configured(value: Any) -> dict[str, str]:
-    """Templates by name: a text is the default; several are rows with names, or a mapping."""
+    """Return templates by name: a text is the default; several are rows with names, or a mapping."""
     if isinstance(value, str):
         return {"default": value}
     found: dict[str, str] = {}

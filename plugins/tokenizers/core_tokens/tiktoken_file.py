@@ -1,6 +1,6 @@
-"""Files that rank tokens by their bytes: tiktoken's (base64 and a rank a line) and Mistral's `tekken.json`.
+"""Files that rank tokens by their bytes: tiktoken's (base64 and a rank per line) and Mistral's `tekken.json`.
 
-Owns: reading both. Never does: know which model a file belongs to (`core_tokens.directory` does).
+Owns: the reading of both. Never does: know which model a file belongs to (`core_tokens.directory` does).
 Called by: `core_tokens.directory`.
 """
 
@@ -37,14 +37,15 @@ OLD_TEKKEN_TOKENS = (
     ),
     *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
-"""Of files up to version 7, which do not list them."""
+"""Special tokens of files up to version 7, which do not list them."""
 
 
 def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabulary:
-    """The vocabulary of a file of tiktoken's. Raises CheckpointError naming the file.
+    """Read the vocabulary of a tiktoken file. Raises CheckpointError naming the file. Raises CheckpointError naming the
+    file.
 
-    pre: name of the pre-tokenizer, of which the file says nothing.
-    special: id → special token, which the file does not hold either.
+    pre: name of the pre-tokenizer, which the file does not contain.
+    special: id → special token, which it does not contain either.
     """
     ranks: dict[int, bytes] = {}
     for number, line in enumerate(read_file(path, MAX_VOCABULARY).splitlines(), start=1):
@@ -60,7 +61,7 @@ def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabular
     scores = [-float(rank) for rank in range(len(tokens))]
     types = [NORMAL] * len(tokens)
     for index in range(len(tokens), max(special, default=-1) + 1):
-        # Ids between the file's and the last special token are reserved; the engine needs a name for each.
+        # Ids between the file's last and the last special token are reserved; the engine needs a name for each.
         tokens.append(special.get(index, f"<|reserved_token_{index}|>"))
         scores.append(0.0)
         types.append(CONTROL)
@@ -68,19 +69,19 @@ def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabular
 
 
 def count_tiktoken(path: Path) -> int:
-    """Tokens of a file of tiktoken's."""
+    """Return the number of tokens in a tiktoken file."""
     return sum(1 for line in read_file(path, MAX_VOCABULARY).splitlines() if line.strip())
 
 
 class Tekken(NamedTuple):
-    """A `tekken.json`. version: of its format (`v3`, `v7`, ...), which says how conversations are written."""
+    """A parsed `tekken.json`. version: of its format (`v3`, `v7`, ...), which determines how conversations are written."""
 
     vocabulary: Vocabulary
     version: str
 
 
 def read_tekken(path: Path) -> Tekken:
-    """The vocabulary of a `tekken.json`: special tokens first, then the ranked ones. Raises CheckpointError."""
+    """Read the vocabulary of a `tekken.json`: special tokens first, then the ranked ones. Raises CheckpointError."""
     try:
         found = read_json(path, MAX_VOCABULARY)
         config = found["config"]
@@ -95,9 +96,7 @@ def read_tekken(path: Path) -> Tekken:
         raise
     except KeyError as error:
         raise CheckpointError(f"{path}: lacks the key {error}; {WAY_OUT}.") from None
-    except (
-        Exception
-    ) as error:  # of any kind: the document may hold anything anywhere, and the library raises plain ones
+    except Exception as error:  # any kind: the document may contain anything, and the library raises plain exceptions
         raise CheckpointError(f"{path}: cannot be read as a tekken vocabulary ({error}); {WAY_OUT}.") from None
     tokens = _consecutive(path, ranks)
     beginning = special.index("<s>") if "<s>" in special else None
@@ -128,7 +127,7 @@ def _row(path: Path, number: int, line: bytes) -> tuple[int, bytes]:
 
 
 def _consecutive(path: Path, ranks: Mapping[int, bytes]) -> list[str]:
-    """The tokens by rank, spelled in printable characters. Raises CheckpointError unless ranks are 0, 1, 2, ..."""
+    """Return the tokens by rank, spelled in printable characters. Raises CheckpointError unless ranks are 0, 1, 2, ..."""
     tokens = []
     for rank in range(len(ranks)):
         if rank not in ranks:
@@ -146,7 +145,7 @@ def _count(config: Mapping[str, Any], name: str) -> int:
 
 
 def _special_tokens(found: Mapping[str, Any], count: int) -> tuple[list[str], list[int]]:
-    """The special tokens by id, `<SPECIAL_n>` where none has the id, and their types."""
+    """Return the special tokens by id, `<SPECIAL_n>` for unused ids, and their types."""
     rows = found.get("special_tokens")
     if rows is None:
         rows = [{"rank": rank, "token_str": text} for rank, text in enumerate(OLD_TEKKEN_TOKENS)]

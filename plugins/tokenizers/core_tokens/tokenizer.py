@@ -27,11 +27,11 @@ NO_TOKENIZER = (
 
 
 class TokenizerSnapshot(msgspec.Struct, frozen=True):
-    """A tokenizer as a message.
+    """A tokenizer as a message between processes.
 
     document: the library's JSON.
-    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal, allows_control: see
-        `Tokenizer`.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal,
+        allows_control: see `Tokenizer`.
     """
 
     document: str
@@ -57,15 +57,15 @@ class PairEncoding(NamedTuple):
 
 
 class Tokenizer:
-    """Thread-safe for encoding and decoding.
+    """A tokenizer; thread-safe for encoding and decoding.
 
     bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
     chat_template: Jinja source, or None.
     named_templates: further chat templates by name (`tool_use`, ...); a snapshot leaves them out.
     response_template: the checkpoint's own description of answers, or None; a snapshot leaves it out.
     split_special_tokens: special tokens written out in a text are text.
-    refusal: why there is no text at all, as a sentence; empty when there is. Then every token's text is empty.
-    allows_control: contents of messages may hold control tokens, see `core_tokens.content_encoding`.
+    refusal: if set, an error that says why there is no text; every token's text is then empty.
+    allows_control: contents of messages may contain control tokens, see `core_tokens.content_encoding`.
     vocab_size: number of ids, with added tokens.
     largest_id: of all tokens.
     special_ids: ids that `skip_special_tokens` leaves out.
@@ -110,10 +110,10 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: TokenizerSource, override: str | None = None, mode: str = "auto") -> Tokenizer:
-        """The tokenizer of a checkpoint, or of `override`: a directory with a tokenizer's files, or one of them.
+        """Return the tokenizer of a checkpoint, or of `override`: a directory with tokenizer files, or one of them.
 
-        mode: which files are taken, see `core_tokens.files.find_tokenizer_file`.
-        Raises CheckpointError when there is none or it cannot be read.
+        mode: selects the files, see `core_tokens.files.find_tokenizer_file`. Raises CheckpointError when there is none
+        or it cannot be read.
         """
         place = override or source.directory
         if place is not None:
@@ -138,7 +138,9 @@ class Tokenizer:
 
     @classmethod
     def _from_files(cls, path: Path, source: TokenizerSource, mode: str) -> Tokenizer:
-        from core_tokens.directory import read_tokenizer  # readers of a dozen formats, which a GGUF file does without
+        from core_tokens.directory import (
+            read_tokenizer,
+        )  # readers of a dozen formats that GGUF does not need
 
         read = read_tokenizer(path, mode)
         templates = read.templates
@@ -157,12 +159,14 @@ class Tokenizer:
 
     @classmethod
     def absent(cls) -> Tokenizer:
-        """In the place of a tokenizer where ids alone come in and go out: every text is empty, and encoding is refused."""
+        """Return a placeholder for models that only take and return ids: every text is empty, and encoding raises an
+        error.
+        """
         return cls(tokenizers.Tokenizer(models.BPE()), refusal=NO_TOKENIZER)
 
     @classmethod
     def restore(cls, snapshot: TokenizerSnapshot) -> Tokenizer:
-        """The tokenizer that another process took a snapshot of."""
+        """Rebuild the tokenizer from another process's snapshot."""
         restored = cls(
             tokenizers.Tokenizer.from_str(snapshot.document),
             bos_token_id=snapshot.bos_token_id,
@@ -177,14 +181,16 @@ class Tokenizer:
         return restored
 
     def read_small_letters(self) -> None:
-        """From now on, texts are read in lower case, except for special tokens that are written out in them."""
+        """Lower-case all texts from now on, except for special tokens spelled out in them."""
         lower = normalizers.Lowercase()
         own = self.backend.normalizer
         self.backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
 
     @cached_property
     def snapshot(self) -> TokenizerSnapshot:
-        """The message from which another process makes the same tokenizer. The first time takes 30 ms for 50,000 tokens."""
+        """Return the message from which another process rebuilds the tokenizer. The first call takes 30 ms for 50,000
+        tokens.
+        """
         return TokenizerSnapshot(
             document=self.backend.to_str(),
             bos_token_id=self.bos_token_id,
@@ -199,18 +205,20 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest spelling in the vocabulary; no token stands for much more text. Slow the first time."""
+        """Return the characters of the longest spelling in the vocabulary; no token stands for much more text. The
+        first call is slow.
+        """
         spellings = self.backend.get_vocab(with_added_tokens=True)
         return max(map(len, spellings), default=1)
 
     @property
     def special_texts(self) -> dict[str, int]:
-        """The ids of all special tokens by their text."""
+        """Return the ids of all special tokens by their text."""
         return {self.token_text(index): index for index in sorted(self.special_ids)}
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """The named special tokens as chat templates know them: `bos_token`, `eos_token`, ..."""
+        """Return the named special tokens for chat templates: `bos_token`, `eos_token`, ..."""
         named = {
             "bos_token": self.bos_token_id,
             "eos_token": self.eos_token_id,
@@ -224,24 +232,26 @@ class Tokenizer:
         return tokens
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens written out in it count as such. Raises RequestError for lone surrogates."""
+        """Return the token ids of a text; special tokens spelled out in it are recognized. Raises RequestError for lone
+        surrogates.
+        """
         return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
-        """As `encode`, for several texts. Other Python threads go on meanwhile, unlike with the library's `encode`."""
+        """Return the token ids of several texts. Unlike the library's `encode`, this lets other Python threads run."""
         return [encoding.ids for encoding in self._encodings(list(texts), add_special_tokens)]
 
     def encode_pair(self, text: str, text_pair: str, add_special_tokens: bool = True) -> PairEncoding:
-        """Two texts as one sequence, as cross-encoders read them. Raises RequestError for lone surrogates."""
+        """Encode two texts as one sequence, for cross-encoders. Raises RequestError for lone surrogates."""
         return self.encode_pairs([(text, text_pair)], add_special_tokens)[0]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], add_special_tokens: bool = True) -> list[PairEncoding]:
-        """As `encode_pair`, for several pairs."""
+        """Encode several pairs, each as `encode_pair` does."""
         batch = self._encodings(list(pairs), add_special_tokens)
         return [PairEncoding(encoding.ids, encoding.type_ids) for encoding in batch]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Of each token that `encode` gives, its first character and the one behind its last; equal for special tokens."""
+        """Return for each token of `encode` its first character and one past its last; equal for special tokens."""
         return list(self.backend.encode(text).offsets)
 
     def _encodings(self, texts: list[str] | list[tuple[str, str]], special: bool) -> list[tokenizers.Encoding]:
@@ -257,7 +267,7 @@ class Tokenizer:
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
-        """The text of token ids; bytes that form no character become U+FFFD, unknown ids nothing.
+        """Return the text of token ids; incomplete bytes become U+FFFD, unknown ids nothing.
 
         spaces_between_special_tokens: accepted for compatibility; these tokenizers never add spaces of their own.
         """
@@ -267,15 +277,15 @@ class Tokenizer:
         return text.removeprefix(" ") if self.strips_space else text
 
     def join_bytes(self, ids: Iterable[int], skip_special_tokens: bool) -> bytes:
-        """The bytes of all tokens in a row, without the special ones if asked."""
+        """Return the concatenated bytes of all tokens, optionally without the special ones."""
         hidden = self.special_ids if skip_special_tokens else ()
         return b"".join([self.token_bytes(index) for index in ids if index not in hidden])
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, possibly part of a character. Empty for an unknown id."""
+        """Return the bytes of one token, possibly part of a character. Empty for an unknown id."""
         known = self._bytes.get(token_id)
         if known is None:
-            # The library takes unsigned 32-bit numbers alone, and raises for others.
+            # The library accepts only unsigned 32-bit numbers, and raises for others.
             in_range = 0 <= token_id < 1 << 32
             token = self.backend.id_to_token(token_id) if in_range else None
             known = b"" if token is None else piece_bytes(token, self.spelling)
@@ -283,5 +293,5 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token; U+FFFD where it is part of a character."""
+        """Return the text of one token; U+FFFD where it is part of a character."""
         return self.token_bytes(token_id).decode(errors="replace")

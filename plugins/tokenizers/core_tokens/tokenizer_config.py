@@ -1,6 +1,6 @@
-"""What stands beside a tokenizer: `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`.
+"""Configuration files of a tokenizer: `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`.
 
-Owns: reading them, and the reason of every key that is not read. Never does: change a tokenizer.
+Owns: their reading, and the reason for every ignored key. Never does: change a tokenizer.
 Called by: `core_tokens.directory`.
 """
 
@@ -80,13 +80,14 @@ NEUTRAL = {
     "keep_accents": "tokenizer.json or the model file says so",
     "phrase_tokens*": "of models with boxes",
 }
-"""Keys (with `*` for any characters) that change nothing here, and why."""
+"""Keys (`*` matches any characters) that change nothing here, with the reason."""
 
 
 def read_tokenizer_config(directory: Path) -> dict[str, Any]:
-    """All keys; those of `tokenizer_config.json` win. Keys that nobody knows are said in a warning.
+    """Return all keys; those of `tokenizer_config.json` take precedence. Unknown keys are reported in a warning. Keys
+    that nobody knows are said in a warning.
 
-    `added_tokens_decoder` becomes id → token, with what `added_tokens.json` says. Raises CheckpointError naming the file.
+    `added_tokens_decoder` becomes id → token, merged with `added_tokens.json`. Raises CheckpointError naming the file.
     """
     found = _object(directory / "special_tokens_map.json")
     path = directory / "tokenizer_config.json"
@@ -97,13 +98,13 @@ def read_tokenizer_config(directory: Path) -> dict[str, Any]:
 
 
 def token_text(value: Any) -> str | None:
-    """The text of a special token, which may be written as a mapping with further properties."""
+    """Return the text of a special token, which may be a mapping with further properties."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 
 
 def why_neutral(key: str) -> str | None:
-    """The reason why a key is not read; None for one that is read or not known."""
+    """Return the reason why a key is ignored; None for one that is read or unknown."""
     if key in READ:
         return None
     if key.endswith("_token"):
@@ -134,7 +135,7 @@ def _check(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def _added_tokens(directory: Path, decoder: Any) -> dict[int, dict[str, Any]]:
-    """Id → token with its properties, of both places."""
+    """Return id → token with its properties, from both files."""
     path = directory / "tokenizer_config.json"
     if not isinstance(decoder, dict):
         raise CheckpointError(f"{path}: added_tokens_decoder is no mapping; expected ids with their tokens.")

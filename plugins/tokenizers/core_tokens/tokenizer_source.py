@@ -1,4 +1,4 @@
-"""Where a tokenizer comes from: a directory with its files, or a vocabulary as data.
+"""The source of a tokenizer: a directory with its files, or a vocabulary as data.
 
 Owns: `TokenizerSource` and `Vocabulary`. Never does: read files, make a tokenizer (`core_tokens` does).
 Called by: loaders (they find the source), tokens.
@@ -58,7 +58,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 class TokenizerSource(msgspec.Struct, frozen=True):
-    """Where the tokenizer comes from: a directory with its files, or a vocabulary. None of both: no tokenizer.
+    """The source of a tokenizer: a directory with its files, or a vocabulary. With neither there is no tokenizer.
 
     chat_template: Jinja source from the checkpoint, or None.
     named_templates: further templates of the checkpoint by name (`tool_use`, ...).

@@ -25,7 +25,7 @@ BUILDERS = {
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """The tokenizer. Raises CheckpointError when the vocabulary contradicts itself or is of an unknown kind."""
+    """Build the tokenizer. Raises CheckpointError for an inconsistent vocabulary or an unknown kind."""
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     if len(ids) != len(vocabulary.tokens):
         twice = _first_repeated(vocabulary.tokens)
@@ -54,7 +54,9 @@ def _first_repeated(tokens: list[str]) -> str | None:
 
 
 def _add_tokens(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
-    """Control tokens are special. User-defined ones are found in the text before anything is merged, longest first."""
+    """Add special tokens. Control tokens are special; user-defined ones are matched in the text before merging, longest
+    first.
+    """
     special = []
     defined = []
     types = vocabulary.types or _guessed_types(vocabulary)
@@ -68,19 +70,19 @@ def _add_tokens(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
 
 
 def _guessed_types(vocabulary: Vocabulary) -> list[int]:
-    """Types for a vocabulary without any: the tokens that it names for a purpose are control tokens."""
+    """Return types for a vocabulary without any: tokens with a named purpose are control tokens."""
     named = {vocabulary.bos_token_id, vocabulary.eos_token_id, vocabulary.pad_token_id, vocabulary.unk_token_id}
     named.add(vocabulary.sep_token_id)
     return [CONTROL if index in named else NORMAL for index in range(len(vocabulary.tokens))]
 
 
 def _add_ends(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
-    """Beginning and end of text around every encoded text, where the vocabulary asks for them."""
+    """Put begin and end tokens around every encoded text, where the vocabulary requests them."""
     bos = vocabulary.bos_token_id if vocabulary.add_bos else None
     eos = vocabulary.eos_token_id if vocabulary.add_eos else None
     if vocabulary.add_sep:
         eos = vocabulary.sep_token_id
-    # The library has no place for a token without any text, which a damaged vocabulary may name: `or None`.
+    # The library cannot handle a token with an empty text, which a damaged vocabulary may name: `or None`.
     first = None if bos is None else vocabulary.tokens[bos] or None
     last = None if eos is None else vocabulary.tokens[eos] or None
     if first is None and last is None:
@@ -96,7 +98,7 @@ def _add_ends(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
 def set_ends(
     built: tokenizers.Tokenizer, first: str | None, between: str | None, second: str | None, last: str | None
 ) -> None:
-    """Put tokens around every encoded text; of a pair, what belongs to the second text has type 1.
+    """Put tokens around every encoded text; in a pair, everything of the second text has type 1.
 
     first: before a text.
     between: after the first text of a pair.

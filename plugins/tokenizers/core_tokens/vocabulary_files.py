@@ -1,6 +1,6 @@
 """Vocabularies as plain files: `vocab.json` with `merges.txt` (GPT-2's kind) and `vocab.txt` (BERT's).
 
-Owns: reading them. Never does: build a tokenizer. Called by: `core_tokens.directory`.
+Owns: their reading. Never does: build a tokenizer. Called by: `core_tokens.directory`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPLITS = {
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"), "gpt-2"),
     "Qwen2Tokenizer": "qwen2",
 }
-"""Tokenizer class → the way in which text is split, which these files do not say."""
+"""How text is split, by tokenizer class, because these files do not say."""
 ROBERTA = ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer")
 BERT_TOKENS = {
     "unk_token": "[UNK]",
@@ -33,7 +33,7 @@ MAX_HOLES = 4096
 
 
 def read_merges(directory: Path, settings: Mapping[str, Any]) -> Vocabulary:
-    """`vocab.json` and `merges.txt`. Raises CheckpointError naming the file."""
+    """Read `vocab.json` and `merges.txt`. Raises CheckpointError naming the file."""
     name = tokenizer_class(settings)
     if name not in SPLITS:
         raise CheckpointError(
@@ -63,7 +63,7 @@ def read_merges(directory: Path, settings: Mapping[str, Any]) -> Vocabulary:
 
 
 def read_wordpiece(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
-    """`vocab.txt`, a token a line. Raises CheckpointError naming the file."""
+    """Read `vocab.txt`, a token per line. Raises CheckpointError naming the file."""
     lines = read_text(path, MAX_VOCABULARY).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -88,7 +88,7 @@ def read_wordpiece(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
 
 
 def tokenizer_class(settings: Mapping[str, Any]) -> str:
-    """The class that transformers uses, without the ending that once told fast ones apart; empty when none is named."""
+    """Return the class name that transformers uses, without the suffix of fast tokenizers; empty when none is named."""
     name = settings.get("tokenizer_class")
     return name.removesuffix("Fast") if isinstance(name, str) else ""
 

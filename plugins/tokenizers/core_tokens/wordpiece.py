@@ -1,6 +1,6 @@
 """BERT's vocabularies in the `tokenizers` library's terms.
 
-Owns: that translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
+Owns: the translation. Never does: read files, add special tokens. Called by: `core_tokens.vocabulary`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONTINUES = "##"
 
 
 def build_wordpiece(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    """The tokenizer without special tokens. ids: token → id. Raises CheckpointError without an unknown token."""
+    """Build the tokenizer without special tokens. ids: token → id. Raises CheckpointError without an unknown token."""
     if vocabulary.unk_token_id is None:
         raise CheckpointError("The vocabulary names no unknown token, which WordPiece needs; expected [UNK].")
     unknown = vocabulary.tokens[vocabulary.unk_token_id]

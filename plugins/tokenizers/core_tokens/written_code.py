@@ -1,7 +1,8 @@
-"""Chat templates compiled so that the text they render knows what they wrote themselves.
+"""Compilation of chat templates whose rendered text tracks what the template itself wrote.
 
 Owns: constants of a template as `WrittenText`, and the filters and formatting that would lose track of it.
-Never does: compile or limit a template (`core_tokens.template_sandbox` does). Called by: `core_tokens.template_sandbox`.
+Never does: compile or limit a template (`core_tokens.template_sandbox` does). Called by:
+`core_tokens.template_sandbox`.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ from core_tokens.template_operations import MAX_TEXT, check_length
 from core_tokens.written_text import WrittenMarkup, WrittenText, joined, joined_by, spans_of, written
 
 FOLLOWED = ("join", "replace")
-"""Methods of content that take the template's words as arguments."""
+"""Text methods called on content with the template's words as arguments."""
 TEXTS = (str, WrittenText)
 PERCENT = re.compile(r"%(?:\((\w*)\))?s|%%|%")
 
 
 class WrittenCode(CodeGenerator):
-    """Python code in which the constants of a template are `WrittenText`, and `~` asks the environment."""
+    """Code generator in which a template's constants are `WrittenText`, and `~` calls the environment."""
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
-        """The module. The constants follow the functions, which look them up when they are called."""
+        """Generate the module. The constants follow the functions, which look them up when called."""
         self._constants: dict[str, str] = {}
         super().visit_Template(node, frame)
         for text, name in self._constants.items():
             self.writeline(f"{name} = environment.written({text!r})")
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
-        """A constant."""
+        """Generate a constant."""
         self.write(self._constant(node.as_const(frame.eval_ctx)))
 
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
-        """Text between tags."""
+        """Generate text between tags."""
         name = self._constant(node.data)
         self.write(f"(Markup if context.eval_ctx.autoescape else identity)({name})")
 
     def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:
-        """The right side of a comparison; plain constants compare faster."""
+        """Generate the right side of a comparison; plain constants compare faster."""
         if isinstance(node.expr, nodes.Const):
             self.write(f" {OPERATORS[node.op]} {node.expr.as_const(frame.eval_ctx)!r}")
         else:
             super().visit_Operand(node, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
-        """`x['key']`; plain constants are faster keys."""
+        """Generate `x['key']`; plain constants are faster keys."""
         if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
             self.write("environment.getitem(")
             self.visit(node.node, frame)
@@ -62,7 +63,7 @@ class WrittenCode(CodeGenerator):
             super().visit_Getitem(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        """`a ~ b ~ c`."""
+        """Generate `a ~ b ~ c`."""
         self.write("environment.concatenated((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -70,7 +71,9 @@ class WrittenCode(CodeGenerator):
         self.write("))")
 
     def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
-        """`a + b + c`, put together at once: texts would be copied, and their spans counted, for each operator."""
+        """Generate `a + b + c` as one operation: otherwise texts would be copied, and their spans counted, for each
+        operator.
+        """
         parts: list[nodes.Expr] = []
         left: nodes.Expr = node
         while isinstance(left, nodes.Add):
@@ -87,7 +90,7 @@ class WrittenCode(CodeGenerator):
         return self._constant("".join(group))
 
     def _constant(self, value: Any) -> str:
-        """Code that makes a constant."""
+        """Return code that creates a constant."""
         if type(value) is str:
             return self._constants.setdefault(value, f"written_{len(self._constants)}")
         if type(value) is list:
@@ -115,19 +118,19 @@ OPERATORS: Mapping[str, str] = types.MappingProxyType(
 
 
 def concatenated(parts: Iterable[Any]) -> str:
-    """`a ~ b ~ c`. Raises SecurityError when the result would be too large."""
+    """Compute `a ~ b ~ c`. Raises SecurityError when the result would be too large."""
     texts = [part if type(part) in TEXTS else str(part) for part in parts]
     check_length(sum(map(len, texts)), "a text", MAX_TEXT)
     return joined(texts)
 
 
 def concat(parts: Iterable[str]) -> str:
-    """All that a macro or block wrote."""
+    """Join everything that a macro or block wrote."""
     return joined(list(parts))
 
 
 def followed(function: Any) -> Any:
-    """A function that a template calls, or the same that follows the template's words where it mixes them with content."""
+    """Return the function, or a version that tracks the template's words if it mixes them with content."""
     if type(function) is types.BuiltinMethodType and function.__name__ in FOLLOWED:
         owner = function.__self__
         if type(owner) is str:
@@ -136,7 +139,7 @@ def followed(function: Any) -> Any:
 
 
 def written_format(environment: Any, method: Any) -> Callable[..., str] | None:
-    """`str.format` of the template's own words, in the sandbox; None for anything else."""
+    """Return `str.format` of the template's own words, in the sandbox; None for anything else."""
     if not isinstance(method, types.BuiltinMethodType) or method.__name__ != "format":
         return None
     text = method.__self__
@@ -164,7 +167,7 @@ def written_format(environment: Any, method: Any) -> Callable[..., str] | None:
 
 
 def followed_filters() -> dict[str, Callable[..., Any]]:
-    """Filters that follow the template's words, by name."""
+    """Return, by name, the filters that track the template's words."""
     return {"format": _format, "join": _join, "replace": _replace, "safe": _safe}
 
 
@@ -198,7 +201,7 @@ def _format(value: Any, *args: Any, **kwargs: Any) -> str:
     rest = list(args)
     end = 0
     for match in PERCENT.finditer(value):
-        if match.group() == "%":  # of another kind, which is not followed
+        if match.group() == "%":  # a conversion of another kind, which is not tracked
             return whole
         parts.append(value[end : match.start()])
         end = match.end()

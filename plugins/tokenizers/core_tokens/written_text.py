@@ -1,10 +1,11 @@
-"""Text that knows which of its characters a chat template wrote itself.
+"""Text that tracks which of its characters a chat template itself wrote.
 
-Owns: `WrittenText`, its operations, and joining. Never does: know templates (`core_tokens.written_code` does) or tokens.
+Owns: `WrittenText`, its operations, and joining. Never does: know templates (`core_tokens.written_code` does) or
+tokens.
 Called by: `core_tokens.written_code`, `core_tokens.chat_template`, `core_tokens.content_encoding`.
 
-Everything else is content: a plain `str`, and the result of any operation that is not defined here. An operation that loses
-track therefore makes content of a template's words, never a template's words of content.
+Everything else is content: a plain `str`, and the result of any operation that is not defined here. An operation that
+loses track therefore turns a template's words into content, never content into a template's words.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from typing import Any, SupportsIndex
 from markupsafe import Markup
 
 Spans = tuple[tuple[int, int], ...]
-"""Start and end of each run of characters that the template wrote, in order, with content between any two."""
+"""Start and end of each run of characters that the template wrote, in order, with content between them."""
 
 
 class WrittenText(str):
-    """A text of which some characters are the template's own.
+    """A text in which some characters are the template's own.
 
-    Made without spans it is content. Methods return plain texts where no character of the result is the template's.
+    Without spans it is content. Methods return plain texts where no character of the result is the template's.
     """
 
     __slots__ = ("_own",)
     _own: Spans
 
     def __new__(cls, text: str = "", own: Spans = ()) -> WrittenText:
-        """Text with these spans."""
+        """Create a text with these spans."""
         made = str.__new__(cls, text)
         made._own = own
         return made
 
     def __str__(self) -> WrittenText:
-        # compiled templates call `str` on all that they write
+        # compiled templates call `str` on everything they write
         return self
 
     def __add__(self, other: str) -> str:
@@ -61,36 +62,36 @@ class WrittenText(str):
         return self._part(start, stop) if step == 1 else str.__getitem__(self, key)
 
     def strip(self, chars: str | None = None, /) -> str:
-        """See `str`."""
+        """Strip as `str` does, keeping the spans."""
         start = len(self) - len(str.lstrip(self, chars))
         return self._part(start, max(start, len(str.rstrip(self, chars))))
 
     def lstrip(self, chars: str | None = None, /) -> str:
-        """See `str`."""
+        """Strip on the left, keeping the spans."""
         return self._part(len(self) - len(str.lstrip(self, chars)), len(self))
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        """See `str`."""
+        """Strip on the right, keeping the spans."""
         return self._part(0, len(str.rstrip(self, chars)))
 
     def removeprefix(self, prefix: str, /) -> str:
-        """See `str`."""
+        """Remove a prefix, keeping the spans."""
         return self._part(len(self) - len(str.removeprefix(self, prefix)), len(self))
 
     def removesuffix(self, suffix: str, /) -> str:
-        """See `str`."""
+        """Remove a suffix, keeping the spans."""
         return self._part(0, len(str.removesuffix(self, suffix)))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """See `str`."""
+        """Split as `str` does, keeping the spans."""
         return self._parts(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """See `str`."""
+        """Split from the right, keeping the spans."""
         return self._parts(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """See `str`."""
+        """Split into lines, keeping the spans."""
         found: list[str] = []
         start = 0
         for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):
@@ -99,41 +100,41 @@ class WrittenText(str):
         return found
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """See `str`."""
+        """Partition as `str` does, keeping the spans."""
         return self._three(str.partition(self, sep))
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """See `str`."""
+        """Partition from the right, keeping the spans."""
         return self._three(str.rpartition(self, sep))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        """See `str`."""
+        """Replace as `str` does, keeping the spans."""
         if not old:
             return str.replace(self, old, new, count)
         return joined(_between(self.split(old, count), new))
 
     def join(self, items: Iterable[str], /) -> str:
-        """See `str`."""
+        """Join as `str` does, keeping the spans."""
         return joined(_between(list(items), self))
 
     def upper(self) -> str:
-        """See `str`."""
+        """Return the text in upper case, with its spans."""
         return self._mapped(str.upper)
 
     def lower(self) -> str:
-        """See `str`."""
+        """Return the text in lower case, with its spans."""
         return self._mapped(str.lower)
 
     def capitalize(self) -> str:
-        """See `str`."""
+        """Capitalize the text, with its spans."""
         return self._mapped(str.capitalize)
 
     def title(self) -> str:
-        """See `str`."""
+        """Return the text in title case, with its spans."""
         return self._mapped(str.title)
 
     def _mapped(self, change: Callable[[str], str]) -> str:
-        """Changed letter by letter, which is certain of ASCII alone."""
+        """Change the text letter by letter; the spans are kept only for ASCII, where lengths cannot change."""
         text = change(self)
         return WrittenText(text, self._own) if self.isascii() else text
 
@@ -149,7 +150,7 @@ class WrittenText(str):
         return WrittenText(text, tuple(own)) if own else text
 
     def _parts(self, texts: Sequence[str], sep: str | None) -> list[str]:
-        """The parts with these texts, which stand one after the other with `sep` or white space between them."""
+        """Return the parts with these texts, which follow one another separated by `sep` or white space."""
         found: list[str] = []
         start = 0
         for text in texts:
@@ -164,20 +165,20 @@ class WrittenText(str):
 
 
 class WrittenMarkup(Markup):
-    """What the filter `safe` makes of a `WrittenText`; written out, it is one again."""
+    """The result of the filter `safe` on a `WrittenText`; converting it to text restores one."""
 
     __slots__ = ("_own",)
     _own: Spans
 
     @classmethod
     def of(cls, text: WrittenText) -> WrittenMarkup:
-        """The markup of a text."""
+        """Return the markup of a text."""
         made = cls(str.__str__(text))
         made._own = text._own
         return made
 
     def __str__(self) -> str:
-        # methods of the base class make objects of this class that have no spans
+        # base-class methods create objects of this class without spans
         return WrittenText(str.__str__(self), getattr(self, "_own", ()))
 
 
@@ -186,34 +187,34 @@ def _end(span: tuple[int, int]) -> int:
 
 
 def written(text: str) -> WrittenText:
-    """Text that the template wrote, all of it."""
+    """Return a text that the template wrote entirely."""
     return WrittenText(text, ((0, len(text)),) if text else ())
 
 
 def spans_of(text: str) -> Spans:
-    """The characters of a text that a template wrote; none of a plain text."""
+    """Return the spans that a template wrote; none for a plain text."""
     return text._own if isinstance(text, WrittenText) else ()
 
 
 def plain(text: str) -> str:
-    """The same as a plain `str`, for messages and libraries that take no other."""
+    """Return the text as a plain `str`, for messages and libraries that accept no subclass."""
     return text if type(text) is str else str.__str__(text)
 
 
 def own_tail(text: str) -> str:
-    """The end of a text that its template wrote: all behind the last content. Empty where content is the end."""
+    """Return the end of a text that its template wrote, after the last content. Empty where the text ends with content."""
     spans = spans_of(text)
     return plain(text)[spans[-1][0] :] if spans and spans[-1][1] == len(text) else ""
 
 
 def joined(parts: Sequence[str]) -> str:
-    """`"".join(parts)`."""
+    """Return `"".join(parts)`, keeping the spans."""
     own: list[tuple[int, int]] = []
     start = 0
     end = -1
     for part in parts:
         if type(part) is WrittenText and part._own:
-            if not start:  # a text that grows message by message, with as many spans
+            if not start:  # a text that grows message by message, and its spans with it
                 own = list(part._own)
             else:
                 begin, last = part._own[0]
@@ -228,7 +229,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def _between(items: Sequence[str], separator: str) -> list[str]:
-    """The items with a separator between any two."""
+    """Return the items with a separator between them."""
     if not separator:
         return list(items)
     parts = [separator] * max(0, 2 * len(items) - 1)
@@ -237,5 +238,5 @@ def _between(items: Sequence[str], separator: str) -> list[str]:
 
 
 def joined_by(separator: str, items: Sequence[str]) -> str:
-    """`separator.join(items)`, whichever of them know what the template wrote."""
+    """Return `separator.join(items)`, keeping all spans."""
     return joined(_between(items, separator))

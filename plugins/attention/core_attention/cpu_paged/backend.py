@@ -1,16 +1,16 @@
-"""Paged attention, and layers with a state (`states.py`), on the native kernels of the `cpu` platform.
+"""Paged attention, and layers with a recurrent state (`states.py`), on the native kernels of the `cpu` platform.
 
 Owns: the layout of a block in memory and the checks before a call; the arithmetic is in the platform's extension
-(`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
+(`attention.inc.h`). Never does: decide where it is used (see the manifest), or read a key that a query must not see.
 Called by: the attention layers, through the `attention` contract.
 
-A block holds, for each kv head, K and then V, then the scales of single tokens where the type has them. In float32 and
-float16: K as [block_size / 16, D, 16], V as [block_size, D_v]; in the other types in pairs that one instruction multiplies:
-K as [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does not divide the block size: K as
-[block_size, D], V as [block_size, D_v], correct but slower to read.
-8-bit numbers are read as bfloat16, which holds them exactly. Arithmetic is float32; where the processor multiplies bfloat16
-and the cache does not hold float32 or float16, queries and softmax weights are rounded to bfloat16 first. A row's bits depend
-on its own keys alone: not on block size, chunks, batch or threads. What several sequences share is read once for all.
+A block holds, for each kv head, K and then V, then per-token scales where the type has them. In float32 and float16: K
+as [block_size / 16, D, 16], V as [block_size, D_v]; in the other types as pairs that one instruction multiplies: K as
+[block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does not divide the block size: K as
+[block_size, D], V as [block_size, D_v], correct but slower to read. 8-bit numbers are read as bfloat16, which holds
+them exactly. Arithmetic is float32; where the processor multiplies bfloat16 and the cache does not hold float32 or
+float16, queries and softmax weights are rounded to bfloat16 first. A row's bits depend on its own keys alone: not on
+block size, chunks, batch or threads. Blocks shared by several sequences are read once for all of them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from core_platforms.cpu.extension import kernels_or_reason
 from core_runtime.contracts import AttentionParams, BatchView
 
 EVERY_KEY = 1 << 40
-"""More than any sequence has."""
+"""A limit above the length of any sequence."""
 
 
 class Layer(NamedTuple):
-    """One bound layer.
+    """An attention layer bound to its cache.
 
     spec: its heads and sizes.
     raw: its cache, which must stay alive.
@@ -58,7 +58,9 @@ class Layer(NamedTuple):
 
 
 class CpuPagedAttention:
-    """The `attention` contract, for latent layers too; bit-identical for any batch, chunking, block size, thread count."""
+    """Implementation of the `attention` contract, including latent layers; bit-identical for any batch, chunking, block
+    size and thread count.
+    """
 
     name = "cpu_paged"
     capture = "any"
@@ -71,7 +73,7 @@ class CpuPagedAttention:
         self.numerics = f"cpu-paged-{VERSION}:{native.isa()}"
 
     def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
-        """Bytes of one block of one layer."""
+        """Return the bytes of one block of one layer."""
         return KVLayout(block_bytes=block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(
@@ -82,7 +84,7 @@ class CpuPagedAttention:
         raw: Tensor,
         params: AttentionParams | None = None,
     ) -> Layer | LatentLayer:
-        """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
+        """Bind a layer, once, to its cache `raw`, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
         if reasons:
             lacks = "; ".join(str(reason) for reason in reasons)
@@ -116,7 +118,7 @@ class CpuPagedAttention:
         return Layer(spec, raw, raw.data_ptr(), sizes, softmax, (sinks, slopes))
 
     def build(self, view: BatchView) -> Metadata:
-        """Once a step: checks the types of the view's tensors and takes their addresses."""
+        """Check the dtypes of the view's tensors and take their addresses; once per step."""
         check_tables(view)
         tables = (
             view.cu_seqlens_q.data_ptr(),
@@ -149,11 +151,11 @@ class CpuPagedAttention:
         )
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """The numbers of the state, in float32."""
+        """Return the size of the state in float32 numbers."""
         return spec.state_bytes
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
-        """The op, on the layer's bytes. Raises PluginError when unsupported."""
+        """Bind an op to the layer's bytes. Raises PluginError when unsupported."""
         reasons = unsupported_state(StateQuery(spec, raw.device.type, dtype))
         if reasons:
             lacks = "; ".join(str(reason) for reason in reasons)
@@ -163,11 +165,11 @@ class CpuPagedAttention:
         return StateLayer(self._native, spec, raw, params)
 
     def build_state(self, view: BatchView) -> Metadata:
-        """Which sequence each row belongs to, and the blocks of its state."""
+        """Describe, once per step, the sequence of each row and the blocks of its state."""
         return self.build(view)
 
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: Metadata, out: Tensor) -> None:
-        """out [T, W'] of inputs [T, W], for all sequences at once; the states move on."""
+        """Compute out [T, W'] of inputs [T, W] for all sequences at once, and advance their states."""
         spec = handle.spec
         rows, stride = check_rows(inputs, spec.input_size, "inputs")
         out_rows, out_stride = check_rows(out, spec.output_size, "out")
@@ -177,7 +179,7 @@ class CpuPagedAttention:
         self._native.state(handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables)
 
     def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
-        """out [T, Hq, D_v] = attention of q [T, Hq, D] over the cache."""
+        """Compute out [T, Hq, D_v] = attention of q [T, Hq, D] over the cache."""
         rows, heads, width, q_row, q_head = check_heads(q, "q")
         out_rows, out_heads, out_width, out_row, out_head = check_heads(out, "out")
         spec = handle.spec
@@ -193,7 +195,7 @@ class CpuPagedAttention:
         self._native.attention(*pointers, *metadata.tables, *layer, *metadata.tails)
 
     def move(self, handle: Layer | LatentLayer, sources: Tensor, targets: Tensor) -> None:
-        """Copy what lies in some slots, int64 [n], to others."""
+        """Copy slots, int64 [n], to other slots."""
         at = 2 if isinstance(handle, LatentLayer) else 3
         block_size, _, element = handle.sizes[at : at + 3]
         layout = BlockLayout.of(handle.spec, int(block_size), int(element))
@@ -206,12 +208,12 @@ class CpuPagedAttention:
     def forward_latent(
         self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: Metadata, out: Tensor
     ) -> None:
-        """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+        """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
 
 
 def _tails(view: BatchView) -> tuple[int, int]:
-    """Address and depth of the tails; zeros without."""
+    """Return the address and depth of the tails; zeros without tails."""
     tails = view.tails
     if tails is None:
         return 0, 0
@@ -224,7 +226,7 @@ def _tails(view: BatchView) -> tuple[int, int]:
 
 
 def _sight(spec: AttentionSpec) -> tuple[int, int]:
-    """Keys that a query sees up to itself (0: all; below 0: those of its chunk), and keys behind itself."""
+    """Return the number of keys that a query sees up to itself (0: all; negative: its own chunk) and after itself."""
     window = spec.window or 0
     if spec.causal:
         return -window if spec.chunked else window, 0
@@ -235,12 +237,12 @@ def _sight(spec: AttentionSpec) -> tuple[int, int]:
 
 
 def _address(tensor: Tensor | None) -> int:
-    """The address of its first number; 0: there are none."""
+    """Return the address of the first element; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
-    """Scales of K and V of a whole layer: 1 unless the type is an 8-bit one without scales of its own."""
+    """Return the layer-wide scales of K and V: 1 except for 8-bit types without per-token scales."""
     kv_type = KV_TYPES[dtype]
     if kv_type.item_bytes > 1 or kv_type.scaled:
         return 1.0, 1.0
@@ -250,7 +252,7 @@ def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
 
 
 def _per_head(values: Tensor | None, spec: AttentionSpec, name: str, wanted: bool) -> Tensor | None:
-    """float32 [Hq], or None where the spec wants none. Raises ValueError."""
+    """Return float32 [Hq], or None where the spec has none. Raises ValueError."""
     if (values is not None) != wanted:
         problem = "are missing" if wanted else "were given"
         raise ValueError(f"{name} {problem}: the layer's spec says otherwise")

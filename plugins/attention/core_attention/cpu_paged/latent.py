@@ -1,10 +1,11 @@
 """Latent layers on the native attention kernel.
 
-Owns: their handle, and the checks before a call. Never does: multiply with a projection (the core does).
+Owns: the handle of a latent layer, and the checks before a call. Never does: multiply with a projection (the core
+does).
 Called by: `backend.py`.
 
-A token's latent and rotated key are one key of R + Dr numbers, stored as `backend.py` describes for K; values are the latents
-in it. A span of keys is read once for all heads.
+A token's latent and rotated key form one key of R + Dr numbers, stored as `backend.py` describes for K; the values are
+the latents within it. A span of keys is read once for all heads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from core_runtime.contracts import AttentionParams
 
 
 class LatentLayer(NamedTuple):
-    """One bound layer.
+    """A latent layer bound to its cache.
 
     spec: its heads and sizes.
     raw: its cache, which must stay alive.
@@ -39,7 +40,7 @@ class LatentLayer(NamedTuple):
 def bind_latent(
     spec: LatentSpec, block_size: int, block_bytes: int, dtype: str, raw: Tensor, params: AttentionParams
 ) -> LatentLayer:
-    """The layer of a cache uint8 [blocks, block_bytes]. Raises ValueError for a scale that is not positive."""
+    """Bind a layer to its cache, uint8 [blocks, block_bytes]. Raises ValueError for a scale that is not positive."""
     scale = params.k_scale if KV_TYPES[dtype].item_bytes == 1 else 1.0
     if not scale > 0:
         raise ValueError(f"k_scale {scale}: expected a positive number")
@@ -62,7 +63,7 @@ def write_latent(native: ModuleType, handle: LatentLayer, c: Tensor, k_pe: Tenso
 def attend_latent(
     native: ModuleType, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: Metadata, out: Tensor
 ) -> None:
-    """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+    """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
     spec = handle.spec
     *latent_shape, q_row, q_head = check_heads(q_latent, "q_latent")
     *rotated_shape, pe_row, pe_head = check_heads(q_pe, "q_pe")

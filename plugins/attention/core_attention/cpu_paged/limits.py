@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
-ELEMENTS = {  # the number by which the kernel knows a type
+ELEMENTS = {  # the kernel's number of each KV type
     "float32": 0,
     "bfloat16": 1,
     "float16": 2,
@@ -19,7 +19,7 @@ ELEMENTS = {  # the number by which the kernel knows a type
 }
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
-VERSION = 2  # grows when results change
+VERSION = 2  # raise when results change
 STATE_OPS = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
 MAX_TAPS = 8
 MAX_STATE_ROW = 256
@@ -29,7 +29,7 @@ MAX_KEY_SIZE = 576  # of a latent and its rotated key together
 
 
 def unsupported_state(query: StateQuery) -> list[Reason]:
-    """The reasons why this backend cannot serve a kind of layer with a state; empty: it can. Loads no library."""
+    """Return the reasons why this backend cannot serve a kind of layer with a state; empty if it can. Loads no library."""
     spec = query.spec
     reasons = []
     if query.device != "cpu":
@@ -51,7 +51,7 @@ def unsupported_state(query: StateQuery) -> list[Reason]:
 
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
-    """The reasons why this backend cannot serve a kind of layer; empty: it can. Loads no library."""
+    """Return the reasons why this backend cannot serve a kind of layer; empty if it can. Loads no library."""
     spec = query.spec
     reasons = []
     if query.device != "cpu":

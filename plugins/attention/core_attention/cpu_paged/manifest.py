@@ -1,6 +1,6 @@
 """Manifest of the `cpu_paged` attention backend. Torch-free.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """On the CPU, with the native extension; batch invariant."""
+    """Describe the plugin: for the CPU with the native extension; batch invariant."""
     return PluginSpec(
         name="cpu_paged",
         summary="paged attention and layers with a state on the native CPU kernels",
@@ -58,7 +58,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
-    """The layer must fit the kernel, and the extension must be compiled."""
+    """Require a layer that fits the kernel, and the compiled extension."""
     native = kernels_or_reason()
     lacking = unsupported_state(query) if isinstance(query, StateQuery) else unsupported(query)
     return lacking + ([native] if isinstance(native, Reason) else [])
@@ -66,13 +66,13 @@ def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics(platform: Mapping[str, Any]) -> str | None:
-    """Version of the arithmetic and instruction set, which the extension or the platform's argument tells."""
+    """Return the arithmetic's version and instruction set, taken from the extension or from the platform's argument."""
     return numerics(f"cpu-paged-{VERSION}", platform)
 
 
 @hookimpl
 def core_load(context: LoadContext) -> AttentionBackend:
-    """Build the backend; its threads are those of the platform's kernels."""
+    """Build the backend; it uses the threads of the platform's kernels."""
     from core_attention.cpu_paged.backend import CpuPagedAttention
 
     return CpuPagedAttention()

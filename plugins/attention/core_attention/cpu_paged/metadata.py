@@ -1,4 +1,4 @@
-"""One step's sequences as the native kernels take them.
+"""A step's sequences in the form that native kernels read.
 
 Owns: `Metadata`. Never does: build one (the backend does). Called by: the backend, latent layers.
 """
@@ -14,9 +14,9 @@ class Metadata(NamedTuple):
     """One step's sequences, as pointers.
 
     view: the batch; it keeps the tensors alive.
-    tables: arguments of the native attention, in its order.
+    tables: arguments of the native attention call, in order.
     slots: address of the slot mapping.
-    tails: the last arguments of the native attention: address of the tails and their depth, 0 without.
+    tails: the call's last arguments: address and depth of the tails, 0 without.
     """
 
     view: BatchView

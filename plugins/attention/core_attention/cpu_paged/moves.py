@@ -1,7 +1,7 @@
-"""Moves keys and values from slot to slot, to the bit.
+"""Copies keys and values from slot to slot, bit for bit.
 
 Owns: the layout of a block (`backend.py` describes it) as torch indexes it. Never does: convert numbers.
-Called by: `backend.py`, when drafts of a tree become part of the answer.
+Called by: `backend.py`, when accepted tokens of a draft tree move to their final slots.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.cpu_paged.limits import ELEMENTS
 
 CODES = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
-"""Whole numbers of the bytes of an element: what they mean is not looked at."""
+"""Integer dtypes by element size: elements are copied without interpreting them."""
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Of an element; all others are one byte."""
+"""Bytes per element; all other types take one byte."""
 
 UNPAIRED = ("float32", "float16")
 GROUP = 16
@@ -27,13 +27,13 @@ GROUP = 16
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """How a layer's blocks are laid.
+    """The memory layout of a layer's blocks.
 
     heads: of keys and values.
-    dim, dim_v: numbers of a key, and of a value; 0 where values are a part of the keys.
+    dim, dim_v: elements of a key and of a value; dim_v is 0 where values are part of the keys.
     block_size: tokens.
-    item_bytes: of a number.
-    pair: neighbours that lie together.
+    item_bytes: bytes per element.
+    pair: neighbouring tokens stored together.
     """
 
     heads: int
@@ -45,7 +45,7 @@ class BlockLayout:
 
     @classmethod
     def of(cls, spec: AttentionSpec | LatentSpec, block_size: int, element: int) -> BlockLayout:
-        """Of a layer. element: the kernel's number of the type."""
+        """Return the layout of a layer. element: the kernel's number of the type."""
         name = next(name for name, number in ELEMENTS.items() if number == element)
         item_bytes = ITEM_BYTES.get(name, 1)
         pair = 1 if name in UNPAIRED or block_size % GROUP else 2
@@ -54,7 +54,7 @@ class BlockLayout:
         return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, item_bytes, pair)
 
     def move(self, raw: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copy slots, int64 [n] each, of a cache uint8 [blocks, block bytes]."""
+        """Copy slots, int64 [n] each, within a cache uint8 [blocks, block bytes]."""
         from_block = sources // self.block_size
         to_block = targets // self.block_size
         from_offset = sources % self.block_size
@@ -64,7 +64,9 @@ class BlockLayout:
             part[to_block, :, to_offset // together, :, to_offset % together] = moved
 
     def _parts(self, raw: Tensor) -> Iterator[tuple[Tensor, int]]:
-        """Keys, values and scales, [blocks, heads, tokens / n, numbers, n, ...], each with n: tokens that lie together."""
+        """Yield keys, values and scales as [blocks, heads, tokens / n, elements, n, ...], each with n: tokens stored
+        together.
+        """
         grouped = self.block_size % GROUP == 0
         by_head = raw.unflatten(1, (self.heads, -1))
         k_bytes = self.block_size * self.dim * self.item_bytes

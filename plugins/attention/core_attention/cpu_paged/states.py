@@ -1,10 +1,10 @@
-"""Layers with a state on the native kernels of the `cpu` platform.
+"""Layers with a recurrent state on the native kernels of the `cpu` platform.
 
-Owns: how the tensors of each op are handed to the extension (`native/states.cpp`). Never does: compute a step itself.
+Owns: the passing of each op's tensors to the extension (`native/states.cpp`). Never does: compute a step itself.
 Called by: `backend.py`.
 
-What an op computes is said in `core_runtime.models.state_ops` and at `StateSpec`. A row's bits depend on the tokens
-before it alone: not on chunks, batch, blocks or threads. Products within an op are those of the native linear kernels.
+The ops are defined in `core_runtime.models.state_ops` and `StateSpec`. A row's bits depend on its earlier tokens alone:
+not on chunks, batch, blocks or threads. Products within an op use the native linear kernels.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from core_platforms.cpu.native_linear import NativeLinear
 from core_runtime.weights.formats import Dense
 
 OPS = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
-"""In the order of the extension's numbers."""
+"""Op names, in the order of the extension's numbers."""
 NORMS = {"none": 0, "after_gate": 1, "before_gate": 2, "plain": 3, "weighted": 4}
 
 
 @dataclass(slots=True)
 class PackedState:
-    """What `_native.state_pack` reads, in its order.
+    """Arguments of `_native.state_pack`, in its order.
 
     tables: contiguous float32 tensors by name: taps, bias, rate, dt_bias, skip, norm, b_norm, c_norm.
     first, second: the op's own products, or None.
@@ -52,7 +52,7 @@ class PackedState:
     second: NativeLinear | None = None
 
     def handle(self, native: ModuleType, numbers: Mapping[str, float]) -> Any:
-        """The extension's own description of the layer. The tensors must outlive it."""
+        """Build the extension's description of the layer. The tensors must outlive it."""
         sizes = (
             OPS.index(self.op),
             self.channels,
@@ -87,7 +87,7 @@ class PackedState:
 
 
 class StateLayer:
-    """One bound layer.
+    """A layer with a state, bound to its cache.
 
     spec: its sizes.
     raw: its blocks, which must stay alive.
@@ -108,7 +108,7 @@ class StateLayer:
 
 
 def _taps(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> dict[str, Tensor | None]:
-    """The convolution's tables of weight [C, 1, kernel]: taps [kernel, C]."""
+    """Convert the convolution's weight [C, 1, kernel] to its tables: taps [kernel, C]."""
     taps = weight[:, 0].t()
     if scale is not None:
         taps = taps * scale
@@ -116,7 +116,7 @@ def _taps(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> d
 
 
 def _product(native: ModuleType, weight: Tensor, bias: Tensor | None = None) -> NativeLinear:
-    """A product in float32, its weight in 16 bits where that loses nothing."""
+    """Pack a float32 product, with its weight in 16 bits where that is exact."""
     narrow = weight.bfloat16()
     exact = torch.equal(narrow.float(), weight)
     held = narrow if exact else weight
@@ -124,7 +124,7 @@ def _product(native: ModuleType, weight: Tensor, bias: Tensor | None = None) -> 
 
 
 def _rate(params: Mapping[str, Tensor]) -> Tensor:
-    """-exp(A_log), whatever shape a checkpoint gives it."""
+    """Return -exp(A_log), for any of the shapes that checkpoints use."""
     return -torch.exp(params["A_log"]).contiguous()
 
 
@@ -185,7 +185,7 @@ def _mamba2(native: ModuleType, spec: StateSpec, params: Mapping[str, Tensor]) -
 
 
 def _delta_taps(params: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
-    """Of q, k and v side by side, whose taps may be one tensor or three."""
+    """Return the taps of q, k and v joined; a checkpoint may have one tensor or three."""
     weight = params.get("conv1d.weight")
     if weight is None:
         parts = [params[f"{part}_conv1d.weight"] for part in "qkv"]

@@ -1,1 +1,1 @@
-"""Paged attention by the library FlashAttention, where it is installed."""
+"""Paged attention through the FlashAttention library, where it is installed."""

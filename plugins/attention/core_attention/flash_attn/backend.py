@@ -1,4 +1,4 @@
-"""Paged attention by FlashAttention 2 or 3.
+"""Paged attention through FlashAttention 2 or 3.
 
 Owns: the calls of the library. Never does: choose a layer's version (`versions` does).
 Called by: the decoder, through the attention contract.
@@ -20,15 +20,15 @@ from core_attention.paged_heads import PagedHeads, PagedLayer, Places
 from core_runtime.contracts import AttentionParams, BatchView
 
 ALL_KEYS = -1
-"""As a window: no limit."""
+"""A window size without limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashLayer:
-    """One layer.
+    """An attention layer bound to its cache.
 
-    paged: its cache.
-    attend: the library's call, which takes (layer, q, step).
+    paged: the cache views.
+    attend: the library call, which takes (layer, q, step).
     """
 
     paged: PagedLayer
@@ -37,11 +37,11 @@ class FlashLayer:
 
 @dataclass(frozen=True, slots=True)
 class FlashStep:
-    """One step.
+    """The metadata of one step.
 
     view: the batch.
-    places: where it writes.
-    cu_seqlens_k: int32 [B + 1], where each sequence's keys begin, counted through.
+    places: the slots it writes.
+    cu_seqlens_k: int32 [B + 1], cumulative key counts.
     """
 
     view: BatchView
@@ -50,7 +50,7 @@ class FlashStep:
 
 
 class FlashAttention(PagedHeads):
-    """The contract's implementation. numerics: the versions that are installed."""
+    """Implementation of the attention contract. numerics: the installed versions."""
 
     name = "flash_attn"
     capture = "any"
@@ -61,7 +61,7 @@ class FlashAttention(PagedHeads):
     def bind(  # type: ignore[override]
         self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> FlashLayer:
-        """View the layer's bytes as K and V, and find the version that serves it."""
+        """View the layer's bytes as K and V, and select the library version that serves it."""
         paged = super().bind(spec, block_size, dtype, raw, params)
         version, reasons = fitting(AttentionQuery(spec, "cuda", dtype, block_size, profile=_profile(raw.device)))
         if version is None:
@@ -69,7 +69,7 @@ class FlashAttention(PagedHeads):
         return FlashLayer(paged, _call_of(version))
 
     def build(self, view: BatchView) -> FlashStep:
-        """Lengths of keys, counted through once for all layers."""
+        """Compute the cumulative key counts, once for all layers."""
         lengths = view.seq_lens
         ends = torch.zeros(lengths.shape[0] + 1, dtype=torch.int32, device=lengths.device)
         ends[1:] = lengths.cumsum(0)
@@ -80,13 +80,13 @@ class FlashAttention(PagedHeads):
         self.put(handle.paged, k, v, metadata.places)
 
     def forward(self, handle: FlashLayer, q: Tensor, metadata: FlashStep, out: Tensor) -> None:
-        """out[T, Hq, D], in the dtype of the cache inside."""
+        """Compute out[T, Hq, D] in the dtype of the cache."""
         queries = q.to(handle.paged.keys.dtype)
         out.copy_(handle.attend(handle.paged, queries, metadata))
 
 
 def _call_of(version: Version) -> Callable[[PagedLayer, Tensor, FlashStep], Tensor]:
-    """The call of a version."""
+    """Return the call of a version."""
     module: Any = importlib.import_module(version.module)
     if version.module == "flash_attn":
 
@@ -130,14 +130,14 @@ def _call_of(version: Version) -> Callable[[PagedLayer, Tensor, FlashStep], Tens
 
 
 def _window(spec: AttentionSpec) -> tuple[int, int]:
-    """Keys that a query sees in front of itself, and behind."""
+    """Return the number of keys that a query sees before itself, and after."""
     if spec.window is None:
         return ALL_KEYS, ALL_KEYS
     return spec.window - 1, 0
 
 
 def _profile(device: torch.device) -> str:
-    """`sm_90` for a device of that architecture; empty for one that is no GPU."""
+    """Return the device's profile, such as `sm_90`; empty for a device that is not a GPU."""
     if device.type != "cuda":
         return ""
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,6 +1,6 @@
 """Manifest of the `flash_attn` attention backend. Torch-free.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """On NVIDIA GPUs with the library."""
+    """Describe the plugin: for NVIDIA GPUs with the library."""
     return PluginSpec(
         name="flash_attn",
         summary="paged attention by the library FlashAttention 2 or 3, where it is installed",
@@ -38,19 +38,19 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: AttentionQuery) -> list[Reason]:
-    """A version must be installed that serves the layer."""
+    """Require an installed version that serves the layer."""
     _, reasons = fitting(query)
     return reasons
 
 
 @hookimpl
 def core_numerics() -> str:
-    """The versions that are installed, one of which serves."""
+    """Return the installed versions, one of which is used."""
     names = []
     for version in installed():
         try:
             number = importlib.metadata.version(version.package)
-        except importlib.metadata.PackageNotFoundError:  # built in place, without a package
+        except importlib.metadata.PackageNotFoundError:  # built in place, without package metadata
             number = "unknown"
         names.append(f"{version.module}-{number}")
     return "+".join(names) or "flash_attn"

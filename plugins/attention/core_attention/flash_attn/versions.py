@@ -1,6 +1,7 @@
-"""The published versions of FlashAttention, as this engine can use them. Torch-free.
+"""The FlashAttention versions that this engine can use. Torch-free.
 
-Owns: the table, and which version is installed. Never does: import one. Called by: the manifest and the backend.
+Owns: the table of versions, and the detection of the installed ones. Never does: import one. Called by: the manifest
+and the backend.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ MAX_HEAD_SIZE: Final = 256
 
 
 class Version(NamedTuple):
-    """One published version.
+    """A FlashAttention version and its limits.
 
-    module: that is imported.
-    package: that brings it, for people.
-    least, most: architectures, 90 for `sm_90`.
-    block_multiple: of tokens in a block of the cache.
-    alibi: whether it takes slopes.
+    module: the import name.
+    package: the package that provides it, for messages.
+    least, most: range of architectures, 90 for `sm_90`.
+    block_multiple: the cache's block size must be a multiple of it.
+    alibi: whether it supports ALiBi slopes.
     """
 
     module: str
@@ -39,16 +40,16 @@ VERSIONS: Final = (
     Version("flash_attn_interface", "flash-attn-3", least=90, most=90, block_multiple=1, alibi=False),
     Version("flash_attn", "flash-attn", least=80, most=129, block_multiple=256, alibi=True),
 )
-"""Best first."""
+"""Known versions, best first."""
 
 
 def installed() -> list[Version]:
-    """Those that are installed."""
+    """Return the installed versions, best first."""
     return [version for version in VERSIONS if importlib.util.find_spec(version.module) is not None]
 
 
 def fitting(query: AttentionQuery) -> tuple[Version | None, list[Reason]]:
-    """The first installed version that serves a layer; or None, and why the best one does not."""
+    """Return the first installed version that serves a layer; or None, and why the best one does not."""
     versions = installed()
     if not versions:
         names = " or ".join(version.package for version in VERSIONS)
@@ -63,7 +64,7 @@ def fitting(query: AttentionQuery) -> tuple[Version | None, list[Reason]]:
 
 
 def _reasons(version: Version, query: AttentionQuery) -> list[Reason]:
-    """What is against a version."""
+    """Return the reasons why a version cannot serve a layer."""
     reasons = of_one_size(query)
     sm = sm_of(query.profile)
     if sm and not version.least <= sm <= version.most:

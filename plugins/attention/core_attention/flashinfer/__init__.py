@@ -1,1 +1,1 @@
-"""Paged attention by the library FlashInfer, where it is installed."""
+"""Paged attention through the FlashInfer library, where it is installed."""

@@ -1,6 +1,7 @@
-"""Paged attention by FlashInfer.
+"""Paged attention through FlashInfer.
 
-Owns: the library's plans of a step, one for each kind of layer. Never does: record: a plan is made on the host.
+Owns: the library's plans for a step, one per kind of layer. Never does: run in a recorded graph, because plans are made
+on the host.
 Called by: the decoder, through the attention contract.
 """
 
@@ -18,19 +19,19 @@ from core_attention.paged_heads import PagedHeads, PagedLayer, Places
 from core_runtime.contracts import BatchView
 
 WORKSPACE_BYTES: Final = 128 << 20
-"""What the library wants for its own numbers."""
+"""Size of the library's workspace."""
 
 
 @dataclass(slots=True)
 class FlashInferStep:
-    """One step.
+    """The metadata of one step.
 
     view: the batch.
-    places: where it writes.
+    places: the slots it writes.
     query_starts, page_starts: int32 [B + 1] on the host.
     pages: int32 on the device, the blocks of all sequences.
     last_lengths: int32 [B] on the host, tokens in each sequence's last block.
-    plans: made for a kind of layer when its first layer comes.
+    plans: by kind of layer, made at its first layer.
     """
 
     view: BatchView
@@ -43,7 +44,7 @@ class FlashInferStep:
 
 
 class FlashInfer(PagedHeads):
-    """The contract's implementation. numerics: the version of the library."""
+    """Implementation of the attention contract. numerics: the library's version."""
 
     name = "flashinfer"
 
@@ -54,7 +55,7 @@ class FlashInfer(PagedHeads):
         self._wrappers: dict[AttentionSpec, Any] = {}
 
     def build(self, view: BatchView) -> FlashInferStep:
-        """The pages of all sequences, one after the other."""
+        """List the pages of all sequences, one sequence after another."""
         block_size = view.block_size
         counts = [-(-length // block_size) for length in view.seq_lens_list]
         last = [length - (count - 1) * block_size for length, count in zip(view.seq_lens_list, counts, strict=True)]
@@ -73,7 +74,7 @@ class FlashInfer(PagedHeads):
         self.put(handle, k, v, metadata.places)
 
     def forward(self, handle: PagedLayer, q: Tensor, metadata: FlashInferStep, out: Tensor) -> None:
-        """out[T, Hq, D], in the dtype of the cache inside."""
+        """Compute out[T, Hq, D] in the dtype of the cache."""
         queries = q.to(handle.keys.dtype)
         key = handle.spec, queries.dtype, handle.keys.dtype
         plan = metadata.plans.get(key)
@@ -83,7 +84,7 @@ class FlashInfer(PagedHeads):
         out.copy_(plan.run(queries, (handle.keys, handle.values)))
 
     def _plan(self, layer: PagedLayer, q: Tensor, step: FlashInferStep) -> Any:
-        """The library's plan of a step, for all layers like this one."""
+        """Return the library's plan for this step, shared by all layers of the same kind."""
         spec = layer.spec
         wrapper = self._wrappers.get(spec)
         if wrapper is None:
@@ -114,7 +115,7 @@ class FlashInfer(PagedHeads):
 
 
 def _ends(lengths: list[int]) -> Tensor:
-    """0 and the sums of the first lengths, int32."""
+    """Return 0 followed by the cumulative sums of the lengths, int32."""
     ends = [0]
     for length in lengths:
         ends.append(ends[-1] + length)

@@ -1,6 +1,6 @@
 """Manifest of the `flashinfer` attention backend. Torch-free.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_SM = 75
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """On NVIDIA GPUs with the library; a step's plan is made on the host, so nothing is recorded."""
+    """Describe the plugin: for NVIDIA GPUs with the library. A step's plan is made on the host, so nothing is recorded."""
     return PluginSpec(
         name="flashinfer",
         summary="paged attention by the library FlashInfer, where it is installed",
@@ -42,7 +42,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: AttentionQuery) -> list[Reason]:
-    """The library must be installed, and the layer fit."""
+    """Require the installed library and a layer that fits it."""
     if importlib.util.find_spec(MODULE) is None:
         return [Reason("missing_library", PACKAGE, "not installed", f"pip install {PACKAGE}")]
     reasons = of_one_size(query)
@@ -56,10 +56,10 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics() -> str:
-    """The version of the library."""
+    """Return the library's version."""
     try:
         return f"flashinfer-{importlib.metadata.version(PACKAGE)}"
-    except importlib.metadata.PackageNotFoundError:  # built in place, without a package
+    except importlib.metadata.PackageNotFoundError:  # built in place, without package metadata
         return "flashinfer-unknown"
 
 

@@ -1,1 +1,1 @@
-"""Attention by torch's flex_attention, which compiles what a layer asks for."""
+"""Attention through torch's flex_attention, which compiles a kernel for each kind of layer."""

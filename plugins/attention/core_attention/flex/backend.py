@@ -1,7 +1,8 @@
-"""Paged attention by torch's flex_attention.
+"""Paged attention through torch's flex_attention.
 
-Owns: the keys of a step side by side, and what each query sees of them, as functions that torch compiles.
-Never does: record: a step's keys are counted on the host. Called by: the decoder, through the attention contract.
+Owns: the concatenated keys of a step, and the masks over them as functions that torch compiles.
+Never does: run in a recorded graph, because a step's keys are counted on the host. Called by: the decoder, through the
+attention contract.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from core_attention.paged_heads import PagedHeads, PagedLayer, Places
 from core_runtime.contracts import BatchView
 
 Sees = Callable[[Tensor, Tensor], Tensor]
-"""Whether a query at one position sees a key at another, both of the same sequence."""
+"""Predicate (query position, key position) within one sequence: whether the query sees the key."""
 
 
 @dataclass(slots=True)
 class FlexStep:
-    """One step of T queries and L keys.
+    """The metadata of one step with T queries and L keys.
 
-    places: where it writes.
-    blocks, offsets: int64 [L], where the keys lie.
+    places: the slots it writes.
+    blocks, offsets: int64 [L], locations of the keys.
     query_owner, query_position: int64 [T]; the owner of a padded row is -1.
     key_owner, key_position: int64 [L].
-    masks: what queries see, by kind of layer.
+    masks: the attention mask by kind of layer.
     """
 
     places: Places
@@ -44,10 +45,10 @@ class FlexStep:
 
 
 class FlexAttention(PagedHeads):
-    """The contract's implementation.
+    """Implementation of the attention contract.
 
     numerics: the version of torch.
-    compiled: whether torch compiles what a layer asks for, once for all numbers of rows.
+    compiled: whether torch compiles each kind of layer, once for all row counts.
     """
 
     name = "flex"
@@ -57,7 +58,7 @@ class FlexAttention(PagedHeads):
         self._attend: Any = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
 
     def build(self, view: BatchView) -> FlexStep:
-        """Number the queries and keys of all sequences through."""
+        """Number the queries and keys of all sequences consecutively."""
         device = view.positions.device
         query_owner = torch.full((view.num_tokens,), -1, dtype=torch.int64)
         key_owners: list[Tensor] = []
@@ -80,7 +81,7 @@ class FlexAttention(PagedHeads):
         self.put(handle, k, v, metadata.places)
 
     def forward(self, handle: PagedLayer, q: Tensor, metadata: FlexStep, out: Tensor) -> None:
-        """out[T, Hq, D], in the dtype of q."""
+        """Compute out[T, Hq, D] in the dtype of q."""
         keys = _side_by_side(handle.keys, metadata, q.dtype)
         values = _side_by_side(handle.values, metadata, q.dtype)
         queries = q.transpose(0, 1).unsqueeze(0)
@@ -95,13 +96,13 @@ class FlexAttention(PagedHeads):
             return_aux=AuxRequest(lse=True),
         )
         if handle.sinks is not None:
-            # a sink is one more logit, whose value is zero: the others keep their share of the sum with it
+            # a sink is one more logit whose value is zero: the other keys' weights shrink by its share
             share = torch.sigmoid(more.lse - handle.sinks.view(1, -1, 1))
             found = found * share.unsqueeze(-1).to(found.dtype)
         out.copy_(found[0].transpose(0, 1))
 
     def _mask(self, spec: AttentionSpec, step: FlexStep) -> BlockMask:
-        """What the queries of a step see in layers of this kind; made for the first of them."""
+        """Return the mask of this step for layers of this kind, built for the first of them."""
         key = spec.window, spec.chunked, spec.causal
         mask = step.masks.get(key)
         if mask is None:
@@ -118,13 +119,13 @@ class FlexAttention(PagedHeads):
 
 
 def _side_by_side(stored: Tensor, step: FlexStep, dtype: torch.dtype) -> Tensor:
-    """[1, Hkv, L, D] of K or V."""
+    """Gather K or V as [1, Hkv, L, D]."""
     found = stored[step.blocks, step.offsets].to(dtype)
     return found.transpose(0, 1).unsqueeze(0)
 
 
 def _sees(spec: AttentionSpec) -> Sees:
-    """Which keys of its sequence a query sees."""
+    """Return the predicate for a layer: which keys of its sequence a query sees."""
     window = spec.window
     if not spec.causal:
         if window is None:
@@ -139,7 +140,7 @@ def _sees(spec: AttentionSpec) -> Sees:
 
 
 def _score(layer: PagedLayer, step: FlexStep) -> Callable[..., Tensor] | None:
-    """What becomes of a scaled score, or None: nothing."""
+    """Return the modification of scaled scores, or None if there is none."""
     cap = layer.spec.cap
     slopes = layer.slopes
     if cap is None and slopes is None:

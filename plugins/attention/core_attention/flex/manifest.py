@@ -1,6 +1,6 @@
 """Manifest of the `flex` attention backend. Torch-free.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Any layer with keys and values on a GPU; on a CPU it would be no more than `torch_sdpa`, and slower."""
+    """Describe the plugin: any layer with keys and values on a GPU. On a CPU it would only be a slower `torch_sdpa`."""
     return PluginSpec(
         name="flex",
         summary="paged attention with torch's flex_attention, compiled for what a layer asks for",
@@ -40,13 +40,13 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: AttentionQuery) -> list[Reason]:
-    """Values must be as wide as keys."""
+    """Require values as wide as keys."""
     return of_one_size(query)
 
 
 @hookimpl
 def core_numerics() -> str:
-    """The version of torch."""
+    """Return torch's version."""
     return f"flex-{importlib.metadata.version('torch').partition('+')[0]}"
 
 

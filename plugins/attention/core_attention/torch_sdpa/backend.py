@@ -1,7 +1,8 @@
-"""Paged attention over torch's scaled_dot_product_attention, and the way to layers with a state (`states/`).
+"""Paged attention over torch's scaled_dot_product_attention, and the entry to layers with a recurrent state
+(`states/`).
 
 Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
-Never does: promise equal bits for different batches, unless it is made with `by_query`.
+Never does: guarantee equal bits for different batches, unless built with `by_query`.
 Called by: the decoder, through the attention contract.
 """
 
@@ -24,7 +25,7 @@ from core_runtime.contracts import AttentionParams, BatchView
 
 @dataclass(slots=True)
 class LayerHandle:
-    """One layer.
+    """An attention layer bound to its cache.
 
     spec: its sizes.
     block_size: of its cache.
@@ -42,12 +43,12 @@ class LayerHandle:
 
 @dataclass(slots=True)
 class StepMetadata:
-    """One step.
+    """The metadata of one step.
 
     view: the batch.
     rows: int64 [W], rows whose K and V are written; None: all of them.
-    block, offset: int64 [W], where they go.
-    starts: first query row of each sequence, and behind them the number of live rows.
+    block, offset: int64 [W], their locations.
+    starts: first query row of each sequence, followed by the number of live rows.
     """
 
     view: BatchView
@@ -57,16 +58,16 @@ class StepMetadata:
     starts: list[int]
 
     def written(self, x: Tensor) -> Tensor:
-        """The rows of x [T, ...] that are written."""
+        """Return the rows of x [T, ...] that are written to the cache."""
         return x if self.rows is None else x[self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last keys of a sequence that lie elsewhere than its blocks say.
+    """The last keys of a sequence that are stored outside its block table.
 
-    rows: int64 [n], their places among the keys that were read.
-    slots: int64 [n], where they lie.
+    rows: int64 [n], positions among the keys read.
+    slots: int64 [n], locations in the cache.
     block_size: of the cache.
     """
 
@@ -76,7 +77,9 @@ class Tail:
 
     @classmethod
     def of(cls, view: BatchView, index: int, past: int) -> Tail | None:
-        """The tail of a sequence whose keys are read from position `past` on; None: all keys lie in its blocks."""
+        """Return the tail of a sequence whose keys are read from position `past` on; None when the block table covers
+        all keys.
+        """
         if view.tails is None:
             return None
         tail = view.tails[index].long()
@@ -87,15 +90,15 @@ class Tail:
         return cls(rows[elsewhere], tail[elsewhere], view.block_size)
 
     def put(self, read: Tensor, stored: StoredHeads) -> None:
-        """Correct what was read, [L, Hkv, D], in place."""
+        """Replace the tail's rows in `read`, [L, Hkv, D], in place."""
         read[self.rows] = stored.read_slots(self.slots, self.block_size, read.dtype)
 
 
 class TorchSDPA:
-    """The contract's implementation.
+    """Implementation of the attention contract.
 
-    by_query: attend from one query at a time to just the keys that it sees, in float32. Shapes then depend on the query's
-    position alone, hence bits neither on chunks and blocks nor on other sequences.
+    by_query: attend with one query at a time over exactly the keys that it sees, in float32. Shapes then depend on the
+    query's position alone, so the bits depend neither on chunks and blocks nor on other sequences.
     """
 
     name = "torch_sdpa"
@@ -105,7 +108,7 @@ class TorchSDPA:
         self.by_query = by_query
 
     def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
-        """K and V (or latents and keys) of a block lie side by side, then their scales where the type has them."""
+        """Return the layout: K and V (or latents and keys) of a block, then their scales where the type has them."""
         return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(
@@ -136,7 +139,7 @@ class TorchSDPA:
         return LayerHandle(spec, block_size, keys, values, params.sinks, params.slopes)
 
     def build(self, view: BatchView) -> StepMetadata:
-        """Split the slot mapping once for all layers."""
+        """Split the slot mapping into blocks and offsets, once for all layers."""
         starts = [0]
         for length in view.query_lens:
             starts.append(starts[-1] + length)
@@ -155,7 +158,7 @@ class TorchSDPA:
         handle.values.write(metadata.block, metadata.offset, metadata.written(v))
 
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
-        """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
+        """Compute out[T, Hq, D_v], one sequence after another, in the dtype of q (at least that of the cache)."""
         view = metadata.view
         block_size = view.block_size
         attend = _by_query if self.by_query else _together
@@ -188,7 +191,7 @@ class TorchSDPA:
     def forward_latent(
         self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: StepMetadata, out: Tensor
     ) -> None:
-        """out[T, H, R], one sequence after the other, in the dtype of q_latent (at least that of the cache)."""
+        """Compute out[T, H, R], one sequence after another, in the dtype of q_latent (at least that of the cache)."""
         view = metadata.view
         attend = handle.attend_by_query if self.by_query else handle.attend
         dtype = torch.float32 if self.by_query else q_latent.dtype
@@ -208,7 +211,7 @@ class TorchSDPA:
             attend(*queries, c[:seq_len], k_pe[:seq_len], out[begin:end])
 
     def move(self, handle: LayerHandle | LatentLayer, sources: Tensor, targets: Tensor) -> None:
-        """Copy what lies in some slots, int64 [n], to others."""
+        """Copy slots, int64 [n], to other slots."""
         if isinstance(handle, LatentLayer):
             handle.move(sources, targets)
             return
@@ -216,24 +219,24 @@ class TorchSDPA:
         handle.values.move(sources, targets, handle.block_size)
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """The numbers of the state, in float32."""
+        """Return the size of the state in float32 numbers."""
         return spec.state_bytes
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
-        """The op, on the layer's bytes."""
+        """Bind an op to the layer's bytes."""
         return OPS[spec.op](spec, raw, params)
 
     def build_state(self, view: BatchView) -> StateMetadata:
-        """Which sequence each row belongs to."""
+        """Describe, once per step, the sequence of each row."""
         return StateMetadata(view)
 
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
-        """out [T, W'] of inputs [T, W], for all sequences at once."""
+        """Compute out [T, W'] of inputs [T, W] for all sequences at once."""
         handle.forward(inputs, metadata, out)
 
 
 def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
-    """out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
+    """Compute out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
     spec = handle.spec
     queries = q.transpose(0, 1)
     keys = k.transpose(0, 1)
@@ -246,7 +249,7 @@ def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
 
 
 def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
-    """The same, one query at a time with just the keys that it sees, at aligned addresses."""
+    """Compute the same, one query at a time over exactly the keys that it sees, at aligned addresses."""
     for row, position in enumerate(positions):
         first, stop = _seen(handle.spec, position, positions.stop)
         seen = slice(first - past, stop - past)
@@ -258,7 +261,7 @@ def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
 
 
 def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
-    """The first key that a query sees, and the one behind its last."""
+    """Return the first key that a query sees, and one past the last."""
     if spec.causal:
         return spec.first_key(position), position + 1
     if spec.window is None:
@@ -268,7 +271,7 @@ def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
 
 
 def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
-    """Which keys each query sees, bool [num_queries, keys], or None when all do."""
+    """Return the mask, bool [num_queries, keys], or None when every query sees all keys."""
     if not spec.causal and spec.window is None:
         return None
     if spec.causal and num_queries == 1 and spec.first_key(seq_len - 1) <= past:
@@ -286,7 +289,7 @@ def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
-    """[Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
+    """Compute [Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
     batch = F.scaled_dot_product_attention(
         q[None], k[None], v[None], attn_mask=mask, scale=handle.spec.scale, enable_gqa=True
     )
@@ -294,7 +297,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHa
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
-    """The same with what the fused operation lacks: soft cap, slopes and sinks."""
+    """Compute attention with the features that the fused operation lacks: soft cap, slopes and sinks."""
     spec = handle.spec
     group = spec.num_heads // spec.num_kv_heads
     k = k.repeat_interleave(group, 0)

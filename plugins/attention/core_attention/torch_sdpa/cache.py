@@ -1,6 +1,7 @@
 """K or V of one layer in any KV type, as torch tensors.
 
-Owns: the layout [num_blocks, block_size, Hkv, D] within a block's bytes, and the conversion from and to it.
+Owns: the layout [num_blocks, block_size, Hkv, D] within a block's bytes, and the conversion of numbers to and from the
+KV type.
 Never does: attend. Called by: `backend.py`.
 """
 
@@ -21,7 +22,7 @@ DTYPES = {
     "int8_per_token_head": torch.int8,
 }
 SCALE_BYTES = 4
-"""Size of the float32 scale of a token and head."""
+"""Bytes of the float32 scale of a token and head."""
 
 
 class StoredHeads:
@@ -31,13 +32,13 @@ class StoredHeads:
     scales: the same, empty where the type has none.
     shape: (num_blocks, block_size, Hkv, D).
     dtype: the KV type's name.
-    scale: of the whole layer, for 8-bit types without scales of their own.
+    scale: of the whole layer, for 8-bit types without per-token scales.
     """
 
     def __init__(self, data: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: str, scale: float) -> None:
         self._dtype = DTYPES[dtype]
         eight_bits = self._dtype.itemsize == 1
-        # torch indexes few of the 8-bit types, so their bytes are indexed instead.
+        # torch can index few of the 8-bit types, so their bytes are indexed instead.
         self._codes = torch.uint8 if eight_bits else self._dtype
         self._data = data.view(self._codes).unflatten(1, shape[1:])
         self._scales: Tensor | None = None
@@ -47,7 +48,7 @@ class StoredHeads:
         self._largest = _largest(self._dtype)
 
     def write(self, block: Tensor, offset: Tensor, x: Tensor) -> None:
-        """x [T, Hkv, D] at (block [T], offset [T])."""
+        """Store x [T, Hkv, D] at (block [T], offset [T])."""
         if self._scales is not None:
             wide = x.float()
             magnitude = wide.abs().amax(-1, keepdim=True)
@@ -65,21 +66,21 @@ class StoredHeads:
         self._data[block, offset] = stored
 
     def move(self, sources: Tensor, targets: Tensor, block_size: int) -> None:
-        """Copy what lies in some slots, int64 [n], to others: numbers and scales as they are."""
+        """Copy slots, int64 [n], to other slots, with their scales and without conversion."""
         tensors = [self._data] if self._scales is None else [self._data, self._scales]
         for tensor in tensors:
             moved = tensor[sources // block_size, sources % block_size]
             tensor[targets // block_size, targets % block_size] = moved
 
     def read_slots(self, slots: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
-        """[len(slots), Hkv, D] of some slots, in `dtype`."""
+        """Return the contents of slots, [len(slots), Hkv, D], in `dtype`."""
         blocks = slots // block_size
         offsets = slots % block_size
         nth = torch.arange(len(slots), device=slots.device)
         return self.read(blocks, dtype)[nth * block_size + offsets]
 
     def read(self, blocks: Tensor, dtype: torch.dtype) -> Tensor:
-        """[len(blocks) * block_size, Hkv, D] of some blocks, in `dtype`."""
+        """Return the contents of blocks, [len(blocks) * block_size, Hkv, D], in `dtype`."""
         stored = self._data[blocks].flatten(0, 1)
         if self._codes is torch.uint8:
             stored = stored.view(self._dtype)
@@ -93,12 +94,12 @@ class StoredHeads:
 
 
 def aligned(x: Tensor) -> Tensor:
-    """A copy without gaps, whose address does not depend on where x lies: bits of products can depend on both."""
+    """Return a contiguous copy whose alignment does not depend on x's: the bits of products can depend on both."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def _largest(dtype: torch.dtype) -> float:
-    """The magnitude at which values are cut off; 0: nowhere, since the type reaches as far as bfloat16."""
+    """Return the magnitude at which values are clamped; 0 for types with the range of bfloat16."""
     if dtype is torch.int8:
         return 127.0
     if dtype in (torch.float32, torch.bfloat16):

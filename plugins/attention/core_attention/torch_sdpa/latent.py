@@ -1,6 +1,7 @@
-"""Latent layers: a sequence's latents and rotated keys are gathered, and queries meet them as they are.
+"""Latent layers: a sequence's latents and rotated keys are gathered, and queries multiply them without expansion.
 
-Owns: where both lie in a block, and the softmax over them. Never does: multiply with a projection (the core does).
+Owns: the location of both in a block, and the softmax over them. Never does: multiply with a projection (the core
+does).
 Called by: `backend.py`.
 """
 
@@ -15,7 +16,7 @@ from core_runtime.contracts import AttentionParams
 
 
 class LatentLayer:
-    """One layer.
+    """A latent layer bound to its cache.
 
     A block holds the latents [block_size, 1, R] of its tokens, their keys [block_size, 1, Dr], then the scales of both
     where the type has them.
@@ -37,23 +38,25 @@ class LatentLayer:
         self.keys = StoredHeads(k_pe, k_scales, key_shape, dtype, params.k_scale)
 
     def write(self, block: Tensor, offset: Tensor, c: Tensor, k_pe: Tensor) -> None:
-        """c [T, R] and k_pe [T, Dr] at (block [T], offset [T])."""
+        """Store c [T, R] and k_pe [T, Dr] at (block [T], offset [T])."""
         self.latents.write(block, offset, c.unsqueeze(1))
         self.keys.write(block, offset, k_pe.unsqueeze(1))
 
     def read(self, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """c [L, R] and k_pe [L, Dr] of some blocks, in `dtype`."""
+        """Return c [L, R] and k_pe [L, Dr] of some blocks, in `dtype`."""
         c = self.latents.read(blocks, dtype)
         k_pe = self.keys.read(blocks, dtype)
         return c[:, 0], k_pe[:, 0]
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy what lies in some slots to others."""
+        """Copy slots to other slots."""
         self.latents.move(sources, targets, self.block_size)
         self.keys.move(sources, targets, self.block_size)
 
     def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
-        """out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe [L, Dr]."""
+        """Compute out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe
+        [L, Dr].
+        """
         num_queries = len(q_latent)
         num_keys = len(c)
         products = q_latent @ c.T + q_pe @ k_pe.T
@@ -67,7 +70,9 @@ class LatentLayer:
         out.copy_(weights @ c)
 
     def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
-        """The same, each query alone with just its keys, at aligned addresses: equal bits for any chunks."""
+        """Compute the same, one query at a time over exactly its keys, at aligned addresses: equal bits for any
+        chunking.
+        """
         past = len(c) - len(q_latent)
         for row in range(len(q_latent)):
             seen = past + row + 1

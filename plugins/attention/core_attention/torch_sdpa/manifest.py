@@ -1,6 +1,6 @@
 """Manifest of the `torch_sdpa` attention backend. Torch-free.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Any device, head size and block size; batch invariant with --numerics reference alone."""
+    """Describe the plugin: any device, head size and block size; batch invariant only with --numerics reference."""
     return PluginSpec(
         name="torch_sdpa",
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
@@ -42,7 +42,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_numerics() -> str:
-    """The version of torch."""
+    """Return torch's version."""
     return f"torch_sdpa-{importlib.metadata.version('torch').partition('+')[0]}"
 
 

@@ -1,11 +1,11 @@
-"""The kernel that attends: tiles of rows over the keys of their sequence, for every kind of paged layer.
+"""The attention kernel: tiles of rows over the keys of their sequence, for every kind of paged layer.
 
 Owns: the order of its work. Never does: load an operand (`operands.py` does), or write the cache.
 Called by: `launch.py`.
 
-A program has some rows of one sequence, with heads that share a key-value head side by side. Decode, drafts, chunks and
-prompts take tiles of the same shape, so a row meets the same instructions wherever it stands. Latent layers are layers with
-one key-value head, whose values are the first numbers of its keys.
+A program handles some rows of one sequence, with the heads that share a key-value head side by side. Decode, drafts,
+chunks and prompts use tiles of the same shape, so a row is computed by the same instructions everywhere. Latent layers
+are layers with one key-value head, whose values are the first numbers of its keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core_attention.triton.sums import Parts, Sums, continued, empty, joined, le
 from core_kernels.triton import portable
 
 VARYING = ["num_seqs", "table_stride", "tail_depth"]
-"""Numbers that change from step to step: no kernel is compiled for one of them."""
+"""Arguments that change from step to step; kernels are not specialized for their values."""
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def _tell(
     v_number: tl.tensor,
     LAYER: tl.constexpr,
 ) -> None:
-    """Store what rows have attended to."""
+    """Store the attention output of the rows."""
     places = rows.row[:, None] * out_row + rows.head[:, None] * out_head + v_number[None, :]
     portable.store(out + places, result, rows.is_live[:, None] & (v_number < LAYER.value_size)[None, :])
 
@@ -69,10 +69,10 @@ def attend(
     HAS_TAILS: tl.constexpr,
     SPLIT: tl.constexpr,
 ) -> None:
-    """One tile of rows, some heads of one key-value head, some numbers of the values, some sections.
+    """Attend with one tile of rows, some heads of one key-value head, some numbers of the values, over some sections.
 
-    LAYER: an `Attended`. BLOCKS: a `BlockLayout`.
-    SPLIT: leave the sections' sums in part_sums, part_maxima and part_weights, see `Parts`.
+    LAYER: an `Attended`. BLOCKS: a `BlockLayout`. SPLIT: store the sections' partial results in part_sums, part_maxima
+    and part_weights, see `Parts`.
     """
     tile = tl.program_id(0)
     lane = tl.program_id(1)

@@ -1,6 +1,7 @@
-"""What the kernel that attends is compiled for.
+"""The compile-time parameters of the attention kernel.
 
-Owns: the constants of a layer and its tile. Never does: know a step. Called by: `layer.py`, `launch.py`, the kernel itself.
+Owns: the constants of a layer and its tile. Never does: know a step. Called by: `layer.py`, `launch.py`, the kernel
+itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from core_attention.triton.limits import Cached
 from core_attention.triton.tiles import VALUES, Tile, tile_of
 
 LEAST: Final = 16
-"""Numbers of the smallest operand of a product."""
+"""Smallest dimension of a matrix product's operand."""
 NATIVE: Final = frozenset({"sm_90", "sm_100"})
-"""Kinds of chips all of which have instructions for 8-bit floats."""
+"""Chip families in which every chip has instructions for 8-bit floats."""
 TORCH_TYPES: Final = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -29,7 +30,7 @@ TORCH_TYPES: Final = {
     "fp8_per_token_head": torch.uint8,
     "int8_per_token_head": torch.int8,
 }
-"""Of the cache's elements, as kernels see them."""
+"""The cache's element types as torch dtypes."""
 TRITON_TYPES: Final = {
     torch.float32: tl.float32,
     torch.bfloat16: tl.bfloat16,
@@ -38,28 +39,28 @@ TRITON_TYPES: Final = {
 
 
 class Products(NamedTuple):
-    """Types of the operands. scores: of queries and keys. values: of softmax weights and values."""
+    """Operand types of both products. scores: queries and keys. values: softmax weights and values."""
 
     scores: torch.dtype
     values: torch.dtype
 
     @property
     def exact(self) -> bool:
-        """Whether float32 is multiplied."""
+        """Whether operands are multiplied in float32."""
         return self.scores is torch.float32
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """A layer as its kernel is compiled for it.
+    """A layer in the form for which its kernel is compiled.
 
-    heads: of queries. group: those of a key-value head. side: those of a tile.
-    size, rest: numbers of a key in its two parts, padded to powers of 2 in `padded` and `rest_padded`; rest 0: one part.
-    value_size: numbers of a value. value_tile: those of a program.
+    heads: query heads. group: query heads per key-value head. side: query heads per tile.
+    size, rest: sizes of a key's two parts, padded to powers of 2 in `padded` and `rest_padded`; rest 0: one part.
+    value_size: size of a value. value_tile: value elements per program.
     rows, keys: of a tile.
-    product, value_product: Triton's types of both products' operands.
+    product, value_product: Triton's operand types of both products.
     is_native: the chip has instructions for 8-bit floats.
-    window: keys that a row sees; 0: all. is_chunked: they begin at its multiples.
+    window: keys that a row sees; 0: all. is_chunked: windows begin at multiples of `window`.
     """
 
     heads: int
@@ -84,33 +85,33 @@ class Attended:
 
     @property
     def queries(self) -> int:
-        """Rows of one head in a tile."""
+        """Return the rows of one head in a tile."""
         return self.rows // self.side
 
     @property
     def sides(self) -> int:
-        """Tiles that share the heads of a key-value head."""
+        """Return the number of tiles that share the heads of a key-value head."""
         return -(-self.group // self.side)
 
     @property
     def value_tiles(self) -> int:
-        """Programs that share a value."""
+        """Return the number of programs that share a value."""
         return -(-self.value_size // self.value_tile)
 
     @property
     def lanes(self) -> int:
-        """Programs for each tile of queries: by key-value heads, sides and parts of a value."""
+        """Return the programs per tile of queries: key-value heads × sides × parts of a value."""
         return self.heads // self.group * self.sides * self.value_tiles
 
 
 def attended(spec: Cached, dtype: str, query_type: torch.dtype, chip: str) -> tuple[Attended, Tile]:
-    """For queries of a type, and the tile that was chosen."""
+    """Return the parameters for queries of a type, and the tile chosen."""
     is_latent = isinstance(spec, LatentSpec)
     size, rest = key_parts(spec)
     heads, group, value = heads_of(spec)
     products = products_of(dtype, query_type)
     tile = _tile(spec, products, chip)
-    # an 8-bit latent is wide, and needs registers for its conversion
+    # an 8-bit latent is wide, and its conversion needs registers
     values = tile.values // 2 if is_latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
     own = Attended(
         heads=heads,
@@ -134,38 +135,38 @@ def attended(spec: Cached, dtype: str, query_type: torch.dtype, chip: str) -> tu
 
 
 def products_of(dtype: str, query_type: torch.dtype) -> Products:
-    """16-bit products where queries and cache agree on a type or the cache has 8 bits; else float32."""
+    """Return 16-bit operands where queries and cache have the same type or the cache has 8 bits; otherwise float32."""
     kv_type = KV_TYPES[dtype]
     eight_bits = kv_type.item_bytes == 1
     if query_type is torch.float32 or not (eight_bits or TORCH_TYPES[dtype] is query_type):
         return Products(torch.float32, torch.float32)
     if kv_type.scaled:
-        # a softmax weight times a token's scale may be smaller than float16 can be
+        # a softmax weight times a token's scale may underflow in float16
         return Products(query_type, torch.bfloat16)
     return Products(query_type, query_type)
 
 
 def padded(size: int) -> int:
-    """Numbers of an operand that holds `size`."""
+    """Return the padded dimension of an operand with `size` numbers."""
     return max(LEAST, int(triton.next_power_of_2(size)))
 
 
 def key_parts(spec: Cached) -> tuple[int, int]:
-    """Numbers of a key in its two parts: a latent and its rotated key; others have one part."""
+    """Return the sizes of a key's two parts: a latent and its rotated key; other layers have one part."""
     if isinstance(spec, LatentSpec):
         return spec.rank, spec.rope_size
     return spec.head_size, 0
 
 
 def heads_of(spec: Cached) -> tuple[int, int, int]:
-    """Heads of queries, those that share a key-value head, and numbers of a value."""
+    """Return the query heads, the query heads per key-value head, and the size of a value."""
     if isinstance(spec, LatentSpec):
         return spec.num_heads, spec.num_heads, spec.rank
     return spec.num_heads, spec.num_heads // spec.num_kv_heads, spec.head_size_v
 
 
 def _features(spec: Cached) -> dict[str, bool]:
-    """What a layer's softmax has beside its window."""
+    """Return the softmax features of a layer other than its window."""
     if isinstance(spec, LatentSpec):
         return dict.fromkeys(("is_chunked", "has_cap", "has_sinks", "has_slopes"), False)
     return {
@@ -177,7 +178,7 @@ def _features(spec: Cached) -> dict[str, bool]:
 
 
 def _tile(spec: Cached, products: Products, chip: str) -> Tile:
-    """The tile for a layer on a chip."""
+    """Return the tile for a layer on a chip."""
     size, rest = key_parts(spec)
     _, _, value = heads_of(spec)
     key = padded(size) + (padded(rest) if rest else 0)

@@ -1,9 +1,11 @@
-"""Paged and latent attention, and layers with a state (`states/`), on Triton kernels.
+"""Paged and latent attention, and layers with a recurrent state (`states/`), on Triton kernels.
 
-Owns: the contract, and the checks before a launch. Never does: choose itself (see the manifest), or depend on a step's lists.
+Owns: the contract, and the checks before a launch. Never does: decide where it is used (see the manifest), or depend on
+a step's host-side lists.
 Called by: the attention layers, through the `attention` contract.
 
-A row's bits depend on its own queries and keys alone, see `spans.py`; on another chip tiles, and so bits, may differ.
+A row's bits depend on its own queries and keys alone, see `spans.py`; tiles, and therefore bits, may differ between
+chips.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ INTERPRETED_PROGRAMS = 8
 
 
 class TritonAttention:
-    """The `attention` contract, for latent layers too, with the part `TurnsHeads`.
+    """Implementation of the `attention` contract, including latent layers and `TurnsHeads`.
 
-    wanted_programs: that occupy the device; None: by its multiprocessors.
+    wanted_programs: programs that occupy the device; None: derived from its multiprocessors.
     """
 
     name = "triton"
@@ -47,13 +49,13 @@ class TritonAttention:
         self._wanted = wanted_programs
 
     def kv_layout(self, spec: Cached, block_size: int, dtype: str) -> KVLayout:
-        """Bytes of one block of one layer."""
+        """Return the bytes of one block of one layer."""
         return KVLayout(block_bytes=block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(
         self, spec: Cached, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> Layer:
-        """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
+        """Bind a layer, once, to its cache `raw`, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         _raise_for(unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size)))
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
         check_cache(raw, block_bytes)
@@ -63,7 +65,7 @@ class TritonAttention:
         return Layer(spec, block_size, dtype, chip_of(raw.device), raw, own)
 
     def build(self, view: BatchView) -> BatchView:
-        """Once a step: checks the view's tensors; kernels read them as they are."""
+        """Check the view's tensors, once per step; kernels read them as they are."""
         check_tables(view)
         tails = view.tails
         if tails is not None and (tails.dtype is not torch.int32 or not tails.is_contiguous()):
@@ -80,7 +82,9 @@ class TritonAttention:
     def turn_and_write(
         self, handle: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: BatchView
     ) -> None:
-        """See `TurnsHeads`: q [T, Hq, D] in place, k [T, Hkv, D] and v [T, Hkv, D_v] to the step's slots."""
+        """Normalize and rotate q [T, Hq, D] in place, and store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots:
+        the `TurnsHeads` contract.
+        """
         layout = handle.layout
         spec = handle.spec
         assert isinstance(spec, AttentionSpec)
@@ -90,7 +94,7 @@ class TritonAttention:
         turn_and_write_rows(handle, q, k, v, turn, positions, metadata)
 
     def forward(self, handle: Layer, q: Tensor, metadata: BatchView, out: Tensor) -> None:
-        """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
+        """Compute out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
         spec = handle.spec
         assert isinstance(spec, AttentionSpec)
         _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
@@ -102,7 +106,7 @@ class TritonAttention:
         self.write(handle, c.unsqueeze(1), k_pe.unsqueeze(1), metadata)
 
     def forward_latent(self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor) -> None:
-        """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+        """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         spec = handle.spec
         assert isinstance(spec, LatentSpec)
         _check(q_latent, "q_latent", metadata.num_tokens, spec.num_heads, spec.rank)
@@ -111,26 +115,26 @@ class TritonAttention:
         attend_rows(handle, q_latent, q_pe, metadata, out, self._wanted or 1)
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """The numbers of the state, in float32."""
+        """Return the size of the state in float32 numbers."""
         return spec.state_bytes
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
-        """The op, on the layer's bytes. Raises PluginError when unsupported."""
+        """Bind an op to the layer's bytes. Raises PluginError when unsupported."""
         _raise_for(unsupported_state(StateQuery(spec, raw.device.type, dtype)))
         if not raw.is_contiguous() or raw.shape[1] % FLOAT_BYTES:
             raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes, blocks of whole numbers")
         return bind_states(spec, raw, params)
 
     def build_state(self, view: BatchView) -> BatchView:
-        """Once a step: checks the view's tensors."""
+        """Check the view's tensors, once per step."""
         return self.build(view)
 
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: BatchView, out: Tensor) -> None:
-        """out [T, W'] of inputs [T, W], for all sequences at once; the states move on."""
+        """Compute out [T, W'] of inputs [T, W] for all sequences at once, and advance their states."""
         handle.forward(inputs, metadata, out)
 
     def move(self, handle: Layer, sources: Tensor, targets: Tensor) -> None:
-        """Copy what lies in some slots, int64 [n], to others."""
+        """Copy slots, int64 [n], to other slots."""
         move_slots(handle.raw, handle.spec, handle.block_size, handle.dtype, sources, targets)
 
 
@@ -141,17 +145,17 @@ def _raise_for(reasons: list[Reason]) -> None:
 
 
 def _programs(device: torch.device) -> int:
-    """Programs that occupy a device."""
+    """Return the number of programs that occupy a device."""
     if device.type == "cpu":
         return INTERPRETED_PROGRAMS
-    if device.type == "meta":  # of a device that is not there
+    if device.type == "meta":  # compiling ahead for a device that is not present
         return PROGRAMS_PER_PROCESSOR * USUAL_PROCESSORS
     properties = torch.cuda.get_device_properties(device)
     return PROGRAMS_PER_PROCESSOR * int(properties.multi_processor_count)
 
 
 def _own_params(spec: Cached, dtype: str, params: AttentionParams) -> AttentionParams:
-    """Scales where the KV type has them for a whole layer, else 1; sinks and slopes where the spec wants them."""
+    """Return the layer's scales (1 where the KV type has none), and sinks and slopes where the spec has them."""
     kv_type = KV_TYPES[dtype]
     has_scales = kv_type.item_bytes == 1 and not kv_type.scaled
     k_scale = params.k_scale if has_scales else 1.0
@@ -166,7 +170,7 @@ def _own_params(spec: Cached, dtype: str, params: AttentionParams) -> AttentionP
 
 
 def _per_head(values: Tensor | None, heads: int, name: str, wanted: bool) -> Tensor | None:
-    """float32 [Hq], or None where the spec wants none. Raises ValueError."""
+    """Return float32 [Hq], or None where the spec has none. Raises ValueError."""
     if (values is not None) != wanted:
         problem = "are missing" if wanted else "were given"
         raise ValueError(f"{name} {problem}: the layer's spec says otherwise")
@@ -178,7 +182,7 @@ def _per_head(values: Tensor | None, heads: int, name: str, wanted: bool) -> Ten
 
 
 def _check(tensor: Tensor, what: str, rows: int, heads: int, width: int) -> None:
-    """A tensor [T, H, D] whose heads have no gaps. Raises ValueError."""
+    """Raise ValueError unless `tensor` is [T, H, D] with contiguous heads."""
     expected = (rows, heads, width)
     if tuple(tensor.shape) != expected or tensor.stride(2) != 1:
         raise ValueError(

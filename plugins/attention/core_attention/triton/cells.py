@@ -1,8 +1,8 @@
-"""Numbers of the cache as kernels read and write them.
+"""Cache elements as kernels read and write them.
 
-Owns: where a token's key lies, and the conversion of each KV type. Never does: attend. Called by: the kernels.
+Owns: the location of a token's key, and the conversion of each KV type. Never does: attend. Called by: the kernels.
 
-BLOCKS is a `BlockLayout`, whose element is known by its name: `plain` (bfloat16, float16, float32), `e4m3` and `e5m2`
+BLOCKS is a `BlockLayout`, whose element is one of these names: `plain` (bfloat16, float16, float32), `e4m3` and `e5m2`
 (bytes), `int8`.
 """
 
@@ -15,12 +15,14 @@ from core_kernels.triton import portable
 
 LARGEST_HALF = tl.constexpr(65504.0)
 ROUNDING = tl.constexpr(12582912.0)
-"""1.5 · 2^23: a small number that is added to it and taken from it again is rounded to a whole one, ties to even."""
+"""1.5 · 2^23: adding it to a small float32 and subtracting it again rounds to an integer, ties to even."""
 
 
 @triton.jit
 def decoded(codes: tl.tensor, dtype: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr) -> tl.tensor:
-    """Numbers of the cache in the type of the products, without loss. NATIVE: the chip has instructions for 8-bit floats."""
+    """Convert cache elements to the type of the products, without loss. NATIVE: the chip has instructions for 8-bit
+    floats.
+    """
     if BLOCKS.element == "e4m3":
         if NATIVE:
             return codes.to(tl.float8e4nv, bitcast=True).to(dtype)
@@ -39,7 +41,7 @@ def decoded(codes: tl.tensor, dtype: tl.constexpr, BLOCKS: tl.constexpr, NATIVE:
 
 @triton.jit
 def encoded(x: tl.tensor, dtype: tl.constexpr, BLOCKS: tl.constexpr) -> tl.tensor:
-    """float32 x as the cache holds it; beyond the largest number of the type: that. dtype: of the cache."""
+    """Convert float32 x to cache elements, clamped to the type's largest number. dtype: of the cache."""
     if BLOCKS.element == "e4m3":
         return portable.encode_e4m3(x)
     elif BLOCKS.element == "e5m2":
@@ -66,10 +68,10 @@ def place_of(
     BLOCK_SIZE: tl.constexpr,
     HAS_TAILS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Block (int64) and offset of keys.
+    """Return the block (int64) and offset of keys.
 
     table, tail: rows of the sequence in the block table and in `BatchView.tails`.
-    first_tail: the position of the first key that `tail` names.
+    first_tail: position of the first key in `tail`.
     """
     block = tl.load(table + key // BLOCK_SIZE, mask=readable, other=0)
     offset = key % BLOCK_SIZE

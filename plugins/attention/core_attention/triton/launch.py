@@ -1,10 +1,11 @@
 """Launches the attention kernels for a layer and a step.
 
-Owns: grids, the division of a step's keys among programs, and the room for what it leaves. Never does: check a tensor.
+Owns: grids, the division of a step's keys among programs, and the buffers for partial results. Never does: check a
+tensor.
 Called by: `backend.py`.
 
-A step of few rows and long sequences has too few programs to occupy a device; each section of keys may then have a program
-of its own. Whether it has changes no bit, and is decided by shapes alone, so it can be recorded.
+A step with few rows and long sequences has too few programs to occupy a device, so each section of keys may get its own
+program. This split changes no bit, and is decided from shapes alone, so it can be recorded in a graph.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from core_attention.triton.write_kernel import write
 from core_runtime.contracts import BatchView, HeadTurn
 
 MAX_ROOM: Final = 64 << 20
-"""Bytes that a divided step may leave between its two kernels."""
+"""Limit in bytes on the partial results between the two kernels of a split step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a divided step leaves, float32.
+    """Partial results of a split step, float32.
 
     sums: [T, Hq, SLOTS, Dv].
     maxima, weights: [T, Hq, SLOTS].
@@ -43,7 +44,7 @@ class Room:
 
 
 def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
-    """Store k [T, Hkv, D] and v [T, Hkv, Dv] at the step's slots; those of -1 are skipped."""
+    """Store k [T, Hkv, D] and v [T, Hkv, Dv] at the step's slots; slots of -1 are skipped."""
     constants = layer.written
     grid = (view.num_tokens, triton.cdiv(layer.layout.heads, constants["SIDE"]))
     strides = (k.stride(0), k.stride(1), v.stride(0), v.stride(1))
@@ -54,7 +55,7 @@ def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
 def turn_and_write_rows(
     layer: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, view: BatchView
 ) -> None:
-    """Norm and turn q [T, Hq, D] in place; store k, normed and turned, and v as `write_rows` does."""
+    """Normalize and rotate q [T, Hq, D] in place; store k, normalized and rotated, and v as `write_rows` does."""
     constants = layer.written
     side = constants["SIDE"]
     q_heads = q.shape[1]
@@ -84,18 +85,18 @@ def turn_and_write_rows(
 
 
 def _by_head(weight: Tensor | None) -> int:
-    """From one head's weights [D] of a norm to the next one's; 0 where all share them."""
+    """Return the stride between the norm weights [D] of neighbouring heads; 0 where all heads share them."""
     return 0 if weight is None or weight.dim() == 1 else weight.stride(0)
 
 
 def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: Tensor, wanted: int) -> None:
-    """out [T, Hq, Dv] of queries in two parts. wanted: programs that occupy the device."""
+    """Compute out [T, Hq, Dv] of queries in two parts. wanted: programs that occupy the device."""
     constants = layer.attended(q.dtype)
     own: Attended = constants["LAYER"]
     tiles = num_tiles(own, view.num_tokens, view.num_seqs)
     splits = num_splits(view, tiles * own.lanes, own.heads * own.value_size, wanted)
     room = _room(view.num_tokens, own.heads, own.value_size, q.device) if splits > 1 else None
-    absent = layer.scales  # of the type of what is absent; never read
+    absent = layer.scales  # dtype placeholder for absent tensors; never read
     sinks = absent if layer.params.sinks is None else layer.params.sinks
     slopes = absent if layer.params.slopes is None else layer.params.slopes
     parts = (absent, absent, absent) if room is None else (room.sums, room.maxima, room.weights)
@@ -138,12 +139,12 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: T
 
 
 def num_tiles(own: Attended, num_tokens: int, num_seqs: int) -> int:
-    """Tiles of rows that a step may need whatever its sequences are."""
+    """Return an upper limit on the tiles of rows of a step, for any sequences."""
     return num_tokens // own.queries + num_seqs
 
 
 def num_splits(view: BatchView, programs: int, numbers: int, wanted: int) -> int:
-    """Programs that divide the keys of a tile among them. numbers: of a row's output."""
+    """Return the number of programs that divide the keys of a tile among them. numbers: size of a row's output."""
     room = 4 * view.num_tokens * numbers * spans.SLOTS.value
     if room > MAX_ROOM:
         return 1

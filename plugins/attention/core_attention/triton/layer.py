@@ -1,6 +1,7 @@
-"""One bound layer, as the kernels are launched for it.
+"""A bound layer, with the parameters for launching its kernels.
 
-Owns: the constants of each kernel, made once. Never does: launch. Called by: `backend.py`, `launch.py`, the rows for the gate.
+Owns: the constants of each kernel, made once. Never does: launch. Called by: `backend.py`, `launch.py`, the catalog
+rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from core_runtime.contracts import AttentionParams
 
 LOG2E: Final = 1.4426950408889634
 WRITTEN: Final = 2048
-"""Numbers that a program writes at most."""
+"""Maximum numbers written by a program."""
 
 
 class Scalars(NamedTuple):
-    """score_scale: of products of queries and keys, in powers of 2. cap_scale: of what the soft cap gives. v_scale: of sums."""
+    """Scalar arguments of the attention kernel. score_scale: for products of queries and keys, in base-2 logarithms.
+    cap_scale: for the soft cap's output. v_scale: for the sums.
+    """
 
     score_scale: float
     cap_scale: float
@@ -33,7 +36,7 @@ class Scalars(NamedTuple):
 
 @dataclass(slots=True)
 class Layer:
-    """One bound layer.
+    """An attention layer bound to its cache.
 
     spec: its heads and sizes.
     block_size: tokens of a block.
@@ -64,7 +67,7 @@ class Layer:
         self.written = write_constants(self.spec, self.block_size, self.dtype)
 
     def attended(self, query_type: torch.dtype) -> dict[str, Any]:
-        """Constants of `attend` for queries of a type, without those of a step."""
+        """Return the constants of `attend` for queries of a type, without those of a step."""
         found = self._attended.get(query_type)
         if found is None:
             found = attend_constants(self.spec, self.block_size, self.dtype, query_type, self.chip)
@@ -73,7 +76,7 @@ class Layer:
 
 
 def scalars_of(spec: Cached, params: AttentionParams) -> Scalars:
-    """Of a layer; its scales are 1 where the KV type has none for a whole layer."""
+    """Compute a layer's scalars; its scales are 1 where the KV type has no layer-wide scale."""
     scale = spec.scale * params.k_scale
     if isinstance(spec, LatentSpec):
         return Scalars(scale * LOG2E, 1.0, params.k_scale)
@@ -83,7 +86,7 @@ def scalars_of(spec: Cached, params: AttentionParams) -> Scalars:
 
 
 def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torch.dtype, chip: str) -> dict[str, Any]:
-    """Constants of `attend` that are a layer's, by name; HAS_TAILS and SPLIT are a step's."""
+    """Return the constants of `attend` that depend on the layer, by name; HAS_TAILS and SPLIT depend on the step."""
     own, tile = attended(spec, dtype, query_type, chip)
     layout = layout_of(spec, block_size, dtype)
     if isinstance(spec, LatentSpec):
@@ -98,7 +101,7 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
 
 
 def merge_constants(own: Attended) -> dict[str, Any]:
-    """Constants of `merge` for a layer that attends so."""
+    """Return the constants of `merge` for a layer with these parameters."""
     return {
         "HEADS": own.heads,
         "VALUE": own.value_size,
@@ -112,7 +115,7 @@ def merge_constants(own: Attended) -> dict[str, Any]:
 
 
 def write_constants(spec: Cached, block_size: int, dtype: str) -> dict[str, Any]:
-    """Constants of `write`, by name."""
+    """Return the constants of `write`, by name."""
     layout = layout_of(spec, block_size, dtype)
     widest = max(padded(layout.size), padded(layout.value_size))
     side = max(1, min(triton.next_power_of_2(layout.heads), WRITTEN // widest))

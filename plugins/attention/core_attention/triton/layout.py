@@ -1,11 +1,11 @@
-"""How a block of one layer lies in memory, in elements of the cache.
+"""The memory layout of a layer's block, in elements of the cache.
 
-Owns: the places of keys, values and scales, and what an element is. Never does: compute.
+Owns: the offsets of keys, values and scales, and the element type. Never does: compute.
 Called by: `layer.py`, `moves.py`. Kernels are compiled for a layout.
 
-A block holds K [Hkv, block_size, D], V [Hkv, block_size, Dv], then the float32 scales of K and of V, each [Hkv, block_size],
-where the type has them: the tokens of a head lie side by side, as a program reads them. A block of a latent layer holds a
-row for each token: its latent, and behind it its rotated key.
+A block holds K [Hkv, block_size, D], V [Hkv, block_size, Dv], then the float32 scales of K and of V, each [Hkv,
+block_size], where the type has them: the tokens of a head are contiguous, as a program reads them. A block of a latent
+layer holds one row per token: its latent followed by its rotated key.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from core_attention.triton.limits import ELEMENTS
 
 SCALE_BYTES: Final = 4
 LARGEST: Final = {"fp8_per_token_head": 448.0, "int8_per_token_head": 127.0}
-"""The number that the largest of a token and head becomes."""
+"""The number to which the largest magnitude of a token and head is scaled."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """A layer's blocks. Places and strides count elements, those of scales count scales.
+    """The layout of a layer's blocks. Offsets and strides count elements; those of scales count scales.
 
     heads: of keys and values.
-    size, value_size: numbers of a key and of a value; of a latent layer the rotated key is written as the value.
+    size, value_size: elements of a key and of a value; in a latent layer the rotated key takes the place of the value.
     block_size: tokens.
     block_stride: from block to block.
     k_head, k_token: from head to head, and from token to token.
-    v_base, v_head, v_token: the same for values, and where they begin.
-    element: how a number is stored, see `cells.py`.
-    is_scaled: whether each token and head has scales of its own. largest: what its largest number becomes.
-    scale_stride, scale_base, scale_values: from block to block, where scales begin, and from those of K to those of V.
+    v_base, v_head, v_token: start of the values, and their strides.
+    element: storage type, see `cells.py`.
+    is_scaled: whether each token and head has its own scales. largest: number to which the largest magnitude is scaled.
+    scale_stride, scale_base, scale_values: stride from block to block, start of the scales, and offset from those of K
+        to those of V.
     """
 
     heads: int
@@ -55,7 +56,7 @@ class BlockLayout:
 
 
 def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> BlockLayout:
-    """Of a layer; block_size is a multiple of 4 where the type has scales."""
+    """Return the layout of a layer; block_size is a multiple of 4 where the type has scales."""
     kv_type = KV_TYPES[dtype]
     block_bytes = block_size * kv_type.token_bytes(spec)
     block_stride = block_bytes // kv_type.item_bytes

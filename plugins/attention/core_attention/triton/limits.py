@@ -10,10 +10,10 @@ from typing import Final
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
-VERSION: Final = 1  # grows when results change
+VERSION: Final = 1  # raise when results change
 NUMERICS: Final = f"triton-attention-{VERSION}"
 
-ELEMENTS: Final = {  # by which name the kernels know a KV type
+ELEMENTS: Final = {  # the kernels' name of each KV type
     "float32": "plain",
     "bfloat16": "plain",
     "float16": "plain",
@@ -33,7 +33,7 @@ Cached = AttentionSpec | LatentSpec
 
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
-    """The reasons why this backend cannot serve a kind of layer; empty: it can. Loads no library."""
+    """Return the reasons why this backend cannot serve a kind of layer; empty if it can. Loads no library."""
     spec = query.spec
     reasons = []
     if query.dtype not in ELEMENTS:
@@ -49,7 +49,7 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
 
 
 def unsupported_state(query: StateQuery) -> list[Reason]:
-    """The reasons why this backend cannot serve a kind of layer with a state; empty: it can. Loads no library."""
+    """Return the reasons why this backend cannot serve a kind of layer with a state; empty if it can. Loads no library."""
     spec = query.spec
     reasons = []
     if query.dtype != STATE_DTYPE:

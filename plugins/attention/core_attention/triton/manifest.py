@@ -1,6 +1,6 @@
 """Manifest of the `triton` attention backend. Torch-free, and free of triton.
 
-Owns: what the backend claims to support. Called by: `core.plugin`.
+Owns: the backend's declared capabilities. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """On GPUs; batch invariant."""
+    """Describe the plugin: for GPUs; batch invariant."""
     return PluginSpec(
         name="triton",
         summary="paged and latent attention and layers with a state on Triton kernels",
@@ -52,7 +52,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
-    """The layer must fit the kernels, and triton must be installed."""
+    """Require a layer that fits the kernels, and an installed triton."""
     reasons = unsupported_state(query) if isinstance(query, StateQuery) else unsupported(query)
     if importlib.util.find_spec("triton") is None:
         reasons.append(Reason("missing_library", "triton", "not installed", "pip install triton"))
@@ -61,13 +61,13 @@ def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics() -> str:
-    """The version of the arithmetic."""
+    """Return the version of the arithmetic."""
     return NUMERICS
 
 
 @hookimpl
 def core_load(context: LoadContext) -> AttentionBackend:
-    """Build the backend; kernels are compiled when they are first launched, or before by `core kernels build`."""
+    """Build the backend; kernels are compiled at their first launch, or ahead of time by `core kernels build`."""
     from core_attention.triton.backend import TritonAttention
 
     return TritonAttention()

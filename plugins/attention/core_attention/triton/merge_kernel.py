@@ -1,6 +1,6 @@
-"""The kernel that merges what a divided step left: the sections of each row, in their order.
+"""The kernel that merges the partial results of a split step: the sections of each row, in order.
 
-Owns: that merge. Never does: read the cache. Called by: `launch.py`.
+Owns: the merge. Never does: read the cache. Called by: `launch.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def merge(
     CHUNKED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ) -> None:
-    """One head of one row; the arguments are those of `attend`."""
+    """Merge one head of one row; the arguments are those of `attend`."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     if row >= tl.load(cu_seqlens + num_seqs):

@@ -1,4 +1,4 @@
-"""Copies keys and values from slot to slot, to the bit.
+"""Copies keys and values from slot to slot, bit for bit.
 
 Owns: the block layout as torch indexes it. Never does: convert numbers. Called by: `backend.py`.
 """
@@ -13,7 +13,7 @@ from core_attention.triton.limits import Cached
 
 
 def move_slots(raw: Tensor, spec: Cached, block_size: int, dtype: str, sources: Tensor, targets: Tensor) -> None:
-    """Copy slots, int64 [n] each, of a cache uint8 [blocks, block bytes]; all are read before any is written."""
+    """Copy slots, int64 [n] each, within a cache uint8 [blocks, block bytes]; all are read before any is written."""
     from_block = sources // block_size
     to_block = targets // block_size
     from_offset = sources % block_size
@@ -24,7 +24,7 @@ def move_slots(raw: Tensor, spec: Cached, block_size: int, dtype: str, sources: 
 
 
 def _parts(raw: Tensor, spec: Cached, block_size: int, dtype: str) -> list[Tensor]:
-    """Views uint8 [blocks, heads, block_size, bytes] of everything that belongs to a token."""
+    """Return views uint8 [blocks, heads, block_size, bytes] of all data that belongs to a token."""
     kv_type = KV_TYPES[dtype]
     if isinstance(spec, LatentSpec):
         return [raw.unflatten(1, (1, block_size, -1))]

@@ -1,6 +1,7 @@
-"""The operands of a tile of attention, and what becomes of its scores.
+"""The operands of an attention tile, and the processing of its scores.
 
-Owns: loads of queries, keys and values, masks, and one step of the softmax. Never does: know sections, or store anything.
+Owns: loads of queries, keys and values, masks, and one step of the softmax. Never does: know sections, or store
+anything.
 Called by: `attend_kernel.py`.
 
 LAYER is an `Attended`, BLOCKS a `BlockLayout`.
@@ -20,9 +21,9 @@ from core_kernels.triton import portable
 
 
 class KeyTile(NamedTuple):
-    """Keys that a program reads together: where they lie, each [KEYS], and for which key-value head.
+    """Keys that a program reads together: their locations, each [KEYS], and their key-value head.
 
-    cache, scales: of the layer. block, offset: of each key. is_readable: whether it is one.
+    cache, scales: of the layer. block, offset: of each key. is_readable: whether the lane holds a key.
     """
 
     cache: tl.tensor
@@ -43,7 +44,7 @@ def _queries(
     PADDED: tl.constexpr,
     dtype: tl.constexpr,
 ) -> tl.tensor:
-    """[ROWS, PADDED] numbers of queries."""
+    """Load [ROWS, PADDED] elements of queries."""
     number = tl.arange(0, PADDED)
     place = rows.row * row_stride + rows.head * head_stride
     inside = rows.is_live[:, None] & (number < SIZE)[None, :]
@@ -65,7 +66,7 @@ def queries_of(
     rest_head: tl.tensor,
     LAYER: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Queries in their two parts; where there is but one, it stands for both."""
+    """Load queries in their two parts; with a single part, it is returned for both."""
     queries = _queries(q, rows, q_row, q_head, LAYER.size, LAYER.padded, LAYER.product)
     rest = queries
     if LAYER.rest > 0:
@@ -82,7 +83,7 @@ def _keys(
     LAYER: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> tl.tensor:
-    """[PADDED, KEYS] numbers of keys, SIZE from the FIRST one on."""
+    """Load [PADDED, KEYS] elements of keys: SIZE elements from FIRST on."""
     place = tile.block * BLOCKS.block_stride + tile.kv_head * BLOCKS.k_head + tile.offset * BLOCKS.k_token
     number = tl.arange(0, PADDED)
     inside = tile.is_readable[None, :] & (number < SIZE)[:, None]
@@ -92,7 +93,7 @@ def _keys(
 
 @triton.jit
 def _values(tile: KeyTile, number: tl.tensor, LAYER: tl.constexpr, BLOCKS: tl.constexpr) -> tl.tensor:
-    """[KEYS, VALUE_TILE] numbers of values. number: which."""
+    """Load [KEYS, VALUE_TILE] elements of values. number: the elements to load."""
     first = tile.block * BLOCKS.block_stride + BLOCKS.v_base
     place = first + tile.kv_head * BLOCKS.v_head + tile.offset * BLOCKS.v_token
     inside = tile.is_readable[:, None] & (number < LAYER.value_size)[None, :]
@@ -102,14 +103,14 @@ def _values(tile: KeyTile, number: tl.tensor, LAYER: tl.constexpr, BLOCKS: tl.co
 
 @triton.jit
 def scales_of(tile: KeyTile, BLOCKS: tl.constexpr) -> tl.tensor:
-    """Where the scale of each key lies, pointers [KEYS], if there is one."""
+    """Return pointers [KEYS] to the scale of each key, if there are scales."""
     place = tile.block * BLOCKS.scale_stride + BLOCKS.scale_base + tile.kv_head * BLOCKS.block_size + tile.offset
     return tile.scales + place
 
 
 @triton.jit
 def scaled(numbers: tl.tensor, scales: tl.tensor, tile: KeyTile, BLOCKS: tl.constexpr) -> tl.tensor:
-    """Numbers [ROWS, KEYS] times the scale of each key or value, where the cache has such. scales: pointers [KEYS]."""
+    """Multiply [ROWS, KEYS] by the scale of each key or value, if the cache has scales. scales: pointers [KEYS]."""
     if BLOCKS.is_scaled:
         own_scales = tl.load(scales, mask=tile.is_readable, other=0.0)
         numbers = numbers * own_scales[None, :]
@@ -120,7 +121,7 @@ def scaled(numbers: tl.tensor, scales: tl.tensor, tile: KeyTile, BLOCKS: tl.cons
 def scores_of(
     queries: tl.tensor, queries_rest: tl.tensor, tile: KeyTile, LAYER: tl.constexpr, BLOCKS: tl.constexpr
 ) -> tl.tensor:
-    """Products of queries, in two parts, and keys: [ROWS, KEYS]."""
+    """Return the products of two-part queries and keys: [ROWS, KEYS]."""
     keys = _keys(tile, 0, LAYER.size, LAYER.padded, LAYER, BLOCKS)
     scores = portable.dot(queries, keys, tl.full([LAYER.rows, LAYER.keys], 0.0, tl.float32))
     if LAYER.rest > 0:
@@ -131,7 +132,7 @@ def scores_of(
 
 @triton.jit
 def slopes_of(slopes: tl.tensor, rows: Rows, LAYER: tl.constexpr) -> tl.tensor:
-    """What a key adds to a row's scores for each position that it lies ahead, in powers of 2: [ROWS]; 0 without slopes."""
+    """Return the ALiBi slope of each row [ROWS], in base-2 logarithms per position; 0 without slopes."""
     slope = tl.full([LAYER.rows], 0.0, tl.float32)
     if LAYER.has_slopes:
         slope = tl.load(slopes + rows.head) * LOG2E
@@ -142,7 +143,7 @@ def slopes_of(slopes: tl.tensor, rows: Rows, LAYER: tl.constexpr) -> tl.tensor:
 def masked(
     scores: tl.tensor, key: tl.tensor, rows: Rows, slope: tl.tensor, cap_scale: tl.tensor, LAYER: tl.constexpr
 ) -> tl.tensor:
-    """Scores [ROWS, KEYS] in powers of 2, -inf where a row does not see a key."""
+    """Return scores [ROWS, KEYS] as base-2 logarithms, -inf where a row does not see a key."""
     if LAYER.has_cap:
         scores = portable.tanh(scores) * cap_scale
     if LAYER.has_slopes:
@@ -156,7 +157,9 @@ def masked(
 def softened(
     scores: tl.tensor, maxima: tl.tensor, weights: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """One step of the softmax: new maxima and weights, the tile's shares, and by what earlier sums shrink."""
+    """Perform one softmax step: return new maxima and weights, the tile's shares, and the factor by which earlier sums
+    shrink.
+    """
     common = tl.maximum(maxima, tl.max(scores, 1))
     shrink = spans.weight(maxima, common)
     shares = tl.exp2(scores - spans.finite(common)[:, None])
@@ -174,6 +177,6 @@ def weighed(
     LAYER: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> tl.tensor:
-    """Sums [ROWS, VALUE_TILE], shrunk, with the values of a tile by their shares [ROWS, KEYS]. number: of `_values`."""
+    """Shrink sums [ROWS, VALUE_TILE] and add a tile's values weighted by shares [ROWS, KEYS]. number: as in `_values`."""
     values = _values(tile, number, LAYER, BLOCKS)
     return portable.dot(portable.cast(shares, LAYER.value_product), values, sums * shrink[:, None])

@@ -1,6 +1,6 @@
-"""The attention kernels and the layers that they are compiled for, as rows of the catalog.
+"""Catalog rows of the attention kernels and the layers that they are compiled for.
 
-Owns: those layers: the shapes of models that many use, and each variant once. Never does: compile.
+Owns: the list of layers: the shapes of widely used models, and each variant once. Never does: compile.
 Called by: the catalog of kernels.
 """
 
@@ -25,14 +25,16 @@ KINDS: Final = {
     torch.uint8: "u8",
     torch.int8: "i8",
 }
-"""Types as Triton's signatures name them."""
+"""torch dtypes as Triton's signatures name them."""
 
 LAUNCH: Final = ("num_warps", "num_stages", "enable_fp_fusion")
-"""Constants that are the compiler's."""
+"""Constants that are compiler options."""
 
 
 class Case(NamedTuple):
-    """A kind of layer. name: for people. dtype: of the cache. tails: whether keys lie elsewhere."""
+    """A kind of layer. name: for messages. dtype: of the cache. tails: whether some keys are stored outside the block
+    table.
+    """
 
     name: str
     spec: Cached
@@ -60,7 +62,7 @@ CASES: Final = (
 )
 
 TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
-"""Layers whose heads are turned as their keys are stored: each type of cache."""
+"""Layers whose heads are rotated as their keys are stored: one for each cache type."""
 
 
 def _attend(case: Case, chip: str, split: bool) -> KernelRow:

@@ -1,11 +1,13 @@
-"""How the keys of a row are divided: the same for a row whatever its company, its chunk and the division of the work.
+"""The division of a row's keys into sections: the same for a row whatever its batch, its chunk and the division of the
+work.
 
-Owns: tiles of keys, sections, and their merge in order; the search for a program's sequence. Never does: read a key.
-Called by: the kernels that attend and that merge.
+Owns: tiles of keys, sections, and their merge in order; the look-up of a program's sequence. Never does: read a key.
+Called by: the attention and merge kernels.
 
-A row's keys are divided at absolute positions into sections of 128 · 2^k keys, k the smallest with which `SECTIONS` sections
-hold all keys that the row sees: so it depends on the row's position alone. Within a section, softmax goes on from tile to
-tile; sections are merged in their order. A program may therefore take any run of whole sections, and gives the same bits.
+A row's keys are divided at absolute positions into sections of 128 · 2^k keys, with the smallest k for which `SECTIONS`
+sections hold all keys that the row sees. The division therefore depends on the row's position alone. Within a section,
+the softmax runs from tile to tile; sections are merged in order. A program may therefore take any run of whole sections
+and still produce the same bits.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ import triton
 import triton.language as tl
 
 SPAN = tl.constexpr(128)
-"""The shortest section; tiles divide it."""
+"""The shortest section; the size of a tile divides it."""
 
 SECTIONS = tl.constexpr(16)
 SLOTS = tl.constexpr(17)
-"""Sections that a row can touch: with a window, the first and the last one may be cut."""
+"""Maximum number of sections that a row can touch: with a window, the first and the last one may be partial."""
 
 
 @triton.jit
 def first_key(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) -> tl.tensor:
-    """The first position that a row at `position` sees. WINDOW 0: none."""
+    """Return the first position that a row at `position` sees. WINDOW 0: no window."""
     if WINDOW == 0:
         return position * 0
     elif CHUNKED:
@@ -34,37 +36,37 @@ def first_key(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) 
 
 @triton.jit
 def section_length(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
-    """Keys of each section of a row at `position`."""
+    """Return the number of keys in each section of a row at `position`."""
     visible = position + 1
     if WINDOW > 0:
         visible = tl.minimum(visible, WINDOW)
     least = (visible + SPAN * SECTIONS - 1) // (SPAN * SECTIONS)
     bits = (2 * least - 1).to(tl.float32).to(tl.int32, bitcast=True)
-    doublings = (bits >> 23) - 127  # the exponent: the logarithm of `least`, rounded up
+    doublings = (bits >> 23) - 127  # the exponent: log2 of `least`, rounded up
     return SPAN << doublings
 
 
 @triton.jit
 def finite(maximum: tl.tensor) -> tl.tensor:
-    """What is subtracted from scores: 0 where no key was seen yet, since -inf - -inf is no number."""
+    """Return the value to subtract from scores: 0 where no key was seen yet, since -inf - -inf is NaN."""
     return tl.where(maximum == float("-inf"), 0.0, maximum)
 
 
 @triton.jit
 def weight(maximum: tl.tensor, common: tl.tensor) -> tl.tensor:
-    """By what a sum is multiplied whose maximum gives way to a common one; both in powers of 2."""
+    """Return the factor for a sum when its maximum is replaced by a common one; both are base-2 logarithms."""
     return tl.exp2(maximum - finite(common))
 
 
 @triton.jit
 def merged(total: tl.tensor, old_weight: tl.tensor, part: tl.tensor, new_weight: tl.tensor) -> tl.tensor:
-    """A sum with the next section's, both weighted. An empty section changes no bit."""
+    """Add the next section's sum, both weighted. An empty section changes no bit."""
     return tl.fma(total, old_weight, part * new_weight)
 
 
 @triton.jit
 def sequence_of_tile(tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
-    """The sequence of a tile of QUERIES rows: sequence s has those from cu_seqlens[s] // QUERIES + s on."""
+    """Return the sequence of a tile of QUERIES rows: sequence s has the tiles from cu_seqlens[s] // QUERIES + s on."""
     low = 0
     high = num_seqs
     while low < high:
@@ -79,7 +81,7 @@ def sequence_of_tile(tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor
 
 @triton.jit
 def sequence_of_row(row: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor) -> tl.tensor:
-    """The sequence of a live row."""
+    """Return the sequence of a live row."""
     low = 0
     high = num_seqs
     while low < high:

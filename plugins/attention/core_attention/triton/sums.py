@@ -1,6 +1,6 @@
-"""What the softmax of a program's rows holds while it goes on over their keys.
+"""Running state of the softmax for a program's rows.
 
-Owns: sums of a section, how sections are joined, and where they are left. Never does: look at a key.
+Owns: the sums of a section, their merge, and their storage. Never does: read a key.
 Called by: `attend_kernel.py`.
 """
 
@@ -17,7 +17,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 class Parts(NamedTuple):
-    """Where a divided step leaves sections for `merge`: sums [T, heads, SLOTS, value], the others [T, heads, SLOTS]."""
+    """Partial results of a split step, for `merge`: sums [T, heads, SLOTS, value], the others [T, heads, SLOTS]."""
 
     sums: tl.tensor
     maxima: tl.tensor
@@ -25,7 +25,7 @@ class Parts(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the softmax of rows holds: maxima and weights [ROWS], sums of values [ROWS, VALUE_TILE]."""
+    """Softmax state of rows: maxima and weights [ROWS], sums of values [ROWS, VALUE_TILE]."""
 
     maxima: tl.tensor
     weights: tl.tensor
@@ -34,7 +34,7 @@ class Sums(NamedTuple):
 
 @triton.jit
 def empty(LAYER: tl.constexpr) -> Sums:
-    """Of no key."""
+    """Return the state before any key."""
     maxima = tl.full([LAYER.rows], float("-inf"), tl.float32)
     weights = tl.full([LAYER.rows], 0.0, tl.float32)
     return Sums(maxima, weights, tl.full([LAYER.rows, LAYER.value_tile], 0.0, tl.float32))
@@ -42,7 +42,7 @@ def empty(LAYER: tl.constexpr) -> Sums:
 
 @triton.jit
 def joined(total: Sums, section: Sums) -> Sums:
-    """The totals of rows with their next section."""
+    """Merge the next section into the totals of rows."""
     common = tl.maximum(total.maxima, section.maxima)
     old = spans.weight(total.maxima, common)
     new = spans.weight(section.maxima, common)
@@ -53,7 +53,7 @@ def joined(total: Sums, section: Sums) -> Sums:
 
 @triton.jit
 def continued(section: Sums, done: tl.tensor) -> Sums:
-    """The sections of rows behind a tile of keys: those that are done begin anew. done: [ROWS]."""
+    """Reset the sections of rows that are complete after a tile of keys. done: [ROWS]."""
     maxima = tl.where(done, float("-inf"), section.maxima)
     weights = tl.where(done, 0.0, section.weights)
     return Sums(maxima, weights, tl.where(done[:, None], 0.0, section.sums))
@@ -63,7 +63,7 @@ def continued(section: Sums, done: tl.tensor) -> Sums:
 def leave(
     parts: Parts, place: tl.tensor, kept: tl.tensor, section: Sums, v_number: tl.tensor, VALUE: tl.constexpr
 ) -> None:
-    """Store a section of the rows that are kept, for `merge`."""
+    """Store a section of the kept rows, for `merge`."""
     tl.store(parts.maxima + place, section.maxima, mask=kept)
     tl.store(parts.weights + place, section.weights, mask=kept)
     places = place[:, None] * VALUE + v_number[None, :]
@@ -73,7 +73,7 @@ def leave(
 
 @triton.jit
 def result_of(total: Sums, sinks: tl.tensor, head: tl.tensor, v_scale: tl.tensor, HAS_SINKS: tl.constexpr) -> tl.tensor:
-    """The totals of rows as they are told, behind the sinks of their heads."""
+    """Return the outputs of rows from their totals, with the sinks of their heads applied."""
     weights = total.weights
     sums = total.sums
     if HAS_SINKS:

@@ -1,7 +1,7 @@
-"""Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
+"""Tile sizes of the attention kernel, by chip and head size.
 
-Owns: that table, of tiles that spill no register (the gate shows it). Never does: depend on a step, since a row's bits
-would then depend on its company. Called by: `layer.py`.
+Owns: the table, of tiles that spill no register (the GPU gate verifies it). Never does: depend on a step, since a row's
+bits would then depend on its batch. Called by: `layer.py`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 from core_kernels.triton.chips import INTERPRETER
 
 VALUES: Final = 128
-"""Numbers of a value that a program has, unless the row says less; other programs have the rest."""
+"""Value elements per program, unless the row says less; other programs handle the rest."""
 
 
 class Tile(NamedTuple):
-    """One program's work.
+    """The work of one program.
 
     rows: queries, of all heads that share a key-value head.
     keys: a power of 2 up to 128.
-    num_warps, num_stages: as the compiler takes them.
-    values: numbers of a value that a program has at most.
+    num_warps, num_stages: compiler options.
+    values: maximum value elements per program.
     """
 
     rows: int
@@ -31,10 +31,10 @@ class Tile(NamedTuple):
 
 
 WIDTHS: Final = (64, 128, 256, 512)
-"""Numbers of a key, or of what a program has of a value, up to which a row's tiles reach."""
+"""Sizes of a key (or of a program's part of a value) up to which each row's tiles apply."""
 
 EXACT = Tile(16, 32, 4, 1)
-"""For float32, which no chip multiplies in matrices without loss."""
+"""Tile for float32, which no chip's matrix units multiply without loss."""
 
 WIDE_EXACT = Tile(16, 16, 8, 1)
 
@@ -76,11 +76,11 @@ CHIPS: Final = {
     "sm_120": SMALL,
     "gfx942": CDNA,
 }
-"""By the kind of chip, see `core_kernels.triton.chips`."""
+"""Tiles by chip family, see `core_kernels.triton.chips`."""
 
 
 def tile_of(chip: str, width: int, exact: bool) -> Tile:
-    """For heads of `width` numbers; exact: products of float32."""
+    """Return the tile for heads of `width` numbers. exact: products of float32."""
     if exact and chip != INTERPRETER:
         return EXACT if width <= 128 else WIDE_EXACT
     rows = CHIPS[chip]

@@ -1,10 +1,13 @@
-"""The kernel that norms and turns a step's queries and keys, and writes keys and values into their slots, in one launch.
+"""The kernel that normalizes and rotates a step's queries and keys, and writes keys and values into their slots, in one
+launch.
 
-Owns: the norm and the rotation of some heads of a token. Never does: know how a slot is laid out (`write_kernel.py` does).
+Owns: the norm and the rotation of some heads of a token. Never does: know the layout of a slot (`write_kernel.py`
+does).
 Called by: `launch.py`.
 
-Its numbers are those of the kernels `rms_norm_heads` and `rotary` and then `write`: they are rounded to the type of queries
-and keys where these kernels store them. On a chip, products and sums of the rotation are rounded each by itself.
+Its results equal those of the kernels `rms_norm_heads`, `rotary` and `write` in sequence: numbers are rounded to the
+type of queries and keys where those kernels store them. On a GPU, products and sums of the rotation are rounded
+separately.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from core_kernels.triton import portable
 
 @triton.jit
 def _rounded(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """float32 x as it would come back from memory of a type."""
+    """Round float32 x as a store to memory of a type would."""
     return portable.widen(portable.cast(x, dtype))
 
 
@@ -26,7 +29,9 @@ def _rounded(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 def _normed(
     numbers: tl.tensor, length: tl.tensor, weight: tl.tensor, places: tl.tensor, inside: tl.tensor, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Numbers [SIDE, PADDED] of heads of some lengths [SIDE], times their weights, which lie at places [SIDE, PADDED]."""
+    """Normalize heads [SIDE, PADDED] by their root mean squares [SIDE], and multiply by the weights at places [SIDE,
+    PADDED].
+    """
     factor = portable.widen(tl.load(weight + places, mask=inside, other=0.0))
     divisor = tl.zeros_like(numbers) + length[:, None]
     return _rounded(portable.div(numbers, divisor) * factor, dtype)
@@ -47,9 +52,9 @@ def _turned(
     PADDED: tl.constexpr,
     HALF: tl.constexpr,
 ) -> tl.tensor:
-    """Some heads of one token behind norm and rotation, float32 [SIDE, PADDED].
+    """Return some heads of one token after norm and rotation, float32 [SIDE, PADDED].
 
-    weight: of the norm; None: there is none. cos, sin: at the token's position. HALF: pairs (i, i + HALF) that turn.
+    weight: of the norm, or None. cos, sin: at the token's position. HALF: pairs (i, i + HALF) are rotated.
     """
     dtype: tl.constexpr = x.dtype.element_ty
     number = tl.arange(0, PADDED)
@@ -90,11 +95,13 @@ def _turn_queries(
     PADDED: tl.constexpr,
     HALF: tl.constexpr,
 ) -> None:
-    """Some heads of one token's queries in their place. q: at its first number. The rest is that of `_turned`."""
+    """Normalize and rotate some heads of one token's queries in place. q: at the token's first number. Other arguments
+    as in `_turned`.
+    """
     queries = _turned(q, head, q_head, weight, weight_head, eps, cos, sin, HEADS, SIZE, PADDED, HALF)
     number = tl.arange(0, PADDED)
     inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
-    tl.debug_barrier()  # a number is also the partner of another, which another thread reads
+    tl.debug_barrier()  # each number is also another number's partner, read by another thread
     portable.store(q + head[:, None] * q_head + number[None, :], queries, inside)
 
 
@@ -129,11 +136,11 @@ def turn_and_write(
     VALUE_PADDED: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """One token, SIDE heads of k and v, or SIDE heads of q, whose programs come behind those of k.
+    """Process one token: SIDE heads of k and v, or SIDE heads of q, whose programs follow those of k.
 
-    q [T, Q_HEADS, size] is turned in place; k [T, heads, size] and v [T, heads, value] go to slots [T] and stay as they
-    are; a negative slot is skipped. cos, sin: [positions, HALF]. q_weight, k_weight: of norms, or None.
-    The other constants are those of `write`.
+    q [T, Q_HEADS, size] is rotated in place; k [T, heads, size] and v [T, heads, value] are written to slots [T] and
+    are not changed; a negative slot is skipped. cos, sin: [positions, HALF]. q_weight, k_weight: of norms, or None. The
+    other constants are those of `write`.
     """
     KEY_LANES: tl.constexpr = (BLOCKS.heads + SIDE - 1) // SIDE
     token = tl.program_id(0).to(tl.int64)

@@ -1,6 +1,7 @@
-"""Which rows and which keys a program that attends has.
+"""The rows and keys that an attention program handles.
 
-Owns: these. Never does: read a query or a key. Called by: `attend_kernel.py`, `operands.py`.
+Owns: their computation from the program's index. Never does: read a query or a key. Called by: `attend_kernel.py`,
+`operands.py`.
 
 LAYER is an `Attended`.
 """
@@ -18,8 +19,8 @@ from core_attention.triton import spans
 class Sequence(NamedTuple):
     """The sequence of a tile of rows.
 
-    nth: of the step. first_row: of its rows in the step, query_len of them. seq_len: its positions with those.
-    first_query: of the tile, counted in the sequence's rows.
+    nth: index in the step. first_row, query_len: its rows in the step. seq_len: its length including these rows.
+    first_query: the tile's first row, counted within the sequence's rows.
     """
 
     nth: tl.tensor
@@ -32,8 +33,9 @@ class Sequence(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a program, each [ROWS].
 
-    row, head: of the queries. is_live: whether it is one. position: in its sequence. first_key: the first that it sees.
-    section: keys of each of its sections.
+    row, head: of the queries. is_live: whether the lane holds a row. position: in its sequence. first_key: the first
+        key that it sees.
+    section: keys in each of its sections.
     """
 
     row: tl.tensor
@@ -45,9 +47,9 @@ class Rows(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The keys of a program: from `begin` to `end`, those that a row of its tile sees from `lowest` to `last`.
+    """The keys of a program, from `begin` to `end`; the rows of its tile see keys from `lowest` to `last`.
 
-    shortest: keys of the shortest section of its rows.
+    shortest: keys in the shortest section of its rows.
     """
 
     lowest: tl.tensor
@@ -61,7 +63,7 @@ class Span(NamedTuple):
 def sequence_of(
     tile: tl.tensor, cu_seqlens: tl.tensor, seq_lens: tl.tensor, num_seqs: tl.tensor, LAYER: tl.constexpr
 ) -> Sequence:
-    """Of a tile; it may have no row left for it."""
+    """Return the sequence of a tile; the tile may have no rows."""
     nth = spans.sequence_of_tile(tile, cu_seqlens, num_seqs, LAYER.queries)
     first_row = tl.load(cu_seqlens + nth)
     query_len = tl.load(cu_seqlens + nth + 1) - first_row
@@ -72,7 +74,7 @@ def sequence_of(
 
 @triton.jit
 def lane_of(lane: tl.tensor, LAYER: tl.constexpr) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Which part of a value, which side of a key-value head's group, and which head a program has; see `Attended.lanes`."""
+    """Return a program's part of the value, its side of the key-value head's group, and its head; see `Attended.lanes`."""
     value_tile = lane % LAYER.value_tiles
     side = lane // LAYER.value_tiles % LAYER.sides
     kv_head = lane // LAYER.value_tiles // LAYER.sides
@@ -81,7 +83,7 @@ def lane_of(lane: tl.tensor, LAYER: tl.constexpr) -> tuple[tl.tensor, tl.tensor,
 
 @triton.jit
 def rows_of(sequence: Sequence, kv_head: tl.tensor, side: tl.tensor, LAYER: tl.constexpr) -> Rows:
-    """Of a tile. side: which of the tiles that share the heads of a key-value head."""
+    """Return the rows of a tile. side: index among the tiles that share the heads of a key-value head."""
     number = tl.arange(0, LAYER.rows)
     query = sequence.first_query + number // LAYER.side
     in_group = side * LAYER.side + number % LAYER.side
@@ -97,7 +99,7 @@ def rows_of(sequence: Sequence, kv_head: tl.tensor, side: tl.tensor, LAYER: tl.c
 
 @triton.jit
 def span_of(sequence: Sequence, LAYER: tl.constexpr, SPLIT: tl.constexpr) -> Span:
-    """All keys of a tile, or with SPLIT a run of whole sections, which may be empty."""
+    """Return all keys of a tile, or with SPLIT a run of whole sections, which may be empty."""
     first_position = sequence.seq_len - sequence.query_len + sequence.first_query
     last = tl.minimum(first_position + LAYER.queries, sequence.seq_len) - 1
     lowest = spans.first_key(first_position, LAYER.window, LAYER.is_chunked)

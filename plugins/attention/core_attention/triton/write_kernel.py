@@ -1,6 +1,6 @@
 """The kernel that writes a step's keys and values (or latents and rotated keys) into their slots.
 
-Owns: the two parts of a token's row in the cache. Never does: change a slot that is not the step's. Called by: `launch.py`.
+Owns: the two parts of a token's row in the cache. Never does: write a slot outside the step. Called by: `launch.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def heads_of(
     SIZE: tl.constexpr,
     PADDED: tl.constexpr,
 ) -> tl.tensor:
-    """Some heads of one token, float32 [SIDE, PADDED]. x: at its first number. head: [SIDE]."""
+    """Load some heads of one token, float32 [SIDE, PADDED]. x: at the token's first number. head: [SIDE]."""
     number = tl.arange(0, PADDED)
     inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
     loaded = tl.load(x + head[:, None] * x_head + number[None, :], mask=inside, other=0.0)
@@ -41,7 +41,9 @@ def _put(
     HEAD: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """Heads of one token. values: of `heads_of`. cache: at the token's first number. scale_place: of each, in `scales`."""
+    """Store heads of one token. values: from `heads_of`. cache: at the token's first number. scale_place: index of each
+    head in `scales`.
+    """
     number = tl.arange(0, PADDED)
     inside = (head < BLOCKS.heads)[:, None] & (number < SIZE)[None, :]
     if BLOCKS.is_scaled:
@@ -72,7 +74,9 @@ def put_token(
     VALUE_PADDED: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """Some heads of one token into its slot. keys [SIDE, PADDED] and values [SIDE, VALUE_PADDED]: of `heads_of`."""
+    """Store some heads of one token into its slot. keys [SIDE, PADDED] and values [SIDE, VALUE_PADDED]: from
+    `heads_of`.
+    """
     block = slot // BLOCKS.block_size
     offset = slot % BLOCKS.block_size
     k_scales = block * BLOCKS.scale_stride + BLOCKS.scale_base + head * BLOCKS.block_size + offset
@@ -102,9 +106,10 @@ def write(
     VALUE_PADDED: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """One token, SIDE of its heads: k [T, heads, size] and v [T, heads, value] at slots [T]; a negative one is skipped.
+    """Write SIDE heads of one token: k [T, heads, size] and v [T, heads, value] at slots [T]; a negative slot is
+    skipped.
 
-    PADDED, VALUE_PADDED: size and value as powers of 2. BLOCKS: a `BlockLayout`.
+    PADDED, VALUE_PADDED: size and value rounded up to powers of 2. BLOCKS: a `BlockLayout`.
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)

@@ -1,5 +1,5 @@
-"""Batch files: one request a line in, one result a request out.
+"""Batch files: one request per input line, one result per request.
 
-Owns: reading them, running them, and going on where a run has ended. Never does: answer a request (an endpoint does).
+Owns: reading and running them, and resuming an interrupted run. Never does: answer a request (an endpoint does).
 Called by: `core run-batch`.
 """

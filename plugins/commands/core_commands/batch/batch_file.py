@@ -1,7 +1,7 @@
-"""A batch file, looked through before anything runs.
+"""A batch file, validated before anything runs.
 
-Owns: the places of its lines, ids that stand for several requests. Never does: run anything. Called by: the run,
-`core run-batch`.
+Owns: the locations of its lines, and the check for duplicate ids. Never does: run anything. Called by: the run, `core
+run-batch`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from core.api.errors import ConfigError, UserError
 from core_commands.batch.line import Line, LineError, parsed, shown
 
 MOST_PROBLEMS = 10
-"""Problems of a file that are told; the others are counted."""
+"""Limit on the problems reported for a file; the others are only counted."""
 AROUND_BODY = 64 * 1024
-"""Bytes of a line beside its body."""
+"""Allowance in bytes for the parts of a line other than its body."""
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
 class Place:
-    """One line of the file.
+    """The location of one line in the file.
 
     number: counts from 1.
     offset, size: in bytes.
-    digest: of the line and the model; equal lines have equal ones.
-    error: why it cannot be run; None: it can.
+    digest: of the line and the model; equal lines have equal digests.
+    error: why it cannot be run, or None.
     """
 
     number: int
@@ -41,9 +41,9 @@ class Place:
 
 
 class BatchFile:
-    """A batch file that was looked through. places: of its requests, in order; a request that comes twice is there once.
+    """A validated batch file. places: of its requests, in order; a request that occurs twice is listed once.
 
-    runnable: of these, the ones without an error.
+    runnable: the places without an error.
     num_repeated: lines that repeat another one exactly.
     """
 
@@ -54,7 +54,7 @@ class BatchFile:
         self.num_repeated = num_repeated
 
     def read(self, file: BinaryIO, place: Place) -> Line:
-        """The line at a place without an error. Raises UserError when the file has changed since it was looked through."""
+        """Read the line at a place without an error. Raises UserError when the file has changed since validation."""
         file.seek(place.offset)
         try:
             return parsed(file.read(place.size), place.number)
@@ -63,10 +63,10 @@ class BatchFile:
 
 
 def look_through(path: Path, model: str, max_body_size: int) -> BatchFile:
-    """Read a whole file once, so that what is wrong with it is known before anything runs.
+    """Read a whole file once, so that its problems are known before anything runs.
 
-    model: part of every digest: results of another model are other results.
-    Raises UserError for a file that cannot be read or has no line, ConfigError for ids that stand for several requests.
+    model: part of every digest, because another model gives other results. Raises UserError for an unreadable or empty
+    file, ConfigError for ids used by several requests.
     """
     places: list[Place] = []
     lines_of: dict[str, Place] = {}
@@ -94,7 +94,7 @@ def look_through(path: Path, model: str, max_body_size: int) -> BatchFile:
 
 
 def _id_of(place: Place, text: bytes) -> str | None:
-    """The custom id of a line, as far as it can be read; what is wrong with the line is noted in `place`."""
+    """Return the custom id of a line, if it is readable; problems of the line are recorded in `place`."""
     if place.error is not None:
         return None
     try:
@@ -105,7 +105,7 @@ def _id_of(place: Place, text: bytes) -> str | None:
 
 
 def open_input(path: Path) -> BinaryIO:
-    """The file to read. Raises UserError, also for a pipe: the file is read twice."""
+    """Open the input file. Raises UserError, also for a pipe, because the file is read twice."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -117,7 +117,7 @@ def open_input(path: Path) -> BinaryIO:
 
 
 def _raw_lines(file: BinaryIO, model: str, longest: int) -> Iterator[tuple[Place, bytes]]:
-    """The lines that are not empty. One that is too long is skipped, with an error."""
+    """Yield the non-empty lines. A line that is too long is skipped, with an error."""
     seed = model.encode("utf-8", "surrogateescape") + b"\0"
     offset = number = 0
     while True:
@@ -141,7 +141,7 @@ def _raw_lines(file: BinaryIO, model: str, longest: int) -> Iterator[tuple[Place
 
 
 def _skip_line(file: BinaryIO) -> int:
-    """Read on to the end of a line; returns how many bytes that were."""
+    """Skip to the end of a line; returns the number of bytes skipped."""
     size = 0
     while True:
         part = file.readline(1 << 20)
@@ -151,7 +151,7 @@ def _skip_line(file: BinaryIO) -> int:
 
 
 def _clash_problems(path: Path, clashes: list[str]) -> list[str]:
-    """Ids that stand for several requests."""
+    """Return an error for each id used by several requests."""
     problems = [
         f"{path}: {clash}, with another request; give each an id of its own." for clash in clashes[:MOST_PROBLEMS]
     ]

@@ -1,6 +1,6 @@
-"""One line of a batch file: its form, and what it may ask for.
+"""One line of a batch file: its form, and the requests it may contain.
 
-Owns: these, and the sentences about lines that cannot be run. Never does: read a file, or check bodies (the server does).
+Owns: both, and the errors for lines that cannot be run. Never does: read a file, or check bodies (the server does).
 Called by: the batch file.
 """
 
@@ -32,10 +32,10 @@ SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "/v2/embed": (),
     }
 )
-"""The paths of requests, each with the fields of its body that may not be true: a batch has one whole answer a line."""
+"""Request paths, each with the body fields that must not be true: a batch has one complete answer per line."""
 
 BINARY = ("bytes", "bytes_only")
-"""Values of `encoding_format` whose answers are no JSON."""
+"""Values of `encoding_format` whose answers are not JSON."""
 
 LATER = (
     "/v1/pooling",
@@ -44,10 +44,10 @@ LATER = (
     "/v1/audio/translations",
     "/v1/images/generations",
 )
-"""Paths of other batch files, which are refused by name."""
+"""Paths allowed in other batch formats, which are rejected by name."""
 
 LONGEST_ID = 1024
-"""Characters."""
+"""Limit on an id's length in characters."""
 
 
 class Line(msgspec.Struct):
@@ -60,7 +60,7 @@ class Line(msgspec.Struct):
 
 
 class LineError(UserError):
-    """A line that cannot be run. code: a short word. custom_id: where it could be read."""
+    """Raised for a line that cannot be run. code: a short identifier. custom_id: if it could be read."""
 
     def __init__(self, message: str, code: str = "invalid_line", custom_id: str | None = None) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class LineError(UserError):
 
 
 def parsed(text: bytes, number: int) -> Line:
-    """One line. Raises LineError."""
+    """Parse one line. Raises LineError."""
     try:
         values = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -90,7 +90,7 @@ def parsed(text: bytes, number: int) -> Line:
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Raises LineError for anything but the id that is wrong."""
+    """Raise LineError for any problem except one of the id."""
     unknown = set(values) - set(Line.__struct_fields__)
     if unknown:
         name = min(unknown)
@@ -122,6 +122,6 @@ def _wrong_url(url: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as it is written in a sentence, not longer than one line."""
+    """Format a value for an error message, no longer than one line."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

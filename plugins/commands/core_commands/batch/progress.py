@@ -1,6 +1,6 @@
-"""How far a batch is: a bar in a terminal, a line now and again elsewhere.
+"""Progress of a batch: a bar in a terminal, an occasional line elsewhere.
 
-Owns: what is shown, on standard error. Never does: count results for anybody else. Called by: `core run-batch`.
+Owns: the output on standard error. Never does: count results for other modules. Called by: `core run-batch`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Usage(msgspec.Struct):
 
     @property
     def num_output(self) -> int:
-        """Under either name."""
+        """Return the output tokens, under either field name."""
         return (self.completion_tokens or 0) + (self.output_tokens or 0)
 
 
@@ -31,7 +31,7 @@ class _Answer(msgspec.Struct):
 
 
 class BatchProgress:
-    """total: requests. done: of these, what an earlier run has left."""
+    """Progress output of one run. total: requests. done: requests finished by an earlier run."""
 
     def __init__(self, total: int, done: int) -> None:
         self._total = total
@@ -48,7 +48,7 @@ class BatchProgress:
             self._bar = tqdm(total=total, initial=done, unit="request", dynamic_ncols=True)
 
     def advance(self, result: BatchResult) -> None:
-        """One more."""
+        """Count one more result."""
         self._done += 1
         if result.response is not None and result.response.status_code == 200:
             self._tokens += _output_tokens(result.response.body)
@@ -65,7 +65,7 @@ class BatchProgress:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """The end of the bar."""
+        """Finish the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -74,14 +74,14 @@ class BatchProgress:
         return text + (f", {self._errors} errors" if self._errors else "")
 
     def _seconds(self, now: float) -> float:
-        """Since this run began."""
+        """Return the seconds since this run began."""
         return max(now - self._begin, 1e-9)
 
 
 def _output_tokens(body: msgspec.Raw) -> int:
-    """Of an answer, as far as it says so."""
+    """Return the output tokens that an answer reports, or 0."""
     try:
         usage = msgspec.json.decode(body, type=_Answer).usage
     except msgspec.DecodeError:
-        return 0  # another server's own form
+        return 0  # another server's own format
     return 0 if usage is None else usage.num_output

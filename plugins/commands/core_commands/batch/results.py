@@ -1,9 +1,9 @@
-"""The results of a batch: on disk as soon as each is there, in the file's order at the end.
+"""The results of a batch: each is written to disk as it arrives, and all are sorted into file order at the end.
 
 Owns: `OUT.partial` and `OUT`. Never does: run a request. Called by: the run, `core run-batch`.
 
-A line of `OUT.partial` is the digest of a request's line, a space and its result. A run that goes on takes the results of lines
-that are still the same, so lines may be added, changed and removed in between.
+A line of `OUT.partial` is the digest of a request's line, a space and its result. A resumed run reuses the results of
+unchanged lines, so lines may be added, changed and removed in between.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RECORD = re.compile(rb"[0-9a-f]{32} \{.*\}\n", re.DOTALL)
 
 
 class OutputError(CoreError):
-    """A result cannot be written; the sentence says what is kept and how to go on."""
+    """Raised when a result cannot be written; the message says what is kept and how to resume."""
 
 
 class BatchResponse(msgspec.Struct):
-    """What a server answered. status_code: of HTTP. request_id: the answer's own. body: as it came."""
+    """A server's response. status_code: of HTTP. request_id: the answer's own. body: as received."""
 
     status_code: int
     request_id: str
@@ -42,7 +42,7 @@ class BatchResponse(msgspec.Struct):
 
 
 class BatchError(msgspec.Struct):
-    """Why a line was not run. line: its number, from 1."""
+    """The reason why a line was not run. line: its number, from 1."""
 
     code: str
     message: str
@@ -50,7 +50,7 @@ class BatchError(msgspec.Struct):
 
 
 class BatchResult(msgspec.Struct):
-    """One line of the output, in OpenAI's form: `response` for what a server answered, errors too; else `error`."""
+    """One output line, in OpenAI's form: `response` for any answer of a server, including errors; otherwise `error`."""
 
     id: str
     custom_id: str | None
@@ -59,11 +59,11 @@ class BatchResult(msgspec.Struct):
 
 
 class Results:
-    """The results so far, in a file that this process has for itself.
+    """The results so far, in a file locked by this process.
 
     out: the final file. Use it as a context manager.
 
-    Raises UserError when another run writes there, or the file is none of ours.
+    Raises UserError when another run has the file locked, or when the file has another format.
     """
 
     def __init__(self, out: Path) -> None:
@@ -91,16 +91,16 @@ class Results:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._end:
-            with suppress(OSError):  # nothing is lost with an empty file
+            with suppress(OSError):  # leaving an empty file behind loses nothing
                 self.path.unlink(missing_ok=True)
         self._file.close()
 
     def has(self, place: Place) -> bool:
-        """Whether a line has its result."""
+        """Whether a line has a result."""
         return place.digest in self._places
 
     def add(self, place: Place, result: BatchResult) -> None:
-        """Keep a result. Raises OutputError when the disk takes no more."""
+        """Write a result. Raises OutputError when the disk is full."""
         text = msgspec.json.encode(result)
         record = place.digest.hex().encode() + b" " + text + b"\n"
         written = 0
@@ -108,16 +108,16 @@ class Results:
             while written < len(record):
                 written += self._file.write(record[written:]) or 0
         except OSError as error:
-            with suppress(OSError):  # else the next run drops the part
+            with suppress(OSError):  # otherwise the next run drops the partial line
                 self._file.truncate(self._end)
             raise self._unwritable(self.path, error) from None
         self._places[place.digest] = (self._end + DIGEST_SIZE + 1, len(text))
         self._end += len(record)
 
     def finish(self, batch: BatchFile) -> Counter[str]:
-        """Write the output, a line for each place of `batch`, and remove what was for going on only.
+        """Write the output, a line for each place of `batch`, and remove the partial file.
 
-        Returns the sentences of those that are errors. Raises OutputError.
+        Returns the messages of failed results. Raises OutputError.
         """
         draft = self.out.with_name(self.out.name + ".new")
         errors: Counter[str] = Counter()
@@ -140,7 +140,7 @@ class Results:
         return errors
 
     def _text(self, place: Place) -> bytes:
-        """The line of the output for a place."""
+        """Return the output line of a place."""
         if place.error is not None:
             return msgspec.json.encode(_not_run(place, place.error))
         offset, size = self._places[place.digest]
@@ -154,7 +154,7 @@ class Results:
             raise UserError(f"{self.path}: another run writes there; wait for it, or name another output.") from None
 
     def _load(self) -> int:
-        """Take in what an earlier run has left, up to a line that it could not finish. Returns the file's new size."""
+        """Load the results of an earlier run, up to an unfinished line. Returns the file's new size."""
         self._file.seek(0)
         end = 0
         with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
@@ -163,7 +163,7 @@ class Results:
                 if not is_whole and not end and record.endswith(b"\n"):
                     raise UserError(f"{self.path}: not what a run leaves; remove it, or name another output.")
                 if not is_whole:
-                    break  # the system ended in the middle of it
+                    break  # the earlier run was killed while writing this line
                 digest = bytes.fromhex(record[:DIGEST_SIZE].decode())
                 self._places[digest] = (end + DIGEST_SIZE + 1, len(record) - DIGEST_SIZE - 2)
                 end += len(record)
@@ -181,7 +181,7 @@ def _not_run(place: Place, error: LineError) -> BatchResult:
 
 
 def _error_in(text: bytes) -> str:
-    """The sentence of a line of the output that is no good answer; empty for a good one."""
+    """Return the error message in an output line; empty for a successful answer."""
     line = msgspec.json.decode(text, type=_Outcome)
     if line.error is not None:
         return line.error.message
@@ -191,7 +191,7 @@ def _error_in(text: bytes) -> str:
 
 
 class _Outcome(msgspec.Struct):
-    """What counts of a result."""
+    """The counted fields of a result."""
 
     response: BatchResponse | None
     error: BatchError | None

@@ -1,6 +1,6 @@
-"""Runs what a batch still lacks: a number of requests at once, in the file's order.
+"""Runs the missing requests of a batch, several at once, in file order.
 
-Owns: the workers, requests that a busy server sends back, and what an answer that breaks off means. Never does: start an
+Owns: the workers, retries while the server is busy, and the handling of interrupted answers. Never does: start an
 engine, or write the output. Called by: `core run-batch`.
 """
 
@@ -21,7 +21,7 @@ from core_commands.client.endpoint import Answer, Endpoint, EndpointError, whole
 from core_commands.client.served_names import NoListError, served_names
 
 BUSY = (429, 503)
-"""What a server answers that has no room now."""
+"""Status codes of a server without free capacity."""
 MOST_TRIES = 1000
 DEFAULT_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -31,11 +31,11 @@ Advance = Callable[[BatchResult], None]
 
 
 class ServerGoneError(CoreError):
-    """A server takes no requests any more; the sentence names it."""
+    """Raised when a server no longer accepts requests; the message names it."""
 
 
 class _Body(msgspec.Struct):
-    """The fields of an answer that count here; other servers may write anything there."""
+    """The fields of an answer that are used here; other servers may put any type there."""
 
     id: Any = ""
     error: Any = None
@@ -44,13 +44,13 @@ class _Body(msgspec.Struct):
 async def run_batch(
     endpoint: Endpoint, batch: BatchFile, results: Results, at_once: int, advance: Advance, default_model: str = ""
 ) -> None:
-    """Run all lines that have no result.
+    """Run all lines without a result.
 
-    at_once: requests that run at the same time.
+    at_once: number of concurrent requests.
     advance: called after each result.
-    default_model: for requests that name none; empty: none is needed.
+    default_model: for requests that name none; empty if none is needed.
 
-    Raises OutputError, EngineDeadError, ServerGoneError; what is done until then is kept.
+    Raises OutputError, EngineDeadError, ServerGoneError; results up to then are kept.
     """
     waiting = (place for place in batch.runnable if not results.has(place))
     with open_input(batch.path) as file:
@@ -60,11 +60,13 @@ async def run_batch(
                 for _ in range(at_once):
                     group.create_task(worker.run(waiting))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the others were cancelled for it, or fail of the same
+            raise errors.exceptions[
+                0
+            ] from None  # the others were cancelled because of it, or failed with the same error
 
 
 class _Worker:
-    """What the requests of one run share."""
+    """The state shared by the requests of one run."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class _Worker:
         self._default_model = default_model
 
     async def run(self, waiting: Iterator[Place]) -> None:
-        """One request after the other, until none waits."""
+        """Process one request after another, until none is waiting."""
         for place in waiting:
             line = self._batch.read(self._file, place)
             result = BatchResult(f"batch_req_{place.digest.hex()}", line.custom_id, None, None)
@@ -95,9 +97,9 @@ class _Worker:
             self._advance(result)
 
     async def _answer(self, line: Line) -> BatchResponse:
-        """The answer to one line; when it breaks off, that of a second try.
+        """Return the answer to one line; an interrupted one is retried once.
 
-        Raises EndpointError when that breaks off too, ServerGoneError, EngineDeadError.
+        Raises EndpointError when the retry is interrupted too, ServerGoneError, EngineDeadError.
         """
         body = _with_model(line.body, self._default_model)
         try:
@@ -107,7 +109,7 @@ class _Worker:
         return await _asked(self._endpoint, line.url, body)
 
     async def _check_server(self) -> None:
-        """Raise ServerGoneError when the server does not say either which models it has."""
+        """Raise ServerGoneError when the server does not answer a request for its models either."""
         try:
             with suppress(NoListError):
                 await served_names(self._endpoint)
@@ -116,7 +118,7 @@ class _Worker:
 
 
 async def _asked(endpoint: Endpoint, url: str, body: bytes) -> BatchResponse:
-    """The answer to one request, asked again while the server is busy. Raises EndpointError, EngineDeadError."""
+    """Send one request and return the answer, retrying while the server is busy. Raises EndpointError, EngineDeadError."""
     for _ in range(MOST_TRIES):
         async with endpoint.ask("POST", url, body) as answer:
             text = await whole(answer)
@@ -128,7 +130,9 @@ async def _asked(endpoint: Endpoint, url: str, body: bytes) -> BatchResponse:
 
 
 def _response(status: int, text: bytes) -> BatchResponse:
-    """An answer as a line holds it. Raises EndpointError for one that is no JSON, EngineDeadError where it says so."""
+    """Return an answer in the form of an output line. Raises EndpointError for one that is not JSON, EngineDeadError
+    where it reports that.
+    """
     try:
         body = msgspec.json.decode(text, type=_Body)
     except msgspec.DecodeError:
@@ -142,7 +146,7 @@ def _response(status: int, text: bytes) -> BatchResponse:
 
 
 def _with_model(body: msgspec.Raw, default_model: str) -> bytes:
-    """A body that names a model; without a default the body as it is."""
+    """Return the body with a model name; without a default, the unchanged body."""
     if not default_model:
         return bytes(body)
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -152,7 +156,7 @@ def _with_model(body: msgspec.Raw, default_model: str) -> bytes:
 
 
 def _wait_seconds(answer: Answer) -> float:
-    """How long a busy server wants to be left alone; some write a date, which is not read."""
+    """Return how long a busy server asks to wait; dates in Retry-After are not parsed."""
     try:
         seconds = float(answer.headers["retry-after"])
     except (KeyError, ValueError):

@@ -1,6 +1,7 @@
-"""Who answers a batch: an engine of this command, or a server.
+"""The target of a batch: an engine started by this command, or a server.
 
-Owns: that choice, the name of the model, how many requests run at once. Never does: read a batch. Called by: `core run-batch`.
+Owns: the choice, the name of the model, the number of concurrent requests. Never does: read a batch. Called by: `core
+run-batch`.
 """
 
 from __future__ import annotations
@@ -20,30 +21,32 @@ if TYPE_CHECKING:
     from core_config.resolve import Resolution
 
 AHEAD = 2
-"""Requests at once, for each sequence that an own engine runs: the next ones are prepared while these run."""
+"""Concurrent requests per sequence that an own engine runs: the next ones are prepared while these run."""
 AT_ONCE_ON_SERVER = 16
-"""Unless it is said: others may use the server too."""
+"""Default number of concurrent requests on a server, which others may use too."""
 
 Work = Callable[[Endpoint, int], Coroutine[None, None, None]]
-"""Takes the endpoint, and how many requests may run at once."""
+"""Work on an endpoint: takes the endpoint, and the number of concurrent requests."""
 
 
 class BatchTarget(Protocol):
-    """model: what tells results of different models apart.
+    """The endpoint that answers a batch. model: identifies the model in results.
 
-    default_model: for requests that name none; empty: none is needed.
+    default_model: for requests that name none; empty if none is needed.
     """
 
     model: str
     default_model: str
 
     def run(self, work: Work) -> None:
-        """Do `work` while there is an endpoint."""
+        """Run `work` while the endpoint is open."""
         ...
 
 
 class OwnEngine:
-    """An engine that ends with the command. model: as the arguments name it. most_at_once: of requests; None: what pays."""
+    """An engine that ends with the command. model: its name in the arguments. most_at_once: limit on concurrent
+    requests; None: as many as pay.
+    """
 
     default_model = ""
 
@@ -53,19 +56,21 @@ class OwnEngine:
         self._most_at_once = most_at_once
 
     def run(self, work: Work) -> None:
-        """As `BatchTarget.run`."""
+        """Start the engine and run `work` on it."""
         from core_commands.client.own_engine import run_with_own_engine
 
         async def with_room(endpoint: Endpoint, resolution: Resolution) -> int:
             await work(endpoint, self._most_at_once or _room(resolution.engine.scheduler))
             return 0
 
-        self._parsed.values.setdefault("disable_log_stats", Given(True, "the command"))  # it tells its progress itself
+        self._parsed.values.setdefault(
+            "disable_log_stats", Given(True, "the command")
+        )  # this command prints its own progress
         run_with_own_engine(self._parsed, with_room)
 
 
 class Server:
-    """A server that runs already. Raises UserError, EndpointError when it has no such model, or is not there."""
+    """A server that is already running. Raises UserError, EndpointError when it has no such model, or is unreachable."""
 
     def __init__(self, url: str, model_name: str | None, api_key: str | None, most_at_once: int | None) -> None:
         self._url = url
@@ -74,7 +79,7 @@ class Server:
         self.model = self.default_model = asyncio.run(self._name(model_name))
 
     def run(self, work: Work) -> None:
-        """As `BatchTarget.run`."""
+        """Run `work` on the server."""
         asyncio.run(self._run(work))
 
     async def _name(self, wanted: str | None) -> str:
@@ -93,6 +98,6 @@ class Server:
 
 
 def _room(scheduler: SchedulerConfig) -> int:
-    """How many requests an engine is given at once."""
+    """Return the number of requests sent to an engine at once."""
     at_once = AHEAD * scheduler.max_num_seqs
     return min(at_once, scheduler.max_num_queued_reqs) if scheduler.max_num_queued_reqs else at_once

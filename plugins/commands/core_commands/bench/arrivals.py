@@ -1,6 +1,6 @@
-"""When requests are sent.
+"""Arrival times of requests.
 
-Owns: arrival times. Never does: wait. Called by: the load.
+Owns: their computation. Never does: wait. Called by: the load.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Requests a second, on average: of the first one and of the last; inf: all at once.
+    """Average requests per second, at the first request and at the last; inf: all at once.
 
     exponential: whether the rate rises by equal factors rather than equal steps.
     """
@@ -22,7 +22,7 @@ class Rates:
     exponential: bool = False
 
     def at(self, share: float) -> float:
-        """The rate when that share of the requests has been sent."""
+        """Return the rate after that share of the requests."""
         if self.start == self.end:
             return self.start
         if self.exponential:
@@ -31,7 +31,7 @@ class Rates:
 
 
 def arrival_times(count: int, rates: Rates, burstiness: float, seed: int) -> list[float]:
-    """`count` ascending times in seconds, the first 0.
+    """Return `count` ascending times in seconds, the first 0.
 
     burstiness: shape of the gamma distribution of gaps; 1 makes a Poisson process.
     """

@@ -1,4 +1,4 @@
-"""Arguments about prompts, under vLLM's names.
+"""Options about prompts, under vLLM's names.
 
 Owns: declarations only. Called by: the commands that send prompts, datasets.
 """

@@ -1,7 +1,7 @@
-"""Where prompts come from: a row of `DATASETS` each.
+"""Sources of prompts, one row of `DATASETS` each.
 
-Owns: these rows, and what each of them takes. Never does: ask a tokenizer or a server: reports have the numbers that the server
-counts. Called by: `core bench`.
+Owns: the rows, and their options. Never does: call a tokenizer or a server; reports use the token counts of the server.
+Called by: `core bench`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ REFUSED = {
     "random-mm": "images and sound are not served",
     "random-rerank": "bench serve measures answers of texts",
 }
-"""Names of vLLM's that are not here, with the way out."""
+"""Datasets of vLLM that are not supported, with an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Where prompts come from.
+    """A source of prompts.
 
-    help: for people.
-    make: the prompts.
-    needs_file: whether --dataset-path must name one.
-    takes_length: whether --input-len says how long they are.
+    help: for the usage text.
+    make: generates the prompts.
+    needs_file: whether --dataset-path is required.
+    takes_length: whether --input-len sets their length.
     """
 
     help: str
@@ -43,7 +43,7 @@ class Dataset:
 
 
 def prompts(options: DatasetOptions) -> list[Prompt]:
-    """The requests that `options` describe: the same ones for the same seed. Raises UserError."""
+    """Return the requests that `options` describe: the same ones for the same seed. Raises UserError."""
     name = options.dataset_name
     if name in REFUSED:
         raise UserError(f"--dataset-name {name}: {REFUSED[name]}.")

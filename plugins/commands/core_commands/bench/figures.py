@@ -1,9 +1,9 @@
-"""Figures of a measurement, from the times of its requests.
+"""Metrics of a measurement, computed from the times of its requests.
 
-Owns: what TTFT, TPOT, ITL, E2EL and goodput are. Never does: measure or print. Called by: `bench serve`.
+Owns: the definitions of TTFT, TPOT, ITL, E2EL and goodput. Never does: measure or print. Called by: `bench serve`.
 
-TTFT: from sending to the first part with text. ITL: between two parts of one answer. TPOT: the mean time for each token after
-the first one of an answer. E2EL: from sending to the last part.
+TTFT: from sending to the first part with text. ITL: between two parts of one answer. TPOT: the mean time for each token
+after the first one of an answer. E2EL: from sending to the last part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds: of each request that went well; `itl` of all gaps of all of them."""
+    """Milliseconds of each successful request; `itl` has all gaps of all requests."""
 
     ttft: list[float]
     tpot: list[float]
@@ -37,7 +37,7 @@ class Times:
 
 
 def times_of(outcomes: Sequence[Outcome]) -> Times:
-    """The times of those that went well."""
+    """Return the times of the successful requests."""
     times = Times([], [], [], [])
     for outcome in outcomes:
         if outcome.error:
@@ -59,7 +59,7 @@ def figures(
     metrics: Sequence[str],
     percentiles: Sequence[float],
 ) -> dict[str, Any]:
-    """The result, under vLLM's names. limits: see `good_share`. percentiles: 0 to 100."""
+    """Return the result, under vLLM's names. limits: see `good_share`. percentiles: 0 to 100."""
     well = [outcome for outcome in outcomes if not outcome.error]
     num_input = sum(outcome.prompt_tokens for outcome in well)
     num_output = sum(outcome.output_tokens for outcome in well)
@@ -85,7 +85,7 @@ def figures(
 
 
 def summary(metric: str, values: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
-    """Mean, median, standard deviation and percentiles of one metric; 0 where there is no value."""
+    """Return mean, median, standard deviation and percentiles of one metric; 0 without values."""
     array = np.array(values if len(values) else [0.0])
     found = {
         f"mean_{metric}_ms": float(array.mean()),
@@ -98,7 +98,9 @@ def summary(metric: str, values: Sequence[float], percentiles: Sequence[float]) 
 
 
 def good_share(outcomes: Sequence[Outcome], limits: Mapping[str, float]) -> float:
-    """The share of requests that keep every limit, in milliseconds by metric; an answer of one token has no TPOT to keep."""
+    """Return the share of requests within every limit (milliseconds by metric); an answer of one token has no TPOT to
+    exceed.
+    """
     if not outcomes:
         return 0.0
     num_good = 0
@@ -110,7 +112,7 @@ def good_share(outcomes: Sequence[Outcome], limits: Mapping[str, float]) -> floa
 
 
 def most_at_once(outcomes: Sequence[Outcome]) -> int:
-    """How many requests ran at the same time, at most."""
+    """Return the largest number of requests that ran at the same time."""
     changes = [(outcome.sent, 1) for outcome in outcomes] + [(outcome.ended, -1) for outcome in outcomes]
     running = most = 0
     for _, change in sorted(changes):
@@ -120,7 +122,7 @@ def most_at_once(outcomes: Sequence[Outcome]) -> int:
 
 
 def parse_limits(words: Sequence[str]) -> dict[str, float]:
-    """`ttft:500` and so on. Raises UserError."""
+    """Parse words such as `ttft:500`. Raises UserError."""
     limits: dict[str, float] = {}
     for word in words:
         metric, _, text = word.partition(":")
@@ -135,7 +137,7 @@ def parse_limits(words: Sequence[str]) -> dict[str, float]:
 
 
 def parse_percentiles(words: Sequence[str]) -> list[float]:
-    """`99` and so on. Raises UserError."""
+    """Parse words such as `99`. Raises UserError."""
     found: list[float] = []
     for word in words:
         try:

@@ -1,6 +1,6 @@
 """Prompts from files.
 
-Owns: the datasets custom and sharegpt. Never does: ask a tokenizer: where a file says no length, it is estimated.
+Owns: the datasets custom and sharegpt. Never does: call a tokenizer; lengths missing in a file are estimated.
 Called by: the table of datasets.
 """
 
@@ -17,14 +17,14 @@ from core_commands.bench.workload import Prompt, estimated_tokens
 from core_commands.cli.own_files import own_path
 
 LARGEST_DATASET = 4 * 1024**3
-"""Bytes."""
+"""Limit on a dataset file in bytes."""
 SHORTEST_TURN = 4
 LONGEST_PROMPT, LONGEST_CONVERSATION = 1024, 2048
-"""Tokens of ShareGPT's conversations that are taken, as in everybody's benchmarks."""
+"""Limits in tokens on the ShareGPT conversations used, as is usual in benchmarks."""
 
 
 def custom(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """JSON lines with `prompt`, and maybe `output_tokens`; or any text file, a prompt a line."""
+    """Read JSON lines with `prompt` and optionally `output_tokens`, or any text file with a prompt per line."""
     lines = [line for line in _read(options).split(b"\n") if line.strip()]
     found: list[Prompt] = []
     for number, line in enumerate(lines, 1):
@@ -42,7 +42,9 @@ def custom(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
 
 
 def sharegpt(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """Conversations in ShareGPT's form: the first question is asked, the answer's length is that of the one in the file."""
+    """Read conversations in ShareGPT's form: the first question is sent, and the answer is as long as the one in the
+    file.
+    """
     try:
         rows = msgspec.json.decode(_read(options), type=list[_Conversation])
     except msgspec.DecodeError as error:
@@ -71,7 +73,7 @@ class _Conversation(msgspec.Struct):
 
 
 def _sampled(found: list[Prompt], options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """As many as are wanted, in random order; from the beginning again where the file has fewer."""
+    """Return the wanted number of prompts, in random order, repeating them if the file has fewer."""
     draw.shuffle(found)
     count = options.num_prompts
     if not found or len(found) >= count or not options.oversample:

@@ -1,6 +1,7 @@
-"""Sends requests at their times and notes when each part of an answer came.
+"""Sends requests at their arrival times and records when each part of an answer arrives.
 
-Owns: the clock of each request, and how many run at once. Never does: compute figures. Called by: `bench serve`.
+Owns: the clock of each request, and the number of concurrent ones. Never does: compute figures. Called by: `bench
+serve`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from core_commands.client.refusal import refusal
 
 @dataclass(slots=True)
 class Outcome:
-    """One request. Times are seconds of one clock.
+    """The outcome of one request. Times are seconds of one clock.
 
-    sent: when it was sent.
-    late_s: how much later that was than planned, concurrency left aside.
-    arrivals: when each part with text came; of an answer without text, when that was known.
-    ended: when the answer was whole.
-    has_usage: whether the server said how many tokens there were; else a part counts as a token of the answer.
-    error: a sentence; empty: it went well.
+    sent: time of sending.
+    late_s: delay against the plan, apart from the concurrency limit.
+    arrivals: times of the parts with text; for an answer without text, the time when that was known.
+    ended: time when the answer was complete.
+    has_usage: whether the server reported token counts; otherwise each part counts as one token.
+    error: a message; empty on success.
     """
 
     sent: float = 0.0
@@ -46,12 +47,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How requests are written.
+    """The form of requests.
 
     path: such as /v1/completions.
     fields: of every body.
     headers: of every request.
-    keeps_text: whether outcomes have the texts.
+    keeps_text: whether outcomes include the texts.
     """
 
     path: str
@@ -61,11 +62,11 @@ class Shape:
 
     @property
     def is_chat(self) -> bool:
-        """Whether prompts are messages."""
+        """Whether prompts are sent as messages."""
         return self.path.endswith("/chat/completions")
 
     def body(self, prompt: Prompt) -> bytes:
-        """The body of one request."""
+        """Return the body of one request."""
         given: dict[str, Any] = {"max_tokens": prompt.max_tokens, **prompt.extra, **self.fields}
         if self.is_chat:
             given["messages"] = [{"role": "user", "content": prompt.text}]
@@ -82,11 +83,11 @@ async def send_all(
     most_at_once: int | None = None,
     advance: Callable[[], object] = lambda: None,
 ) -> tuple[list[Outcome], float]:
-    """Send each prompt at its time, whatever became of those before it. Returns the outcomes, and the seconds of all.
+    """Send each prompt at its time, independently of earlier ones. Returns the outcomes, and the seconds of all.
 
     times: seconds since the start, ascending.
-    most_at_once: further ones wait for one that runs.
-    advance: called after each.
+    most_at_once: limit on concurrent requests; further ones wait.
+    advance: called after each request.
     """
     gate = asyncio.Semaphore(most_at_once or len(prompts) or 1)
     bodies = [shape.body(prompt) for prompt in prompts]
@@ -114,7 +115,7 @@ async def send_all(
 
 
 async def send(endpoint: Endpoint, shape: Shape, body: bytes) -> Outcome:
-    """Send one request and read its answer; what goes wrong is a sentence in the outcome."""
+    """Send one request and read its answer; failures become the outcome's error."""
     outcome = Outcome(sent=time.perf_counter())
     texts: list[str] = []
     try:
@@ -134,7 +135,7 @@ async def send(endpoint: Endpoint, shape: Shape, body: bytes) -> Outcome:
 
 
 async def _read(answer: Answer, outcome: Outcome, texts: list[str]) -> None:
-    """The times and counts of a streamed answer. texts: its parts. Raises EndpointError."""
+    """Record the times and counts of a streamed answer. texts: receives its parts. Raises EndpointError."""
     known: float | None = None
     async for chunk, arrived in chunks(answer):
         pieces = chunk.pieces()
@@ -149,5 +150,5 @@ async def _read(answer: Answer, outcome: Outcome, texts: list[str]) -> None:
             outcome.output_tokens = chunk.usage.completion_tokens
     if known is None:
         raise EndpointError("The answer has no part: expected chunks with choices.")
-    if not outcome.arrivals:  # a model may say nothing but its end
+    if not outcome.arrivals:  # a model may generate nothing but its end token
         outcome.arrivals.append(known)

@@ -1,6 +1,6 @@
-"""Prompts that are made: of words that are one token each in most vocabularies.
+"""Generated prompts, from words that are one token each in most vocabularies.
 
-Owns: the datasets random, prefix_repetition and json. Never does: ask a tokenizer. Called by: the table of datasets.
+Owns: the datasets random, prefix_repetition and json. Never does: call a tokenizer. Called by: the table of datasets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_SCHEMA = {
 
 
 def random_words(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """Random words; lengths spread by --random-range-ratio around the given ones."""
+    """Generate random words; lengths vary by --random-range-ratio around the given ones."""
     known = _words()
     prefix = _text(known, draw, options.random_prefix_len)
     made: list[Prompt] = []
@@ -41,7 +41,7 @@ def random_words(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
 
 
 def prefix_repetition(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """A few long prefixes, each with many endings, in random order."""
+    """Generate a few long prefixes, each with many endings, in random order."""
     known = _words()
     prefixes = [
         _text(known, draw, options.prefix_repetition_prefix_len) for _ in range(options.prefix_repetition_num_prefixes)
@@ -57,7 +57,7 @@ def prefix_repetition(options: DatasetOptions, draw: random.Random) -> list[Prom
 
 
 def schema_bound(options: DatasetOptions, draw: random.Random) -> list[Prompt]:
-    """Answers held to a JSON schema."""
+    """Generate requests whose answers are constrained to a JSON schema."""
     schema = DEFAULT_SCHEMA if options.json_schema_path is None else _schema(options.json_schema_path)
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     known = _words()
@@ -92,7 +92,7 @@ def _joined(prefix: str, text: str) -> str:
 
 
 def _spread(length: int, ratio: float, draw: random.Random) -> int:
-    """A length from (1 - ratio) to (1 + ratio) times `length`."""
+    """Return a length from (1 - ratio) to (1 + ratio) times `length`."""
     low = int(length * (1 - ratio))
     high = int(length * (1 + ratio))
     return max(1, draw.randint(low, high))

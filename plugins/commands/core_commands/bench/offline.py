@@ -1,6 +1,6 @@
-"""An engine measured in this process: the latency of batches, the throughput of many requests.
+"""Benchmarks of an engine in this process: the latency of batches, the throughput of many requests.
 
-Owns: these two measurements. Never does: print. Called by: `core bench latency` and `core bench throughput`.
+Owns: both measurements. Never does: print. Called by: `core bench latency` and `core bench throughput`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNSAID = "the measurement"
 
 @contextmanager
 def engine(parsed: Parsed, **defaults: Any) -> Iterator[LLM]:
-    """The engine that `parsed` describes. defaults: arguments where the user says nothing. Raises UserError."""
+    """Start the engine that `parsed` describes. defaults: arguments that the user did not set. Raises UserError."""
     if parsed.problems:
         raise ConfigError(parsed.problems)
     for warning in parsed.warnings:
@@ -50,7 +50,7 @@ def engine(parsed: Parsed, **defaults: Any) -> Iterator[LLM]:
 
 
 def latency(options: LatencyOptions, parsed: Parsed) -> dict[str, Any]:
-    """Seconds of batches of random tokens. Prefix caching is off unless it was asked for: all batches are equal."""
+    """Measure seconds of batches of random tokens. Prefix caching is off by default, because all batches are equal."""
     with engine(parsed, enable_prefix_caching=False) as llm:
         draw = random.Random(0)
         size = llm.get_tokenizer().vocab_size
@@ -73,7 +73,7 @@ def latency(options: LatencyOptions, parsed: Parsed) -> dict[str, Any]:
 
 
 def throughput(options: ThroughputOptions, dataset: DatasetOptions, parsed: Parsed) -> dict[str, Any]:
-    """All requests of a dataset at once."""
+    """Measure all requests of a dataset, submitted at once."""
     wanted = prompts(dataset)
     with engine(parsed, seed=dataset.seed) as llm:
         detokenize = not options.disable_detokenize
@@ -95,7 +95,7 @@ def throughput(options: ThroughputOptions, dataset: DatasetOptions, parsed: Pars
 
 
 def latency_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """For people."""
+    """Format the latency result as table rows."""
     rows = [("Mean (s)", f"{result['avg_latency']:.4f}")]
     for percent, value in result["percentiles"].items():
         rows.append((f"P{percent} (s)", f"{value:.4f}"))
@@ -103,7 +103,7 @@ def latency_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def throughput_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """For people."""
+    """Format the throughput result as table rows."""
     return [
         ("Requests", str(result["num_requests"])),
         ("Duration (s)", f"{result['elapsed_time']:.2f}"),
@@ -118,12 +118,12 @@ def _prompt_params(prompt: Prompt, n: int, *, detokenize: bool) -> SamplingParam
     form = prompt.extra.get("response_format")
     if form is not None:
         params.structured_outputs = StructuredOutputsParams(json=form["json_schema"]["schema"])
-        params.ignore_eos = False  # an answer that fits its schema ends
+        params.ignore_eos = False  # an answer that fits its schema ends by itself
     return params
 
 
 def _params(max_tokens: int, n: int, *, detokenize: bool) -> SamplingParams:
-    """As in vLLM's measurements: drawn tokens, all of them."""
+    """Return vLLM's benchmark parameters: sampled tokens, and always the full length."""
     return SamplingParams(
         n=n, temperature=1.0, top_p=1.0, ignore_eos=True, max_tokens=max_tokens, detokenize=detokenize
     )

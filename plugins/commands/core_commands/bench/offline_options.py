@@ -1,4 +1,4 @@
-"""Arguments of measurements without a server, under vLLM's names.
+"""Options of benchmarks without a server, under vLLM's names.
 
 Owns: declarations only. Called by: `core bench latency`, `throughput` and `startup`.
 """

@@ -1,4 +1,4 @@
-"""Results as line charts, in one SVG file without a library.
+"""Line charts of results, as one SVG file written without a library.
 
 Owns: reading results, lines by field, the drawing. Never does: measure. Called by: `core bench plot`.
 """
@@ -25,7 +25,7 @@ LEGEND = 20
 """Height of a line's name below the charts."""
 NUM_MARKS = 5
 SMALLEST_SPAN = 1e-9
-"""Smaller ones are nothing: axes have ten digits behind the point."""
+"""Spans below this count as zero: axis labels have ten decimal digits."""
 MOST_LINES = 24
 
 Row = Mapping[str, Any]
@@ -34,7 +34,9 @@ Lines = Mapping[str, Sequence[Point]]
 
 
 def read_rows(paths: Sequence[str]) -> list[Row]:
-    """Results: files with one or a list of them, or lines; directories of a sweep by their summary. Raises UserError."""
+    """Read results from files with one result, a list, or one per line, and from sweep directories by their summary.
+    Raises UserError.
+    """
     rows: list[Row] = []
     for name in paths:
         path = own_path(name)
@@ -51,7 +53,9 @@ def read_rows(paths: Sequence[str]) -> list[Row]:
 
 
 def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str, list[Point]]:
-    """The points of each line, ascending; runs with one x are their median. Raises UserError for an unknown field."""
+    """Return the points of each line, ascending; runs with equal x are reduced to their median. Raises UserError for an
+    unknown field.
+    """
     for field in (x, y, *by):
         _check_field(rows, field)
     values: dict[str, dict[float, list[float]]] = {}
@@ -75,7 +79,7 @@ def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str
 
 
 def svg(charts: Mapping[str, Lines], x: str) -> str:
-    """One chart below the other. charts: lines by the name of what is drawn."""
+    """Draw the charts one below another. charts: lines by the name of the drawn field."""
     names = list(dict.fromkeys(name for lines in charts.values() for name in lines))
     named = [] if names == [""] else names
     below = HEIGHT * len(charts)
@@ -96,7 +100,7 @@ def svg(charts: Mapping[str, Lines], x: str) -> str:
 
 
 def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> list[str]:
-    """One chart with its axes. top: where it begins. names: of all lines, whose order gives the colours."""
+    """Draw one chart with its axes. top: its upper edge. names: of all lines, in the order of their colours."""
     points = [point for line in lines.values() for point in line]
     across = marks(0.0, max(at for at, _ in points))
     up = marks(0.0, max(value for _, value in points))
@@ -120,7 +124,7 @@ def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> li
 
 
 def _line(places: Sequence[Point], colour: str) -> list[str]:
-    """One line with its points. places: (right, down) in the drawing."""
+    """Draw one line with its points. places: (right, down) in the drawing."""
     path = " ".join(f"{right:.1f},{down:.1f}" for right, down in places)
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
     for right, down in places:
@@ -129,12 +133,12 @@ def _line(places: Sequence[Point], colour: str) -> list[str]:
 
 
 def _colour(index: int) -> str:
-    """Of a line; they come again where there are many."""
+    """Return the colour of a line; colours repeat for many lines."""
     return COLOURS[index % len(COLOURS)]
 
 
 def marks(low: float, high: float) -> list[float]:
-    """About `NUM_MARKS` round numbers from `low` to `high` or a little beyond."""
+    """Return about `NUM_MARKS` round numbers from `low` to `high` or slightly beyond."""
     span = high - low
     if span < SMALLEST_SPAN:
         span = 1.0
@@ -143,12 +147,14 @@ def marks(low: float, high: float) -> list[float]:
         power = 10 ** math.floor(math.log10(step))
         leading = round(step / power)
         step *= 2.5 if leading == 2 else 2  # 1, 2, 5, 10, ...
-    count = math.ceil(span / step - 1e-9)  # a whole number of steps may come out a little larger
+    count = math.ceil(
+        span / step - 1e-9
+    )  # floating-point division of a whole number of steps may come out slightly too large
     return [round(low + step * number, 10) for number in range(count + 1)]
 
 
 def _decoded(text: bytes, path: Path) -> list[Row]:
-    """One result, a list of them, or one a line."""
+    """Parse one result, a list of results, or one per line."""
     try:
         found: Any = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -164,14 +170,14 @@ def _decoded(text: bytes, path: Path) -> list[Row]:
 
 
 def _check_field(rows: Sequence[Row], name: str) -> None:
-    """Raise UserError where no result has a field."""
+    """Raise UserError when no result has a field."""
     if not any(name in row for row in rows):
         known = {field for row in rows for field in row}
         raise UserError(f"{name}: no field of a result.{nearest(name, known)}")
 
 
 def _number(row: Row, name: str) -> float | None:
-    """The value of a field for a chart; None where there is none."""
+    """Return the value of a field for a chart; None without one."""
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -1,4 +1,4 @@
-"""How far a measurement is: a bar in a terminal, nothing elsewhere.
+"""Progress of a measurement: a bar in a terminal, nothing elsewhere.
 
 Owns: the bar, on standard error. Never does: count. Called by: measurements.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(total: int, unit: str, *, shown: bool = True) -> Iterator[Callable[[], object]]:
-    """What to call after each of `total` units. shown: whether a bar is wanted at all."""
+    """Yield the function to call after each of `total` units. shown: whether a bar is wanted at all."""
     if not shown or not sys.stderr.isatty():
         yield lambda: None
         return

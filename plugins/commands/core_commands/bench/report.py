@@ -1,4 +1,4 @@
-"""Results as a table and as files.
+"""Output of results as a table and as files.
 
 Owns: the rows of the table, names of files. Never does: compute. Called by: the commands.
 """
@@ -19,7 +19,7 @@ from core_commands.cli.own_files import own_path, write_whole
 
 WIDTH = 60
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")
-"""Fields with an entry for each request; no table shows them."""
+"""Fields with an entry per request, which tables omit."""
 SLOW_SENDING_MS = 100.0
 HEAD_ROWS = (
     ("completed", "Successful requests", "d"),
@@ -35,11 +35,11 @@ HEAD_ROWS = (
     ("total_token_throughput", "All tokens a second", ".2f"),
     ("max_concurrent_requests", "Most requests at once", "d"),
 )
-"""Field, title, format."""
+"""Rows at the head of the table: field, title, format."""
 
 
 def serving_table(result: Mapping[str, Any]) -> str:
-    """The result of `bench serve` for people."""
+    """Format the result of `bench serve` as a table."""
     lines = ["Serving benchmark".center(WIDTH, "=")]
     for name, title, form in HEAD_ROWS:
         if result.get(name) is not None:
@@ -54,7 +54,7 @@ def serving_table(result: Mapping[str, Any]) -> str:
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know about the figures."""
+    """Return remarks that a reader needs to interpret the figures."""
     remarks: list[str] = []
     uncounted = result.get("completed_without_usage", 0)
     if uncounted:
@@ -72,14 +72,14 @@ def _remarks(result: Mapping[str, Any]) -> list[str]:
 
 
 def plain_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A table of (title, value)."""
+    """Format a table of (title, value)."""
     lines = [title.center(WIDTH, "=")]
     lines += [_row(name, value) for name, value in rows]
     return "\n".join([*lines, "=" * WIDTH])
 
 
 def write_json(path: Path, value: Any, *, append: bool = False) -> None:
-    """Write a result: indented JSON, or with `append` one more line. Raises UserError."""
+    """Write a result as indented JSON, or with `append` as one more line. Raises UserError."""
     text = msgspec.json.encode(value)
     make_directory(path.parent)
     if not append:
@@ -93,7 +93,7 @@ def write_json(path: Path, value: Any, *, append: bool = False) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Have a directory for results. Raises UserError where there can be none, or nothing can be written in it."""
+    """Create a directory for results. Raises UserError where it cannot be created or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -103,7 +103,7 @@ def make_directory(path: Path) -> None:
 
 
 def result_path(result: Mapping[str, Any], directory: str | None, name: str | None) -> Path:
-    """Where the result of `bench serve` goes."""
+    """Return the path for the result of `bench serve`."""
     if name is None:
         model = str(result["model_id"]).rsplit("/", 1)[-1]
         limit = result["max_concurrency"]
@@ -113,12 +113,12 @@ def result_path(result: Mapping[str, Any], directory: str | None, name: str | No
 
 
 def without_details(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result without an entry for each request."""
+    """Return the result without its per-request fields."""
     return {name: value for name, value in result.items() if name not in DETAILS}
 
 
 def _metric_rows(result: Mapping[str, Any], metric: str) -> list[str]:
-    """Mean, median and percentiles of one metric, as far as they are there."""
+    """Format mean, median and percentiles of one metric, where available."""
     suffix = f"_{metric}_ms"
     rows: list[str] = []
     for name, value in result.items():

@@ -1,6 +1,7 @@
-"""A load on a server, and its figures.
+"""Benchmark of a server under load.
 
-Owns: the order: is it there, warm-up, load, figures; the result's head. Never does: print. Called by: `core bench serve`.
+Owns: the order of steps (availability, warm-up, load, metrics), and the result's head. Never does: print. Called by:
+`core bench serve`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from core_commands.client.http_endpoint import HttpEndpoint
 from core_commands.client.served_names import NoListError, served_name
 
 PATHS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
-"""The path of each backend; all speak OpenAI's API."""
+"""The request path of each backend; all of them use OpenAI's API."""
 MOST_ERRORS = 3
-"""Different errors that are told."""
+"""Limit on the distinct errors reported."""
 READY_CHECK_SECONDS = 0.5
 
 
 class MeasurementError(EndpointError):
-    """Nothing could be measured; the sentence says why."""
+    """Raised when nothing could be measured; the message says why."""
 
 
 async def measure(options: ServeOptions) -> dict[str, Any]:
-    """The result of one load. Raises UserError, EndpointError, MeasurementError."""
+    """Run one load and return its result. Raises UserError, EndpointError, MeasurementError."""
     rates(options)
     limits = parse_limits(options.goodput or ())
     percentiles = parse_percentiles(options.metric_percentiles)
@@ -68,7 +69,7 @@ async def measure(options: ServeOptions) -> dict[str, Any]:
 
 
 def rates(options: ServeOptions) -> Rates:
-    """The rate that is asked for, or its rise. Raises UserError."""
+    """Return the requested rate, or its rise. Raises UserError."""
     start, end = options.ramp_up_start_rps, options.ramp_up_end_rps
     if options.ramp_up_strategy is None:
         if start is not None or end is not None:
@@ -82,7 +83,7 @@ def rates(options: ServeOptions) -> Rates:
 
 
 def pairs(words: Sequence[str], flag: str) -> dict[str, str]:
-    """NAME=VALUE words. Raises UserError."""
+    """Parse NAME=VALUE words. Raises UserError."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -93,7 +94,7 @@ def pairs(words: Sequence[str], flag: str) -> dict[str, str]:
 
 
 async def _model(endpoint: Endpoint, options: ServeOptions) -> str:
-    """The model's name; waits for a server that does not answer yet, for as long as is wanted."""
+    """Return the model's name; waits for a server that does not answer yet, up to the requested time."""
     deadline = time.monotonic() + options.ready_check_timeout_sec
     while True:
         try:
@@ -120,7 +121,7 @@ def _shape(options: ServeOptions, model: str, headers: dict[str, str]) -> Shape:
 
 
 async def _warm_up(endpoint: Endpoint, shape: Shape, wanted: Sequence[Prompt], count: int) -> None:
-    """One request that must go well, and `count` more. Raises MeasurementError."""
+    """Send one request that must succeed, and `count` more. Raises MeasurementError."""
     first = await send(endpoint, shape, shape.body(wanted[0]))
     if first.error:
         raise MeasurementError(f"The first request failed, so nothing was measured: {first.error}")
@@ -134,7 +135,7 @@ async def _load(
 ) -> tuple[list[Outcome], float]:
     times = arrival_times(len(wanted), rates(options), options.burstiness, options.seed)
     gc.collect()
-    gc.disable()  # a collection in the middle would look like a slow token
+    gc.disable()  # a garbage collection in the middle would look like a slow token
     try:
         with progress(len(wanted), "request", shown=not options.disable_tqdm) as advance:
             return await send_all(endpoint, shape, wanted, times, options.max_concurrency, advance)
@@ -143,7 +144,7 @@ async def _load(
 
 
 def _metadata(options: ServeOptions) -> dict[str, str]:
-    """The user's own fields. Raises UserError for one that a result has anyway."""
+    """Return the user's own fields. Raises UserError for a field that every result has."""
     found = pairs(options.metadata or (), "--metadata")
     figured = figures((), 1.0, {}, METRICS, parse_percentiles(options.metric_percentiles))
     taken = {*_head(options, "", "", ""), *figured, *DETAILS, "errors"}
@@ -154,7 +155,7 @@ def _metadata(options: ServeOptions) -> dict[str, str]:
 
 
 def _head(options: ServeOptions, path: str, model: str, url: str) -> dict[str, Any]:
-    """What was measured."""
+    """Return the description of the measurement."""
     rate: float | str = "inf" if math.isinf(options.request_rate) else options.request_rate
     return {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
@@ -175,7 +176,7 @@ def _head(options: ServeOptions, path: str, model: str, url: str) -> dict[str, A
 
 
 def _details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The times of each request, in seconds."""
+    """Return the times of each request, in seconds."""
     begin = min((outcome.sent for outcome in outcomes), default=0.0)
     rows: dict[str, list[Any]] = {
         name: [] for name in ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts")
@@ -194,9 +195,9 @@ def _details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run(options: ServeOptions) -> dict[str, Any]:
-    """`measure` on a loop of its own."""
+    """Run `measure` on its own event loop."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with suppress(ImportError):  # not on every system
+    with suppress(ImportError):  # not available on every system
         import uvloop
 
         factory = uvloop.new_event_loop

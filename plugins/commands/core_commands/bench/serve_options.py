@@ -1,6 +1,6 @@
 """Arguments of `core bench serve`, under vLLM's names.
 
-Owns: declarations, and why flags of vLLM's are not taken. Called by: the command, the measurement.
+Owns: declarations, and the reasons why some flags of vLLM are rejected. Called by: the command, the measurement.
 """
 
 import math
@@ -20,7 +20,7 @@ SAMPLING = (
     "presence_penalty",
     "repetition_penalty",
 )
-"""Options that are fields of each request's body."""
+"""Options that become fields of each request's body."""
 REFUSED_FLAGS = {
     "--tokenizer": "no tokenizer is loaded: the server counts tokens",
     "--tokenizer-mode": "no tokenizer is loaded: the server counts tokens",
@@ -36,7 +36,7 @@ REFUSED_FLAGS = {
     "--hf-name": "nothing is fetched; save the dataset as a file and use --dataset-name custom",
     "--request-id-prefix": "requests get ids from the server; name others with --header",
 }
-"""Flags of vLLM's that bench serve does not take, with the reason."""
+"""Flags of vLLM that bench serve rejects, with the reason."""
 METRICS = ("ttft", "tpot", "itl", "e2el")
 
 

@@ -1,6 +1,6 @@
-"""How long an engine takes to start, from its process to its first token.
+"""Benchmark of engine startup, from process creation to the first token.
 
-Owns: the starts and their phases. Never does: print, or empty the system's caches of files. Called by: `core bench startup`.
+Owns: the starts and their phases. Never does: print, or drop the system's page cache. Called by: `core bench startup`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FIRST_REQUEST = {"prompt": [1], "max_tokens": 1, "temperature": 0}
 
 
 def startup(options: StartupOptions, parsed: Parsed) -> dict[str, Any]:
-    """Seconds of several starts, each of a new process. Raises UserError."""
-    resolved(parsed)  # mistakes are told before anything is measured
+    """Measure seconds of several starts, each in a new process. Raises UserError."""
+    resolved(parsed)  # reports mistakes before anything is measured
     every: list[dict[str, float]] = []
     with progress(1 + options.num_iters, "start") as advance:
         for _ in range(1 + options.num_iters):
@@ -44,7 +44,7 @@ def startup(options: StartupOptions, parsed: Parsed) -> dict[str, Any]:
 
 
 async def _start(parsed: Parsed) -> dict[str, float]:
-    """Seconds from the beginning until requests are taken, and until the first token is there."""
+    """Return the seconds until requests are accepted, and until the first token."""
     begin = time.perf_counter()
     process = EngineProcess.spawn()
     try:
@@ -64,7 +64,7 @@ async def _first_token(endpoint: Endpoint) -> None:
 
 
 def startup_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """For people."""
+    """Format the startup result as table rows."""
     return [
         ("First start (s)", f"{result['first_startup_time']:.2f}"),
         ("Mean of later starts (s)", f"{result['avg_startup_time']:.2f}"),

@@ -1,7 +1,8 @@
-"""Many measurements: every combination of a server's arguments and a measurement's, some times each.
+"""A sweep: every combination of server arguments and benchmark arguments, several times each.
 
-Owns: the combinations and their order, the table of all results. Never does: measure itself: each run is a command of its own
-(see `sweep_runs`), so that any server and any benchmark with these arguments can be used. Called by: `core bench sweep`.
+Owns: the combinations and their order, the table of all results. Never does: measure itself; each run is a separate
+command (see `sweep_runs`), so that any server and any benchmark with these arguments can be used. Called by: `core
+bench sweep`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from core_commands.cli.own_files import own_path, write_whole
 
 LONGEST_NAME = 120
 NOT_IN_TABLE = frozenset({*DETAILS, "errors"})
-"""Of a result: lists with an entry for each request."""
+"""Fields of a result that the table omits: lists with an entry per request."""
 
 
 def sweep(options: SweepOptions) -> list[dict[str, Any]]:
-    """Run what is wanted; returns a row for each result: the parameters and the figures. Raises UserError, SweepError."""
+    """Run the sweep; returns a row per result with its parameters and figures. Raises UserError, SweepError."""
     if options.output_dir is None:
         raise UserError("core bench sweep: -o DIR is missing.")
     directory = own_path(options.output_dir)
@@ -46,7 +47,7 @@ def sweep(options: SweepOptions) -> list[dict[str, Any]]:
 
 
 def read_params(path: str | None, flag: str) -> list[Params]:
-    """The parameters in a file; without one, a single empty set. Raises UserError."""
+    """Read the parameter sets in a file; without a file, a single empty set. Raises UserError."""
     if path is None:
         return [{}]
     try:
@@ -61,7 +62,7 @@ def read_params(path: str | None, flag: str) -> list[Params]:
 
 
 def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int, directory: Path) -> list[Run]:
-    """Every run, servers outermost. Raises UserError for two with one name."""
+    """Return every run, servers outermost. Raises UserError for duplicate names."""
     runs: list[Run] = []
     folders: set[Path] = set()
     for server, given in enumerate(serve):
@@ -79,14 +80,14 @@ def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int
 
 
 def name_of(params: Params) -> str:
-    """What a set of parameters is called: its own name, or its values."""
+    """Return the name of a parameter set: its own name, or its values."""
     given = params.get(NAME) or ",".join(f"{key}={value}" for key, value in params.items())
     letters = [letter if letter.isalnum() or letter in "=,._-" else "_" for letter in str(given)]
     return "".join(letters[:LONGEST_NAME])
 
 
 def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
-    """All results, also as summary.csv and summary.json."""
+    """Return all results, and write them as summary.csv and summary.json."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         result = _result(run.path)
@@ -99,7 +100,7 @@ def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
 
 
 def _as_csv(rows: Sequence[Params]) -> str:
-    """A column for each name that any row has."""
+    """Format rows as CSV, with a column for each name in any row."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, names)
@@ -109,7 +110,7 @@ def _as_csv(rows: Sequence[Params]) -> str:
 
 
 def _result(path: Path) -> dict[str, Any]:
-    """The result of one run. Raises UserError."""
+    """Read the result of one run. Raises UserError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as error:

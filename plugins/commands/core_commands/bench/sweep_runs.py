@@ -1,6 +1,7 @@
-"""The commands of a sweep: a server for as long as it is measured, and one measurement after the other.
+"""The processes of a sweep: a server while it is measured, and one measurement after another.
 
-Owns: these processes, their words and their end. Never does: choose what is run, or read a result. Called by: the sweep.
+Owns: the processes, their command lines and their termination. Never does: choose the runs, or read a result. Called
+by: the sweep.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from core_commands.bench.sweep_options import SweepOptions
 
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.5
-"""How often is looked whether the server is still there."""
+"""Interval at which the server process is checked."""
 NAME = "_benchmark_name"
-"""A key of parameters that names them, and is no argument."""
+"""Key that names a parameter set; it is not passed as an argument."""
 
 Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement.
+    """One measurement of a sweep.
 
-    server: which of the servers, from 0.
+    server: index of the server, from 0.
     serve, bench: the parameters of both.
-    number: of the runs with these, from 0.
+    number: repetition with these parameters, from 0.
     path: of its result.
-    seed: of its prompts, another one for each measurement on a server: else all but the first would find theirs in its cache.
+    seed: of its prompts, different for each measurement on a server, because prompts of an earlier one would hit the
+        prefix cache.
     """
 
     server: int
@@ -51,11 +53,11 @@ class Run:
 
 
 class SweepError(CoreError):
-    """A server or a measurement failed; the sentence says which."""
+    """Raised when a server or a measurement failed; the message says which."""
 
 
 def run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
-    """The runs on one server."""
+    """Run all measurements on one server."""
     command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
     log = todo[0].path.parent.parent / f"server{todo[0].server}.log"
     with _server(command, log, dry=options.dry_run) as process:
@@ -67,7 +69,7 @@ def run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
 
 
 def _measurement(options: SweepOptions, run: Run) -> list[str]:
-    """The words of one measurement."""
+    """Return the command line of one measurement."""
     words = [*_split(options.bench_cmd), *words_of(run.bench)]
     has_seed = any(word == "--seed" or word.startswith("--seed=") for word in words)
     if not has_seed:
@@ -77,7 +79,7 @@ def _measurement(options: SweepOptions, run: Run) -> list[str]:
 
 
 def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None, log: Path) -> None:
-    """One measurement. A server that ends while it is waited for ends the measurement too. Raises SweepError."""
+    """Run one measurement, and stop it if its server exits. Raises SweepError."""
     with _started(words, "--bench-cmd") as measuring:
         try:
             while True:
@@ -98,7 +100,7 @@ def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None,
 
 @contextlib.contextmanager
 def _server(command: list[str] | None, log: Path, *, dry: bool) -> Iterator[subprocess.Popen[bytes] | None]:
-    """A server for as long as the block, whose output goes to `log`; None without a command."""
+    """Run a server inside the context, with its output in `log`; None without a command."""
     if command is not None:
         print(f"\n{shlex.join(command)}", flush=True)
     if command is None or dry:
@@ -112,13 +114,15 @@ def _server(command: list[str] | None, log: Path, *, dry: bool) -> Iterator[subp
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # what it has started, or itself when it hangs
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # kills the processes it has started, or the server itself when it hangs
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _log_file(path: Path) -> BinaryIO:
-    """A file for a server's output. Raises UserError."""
+    """Open a file for a server's output. Raises UserError."""
     make_directory(path.parent)
     try:
         return path.open("wb")
@@ -127,11 +131,11 @@ def _log_file(path: Path) -> BinaryIO:
 
 
 def _started(command: list[str], flag: str, output: BinaryIO | None = None) -> subprocess.Popen[bytes]:
-    """A process; with `output` in a session of its own, where Ctrl-C does not reach it.
+    """Start a process; with `output`, in its own session, where Ctrl-C does not reach it.
 
-    Raises UserError for a command that is not there.
+    Raises UserError for an unknown command.
     """
-    words = python_command(*command) if command[0] == "core" else command  # this very core
+    words = python_command(*command) if command[0] == "core" else command  # runs this installation of core
     try:
         return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=output is not None)
     except OSError as error:
@@ -139,7 +143,7 @@ def _started(command: list[str], flag: str, output: BinaryIO | None = None) -> s
 
 
 def _split(command: str) -> list[str]:
-    """A command's words. Raises UserError."""
+    """Split a command line into words. Raises UserError."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -150,7 +154,7 @@ def _split(command: str) -> list[str]:
 
 
 def words_of(params: Params) -> list[str]:
-    """Parameters as words of a command; switches by true and false."""
+    """Convert parameters to command-line words; booleans become switches."""
     words: list[str] = []
     for key, value in params.items():
         if key == NAME:

@@ -1,6 +1,6 @@
 """The requests of a measurement.
 
-Owns: `Prompt`, and estimates of lengths. Never does: send. Called by: datasets (make), the load (sends), offline runs.
+Owns: `Prompt`, and length estimates. Never does: send. Called by: datasets (make), the load (sends), offline runs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHARACTERS_PER_TOKEN = 4.0
-"""Of English text, about; only where a dataset says no length, since no tokenizer is asked."""
+"""Average for English text; used only where a dataset gives no length, since no tokenizer is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request.
+    """The content of one request.
 
     text: of the prompt, or of the user's message.
-    max_tokens: most tokens of the answer.
+    max_tokens: limit on the answer's tokens.
     extra: further fields of the body.
     """
 
@@ -28,5 +28,5 @@ class Prompt:
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has; at least 1."""
+    """Estimate the tokens of a text; at least 1."""
     return max(1, round(len(text) / CHARACTERS_PER_TOKEN))

@@ -1,1 +1,1 @@
-"""The command `core`: thin commands over the other packages. Owns: words, output and exit codes."""
+"""The command `core`: thin commands over the other packages. Owns: command-line words, output and exit codes."""

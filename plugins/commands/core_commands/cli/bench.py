@@ -1,6 +1,6 @@
 """`core bench serve|latency|throughput|startup|sweep|plot`.
 
-Owns: the table of these commands, what they print. Never does: measure itself. Called by: the frame.
+Owns: the table of these commands, and their output. Never does: measure itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUMMARY = "Measure servers and engines. Names of arguments and of fields in resu
 
 @dataclass(frozen=True, slots=True)
 class BenchCommand:
-    """usage, help: for people. options: its own. run: takes its words."""
+    """A subcommand. usage, help: for the help text. options: its option structs. run: executes it with its words."""
 
     usage: str
     help: str
@@ -56,19 +56,19 @@ def bench(words: list[str]) -> int:
 
 
 def _title(struct: type[msgspec.Struct]) -> str:
-    """The heading of a section of help."""
+    """Return the heading of a help section."""
     return (inspect.getdoc(struct) or "Options.").splitlines()[0].rstrip(".")
 
 
 def serve(words: list[str]) -> int:
-    """A load on a server."""
+    """Run `core bench serve`; returns the exit code."""
     options = take_options(ServeOptions, words)
     refuse_rest("bench serve", words, ServeOptions, REFUSED_FLAGS)
     from core_commands.bench import report
     from core_commands.bench.serve import run
 
     is_saved = options.save_result or options.append_result or options.save_detailed
-    if is_saved:  # a mistake is told before the measurement, not after
+    if is_saved:  # reports a mistake before the measurement, not after
         report.make_directory(own_path(options.result_dir or "."))
     result = run(options)
     shown = report.without_details(result)
@@ -83,7 +83,7 @@ def serve(words: list[str]) -> int:
 
 
 def latency(words: list[str]) -> int:
-    """Batches in this process."""
+    """Run `core bench latency`; returns the exit code."""
     options = take_options(LatencyOptions, words)
     parsed = parse_engine_arguments(words, own_flags(LatencyOptions))
     _check_output(options)
@@ -94,7 +94,7 @@ def latency(words: list[str]) -> int:
 
 
 def throughput(words: list[str]) -> int:
-    """Many requests in this process."""
+    """Run `core bench throughput`; returns the exit code."""
     options = take_options(ThroughputOptions, words)
     dataset = take_options(DatasetOptions, words)
     parsed = parse_engine_arguments(words, [*own_flags(ThroughputOptions), *own_flags(DatasetOptions)])
@@ -106,7 +106,7 @@ def throughput(words: list[str]) -> int:
 
 
 def startup(words: list[str]) -> int:
-    """Starts of an engine."""
+    """Run `core bench startup`; returns the exit code."""
     options = take_options(StartupOptions, words)
     parsed = parse_engine_arguments(words, own_flags(StartupOptions))
     _check_output(options)
@@ -117,7 +117,7 @@ def startup(words: list[str]) -> int:
 
 
 def sweep(words: list[str]) -> int:
-    """Many measurements."""
+    """Run `core bench sweep`; returns the exit code."""
     if words[:1] == ["serve"]:  # vLLM's spelling
         words.pop(0)
     options = take_options(SweepOptions, words)
@@ -131,7 +131,7 @@ def sweep(words: list[str]) -> int:
 
 
 def plot(words: list[str]) -> int:
-    """Results as a picture."""
+    """Run `core bench plot`; returns the exit code."""
     options = take_options(PlotOptions, words)
     files = [word for word in words if not word.startswith("-")]
     refuse_rest("bench plot", [word for word in words if word.startswith("-")], PlotOptions)
@@ -145,7 +145,7 @@ def plot(words: list[str]) -> int:
 
 
 def _check_output(options: OfflineOptions) -> None:
-    """Raise UserError where the result cannot be written: before the measurement, not after."""
+    """Raise UserError when the result cannot be written: before the measurement, not after."""
     from core_commands.bench import report
 
     if options.output_json is not None:
@@ -156,7 +156,7 @@ def _check_output(options: OfflineOptions) -> None:
 
 
 def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]) -> int:
-    """Print a result, and write it where that was asked for."""
+    """Print a result, and write it where requested."""
     from core_commands.bench import report
 
     if options.json:

@@ -1,6 +1,6 @@
 """`core build-kernels [PLATFORM]`: compile a platform's native kernels again.
 
-Owns: finding the build function that a platform declares as its capability `build`. Never does: compile.
+Owns: the look-up of the build function that a platform declares as its capability `build`. Never does: compile.
 Called by: the frame.
 """
 
@@ -15,7 +15,7 @@ from core.plugin.registry import PluginRegistry
 
 
 def build_kernels(words: list[str]) -> int:
-    """Build for the platform named, else for every platform that declares a build; prints the compiler's words."""
+    """Build for the named platform, or for every platform that declares a build; prints the compiler's output."""
     if take_help(words) is not None:
         row = ("PLATFORM", "Only this one. Default: every platform with native kernels.")
         show("core build-kernels [PLATFORM]", "Compile native kernels again.", [Section("Arguments", (row,))])

@@ -34,7 +34,7 @@ COMPLETE_SUMMARY = (
     "Have a model continue a text as it is, without a chat template; where the model is found is as with core chat."
 )
 INTERRUPTED = 130
-"""Exit code of a single answer that Ctrl-C ended, as of every command."""
+"""Exit code when Ctrl-C interrupts a single answer, as for every command."""
 ENGINE_ROW = ("[MODEL] [ARGUMENTS]", "As of core serve, for an engine of its own; not with --url.")
 
 
@@ -100,14 +100,14 @@ def complete(words: list[str]) -> int:
 
 
 def _run(talk: "Chat | Completion", message: str | None) -> int:
-    """One turn for a single message, else as many as a person wants; returns the exit code."""
+    """Run one turn for a single message, otherwise turns until the user leaves; returns the exit code."""
     if message is None:
         return talk.run()
     return 0 if talk.turn(message) else INTERRUPTED
 
 
 def _conversation(options: ChatOptions) -> "Conversation":
-    """The conversation so far. Raises UserError."""
+    """Return the conversation so far. Raises UserError."""
     from core_commands.terminal.conversation import Conversation, attach_all
     from core_commands.terminal.typed import unicode
 
@@ -121,7 +121,7 @@ def _conversation(options: ChatOptions) -> "Conversation":
 
 
 def _single_message(quick: str | None) -> str | None:
-    """The one message of `--quick` or of a pipe; None for a person at a terminal. Raises UserError for an empty one."""
+    """Return the message of `--quick` or of a pipe; None at an interactive terminal. Raises UserError for an empty one."""
     if quick is None and sys.stdin.isatty():
         return None
     from core_commands.terminal.typed import piped, unicode
@@ -134,7 +134,9 @@ def _single_message(quick: str | None) -> str | None:
 
 @contextmanager
 def _teller(options: TargetOptions, words: list[str], path: str, *, is_single: bool) -> "Iterator[Teller]":
-    """What asks the model. path: of requests. is_single: whether there is one message only, without a line about speed."""
+    """Open the object that sends requests to the model. path: of requests. is_single: a single message, without a line
+    about speed.
+    """
     from core_commands.terminal.target import target
     from core_commands.terminal.teller import Teller
 
@@ -144,7 +146,7 @@ def _teller(options: TargetOptions, words: list[str], path: str, *, is_single: b
 
 
 def _fields(options: TargetOptions) -> dict[str, Any]:
-    """The fields of every request."""
+    """Return the fields of every request."""
     values = {"max_tokens": options.max_tokens, "temperature": options.temperature}
     return {name: value for name, value in values.items() if value is not None}
 

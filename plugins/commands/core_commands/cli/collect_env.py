@@ -1,6 +1,6 @@
-"""`core collect-env`: what a report about a problem needs to say about this machine.
+"""`core collect-env`: the facts about this machine that a bug report needs.
 
-Owns: the list of facts and where each is read. Never does: send anything, or show what `private` hides.
+Owns: the list of facts and their sources. Never does: send anything, or show what `private` hides.
 Called by: the frame.
 """
 
@@ -46,7 +46,7 @@ PACKAGES = (
     "vllm",
 )
 PREFIXES = ("CORE_", "HF_", "TORCH", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "LD_PRELOAD", "MALLOC_")
-"""Variables of the environment that are told."""
+"""Prefixes of the environment variables to report."""
 FLAGS = (
     "avx2",
     "avx512f",
@@ -61,7 +61,7 @@ FLAGS = (
     "i8mm",
     "sve",
 )
-"""Of the processor, those that kernels ask for."""
+"""Processor flags to report: those that kernels depend on."""
 GPU_SECONDS = 10
 UNKNOWN = "unknown"
 
@@ -162,7 +162,7 @@ def _packages() -> Facts:
 
 
 def _plugins() -> Facts:
-    """Those of other packages, and those that cannot be used; the others are counted."""
+    """Report plugins of other packages and broken plugins; the others are only counted."""
     from core.plugin.distributions import is_own
     from core.plugin.listing import listing
     from core.plugin.registry import PluginRegistry
@@ -209,7 +209,7 @@ def _distribution() -> str:
 
 
 def _pairs(path: str) -> dict[str, str]:
-    """`name : value` lines of a file, the first of each name; nothing where there is no such file."""
+    """Parse `name : value` lines of a file, the first of each name; empty if there is no such file."""
     found: dict[str, str] = {}
     text = _text(path)
     for line in text.splitlines():

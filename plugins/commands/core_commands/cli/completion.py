@@ -30,7 +30,7 @@ _TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One completed flag. name: with its dashes. values: its choices. takes_value: false for a switch."""
+    """A completed flag. name: with its dashes. values: its choices. takes_value: false for a switch."""
 
     name: str
     help: str
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """All that a script completes. commands: {command: (help, its own commands)}."""
+    """Everything that a script completes. commands: {command: (help, its subcommands)}."""
 
     commands: dict[str, tuple[str, tuple[str, ...]]]
     flags: tuple[Flag, ...]
@@ -60,7 +60,7 @@ def completion(words: list[str]) -> int:
 
 
 def collect(sections: Sequence[Section]) -> Words:
-    """Commands, flags and values as they are here and now. sections: the help about all commands."""
+    """Collect the commands, flags and values of this installation. sections: help about all commands."""
     commands: dict[str, tuple[str, tuple[str, ...]]] = {}
     for usage, text in [row for section in sections for row in section.rows]:
         head, *rest = usage.split()
@@ -88,13 +88,13 @@ def collect(sections: Sequence[Section]) -> Words:
 
 
 def set_of(kind: str) -> list[str]:
-    """The values that a type written as `auto|int8|none` names; types themselves are no values."""
+    """Return the values named by a type such as `auto|int8|none`, without its plain types."""
     values = [part for part in kind.split("|") if part not in _TYPES]
     return values if set(values) - {"none"} else []
 
 
 def bash(words: Words) -> str:
-    """The script for bash."""
+    """Return the script for bash."""
     commands = " ".join(words.commands)
     own = "\n".join(
         f'        {name}) (( COMP_CWORD == 2 )) && words="{" ".join(inner)}" ;;'
@@ -138,7 +138,7 @@ complete -o default -o bashdefault -F _core core
 
 
 def zsh(words: Words) -> str:
-    """The script for zsh."""
+    """Return the script for zsh."""
     commands = " ".join(_quoted_pair(name, text) for name, (text, _) in words.commands.items())
     own = "\n".join(
         f"        {name}) (( CURRENT == 3 )) && compadd -- {' '.join(inner)} && return ;;"
@@ -184,7 +184,7 @@ compdef _core core
 
 
 def fish(words: Words) -> str:
-    """The script for fish."""
+    """Return the script for fish."""
     lines = ["# Completion of core for fish.", "complete -c core -n __fish_use_subcommand -f"]
     for name, (text, inner) in words.commands.items():
         lines.append(f"complete -c core -n __fish_use_subcommand -a {name} -d {_fish(text)}")
@@ -199,7 +199,7 @@ def fish(words: Words) -> str:
 
 
 def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
-    """Every spelling of an argument, and `--no-...` of a switch."""
+    """Return every spelling of an argument, including a switch's `--no-...`."""
     values = [str(choice) for choice in field.arg.choices]
     values += [word for word, _ in field.arg.words]
     if field.arg.plugin is not None and not field.is_mapping:
@@ -219,7 +219,7 @@ def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
 
 
 def _cases(words: Words, indent: str, variable: str = "words") -> str:
-    """`case` branches that set the values of a flag; flags with equal values share one."""
+    """Return `case` branches that set the values of a flag; flags with equal values share one."""
     by_values: dict[tuple[str, ...], list[str]] = {}
     for flag in words.flags:
         if flag.values:
@@ -235,7 +235,7 @@ def _quoted_pair(name: str, text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """The first sentence."""
+    """Return the first sentence of a help text."""
     return text.partition(". ")[0].rstrip(".")
 
 

@@ -50,7 +50,7 @@ def config_show(words: list[str]) -> int:
 
 
 def _resolved(words: list[str]) -> Resolution:
-    """The configuration that `core serve` would run with these words."""
+    """Return the configuration with which `core serve` would run for these words."""
     parsed = parse_engine_arguments(words)
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     resolution.warnings[:0] = [warning for warning in parsed.warnings if warning not in resolution.warnings]

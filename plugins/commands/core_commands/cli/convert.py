@@ -1,4 +1,4 @@
-"""`core convert MODEL OUT`: a model's prepared kernels in a directory that starts without packing.
+"""`core convert MODEL OUT`: write a model's prepared kernels to a directory, from which starting needs no packing.
 
 Owns: the command's arguments and output. Never does: prepare or write a kernel itself. Called by: the frame.
 """

@@ -11,7 +11,7 @@ from core.api.errors import UserError
 
 
 def dashboard(words: list[str]) -> int:
-    """Print it; returns the exit code."""
+    """Print the dashboard; returns the exit code."""
     from core.args.show import show
 
     usage = "core dashboard [--vllm-metrics] > core.json"

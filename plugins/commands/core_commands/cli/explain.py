@@ -1,6 +1,6 @@
-"""A resolution for people and for programs.
+"""Output of a resolution as text and as JSON.
 
-Owns: the words of `core config explain` and `core plugins explain`. Never does: resolve. Called by: the commands.
+Owns: the output of `core config explain` and `core plugins explain`. Never does: resolve. Called by: the commands.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ UNTOLD = "known when the engine is up: a plugin does not declare it"
 
 
 def explanation(resolution: Resolution) -> dict[str, Any]:
-    """Everything as plain values."""
+    """Return the whole resolution as plain values."""
     found = explained(resolution)
     found["response_format"] = msgspec.to_builtins(response_format(resolution))
     return found
 
 
 def response_format(resolution: Resolution) -> AnswerFormat:
-    """The format by which a server would take answers apart; where no tokenizer can be read, one without a row's parts."""
+    """Return the format with which a server would parse answers; where no tokenizer can be read, a format without a
+    row's parts.
+    """
     try:
         tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine.model)
     except UserError as error:
@@ -44,7 +46,7 @@ def response_format(resolution: Resolution) -> AnswerFormat:
 
 
 def print_explanation(resolution: Resolution) -> None:
-    """Arguments that are not at their default, selections with losers, and the memory plan."""
+    """Print non-default arguments, selections with rejected candidates, and the memory plan."""
     print(f"model     {resolution.engine.model.model}")
     print(f"device    {resolution.engine.device}")
     print(f"numerics  {resolution.numerics or UNTOLD}")
@@ -101,7 +103,7 @@ def _group(group: KVGroup) -> str:
 
 
 def _tokens(plan: MemoryPlan) -> str:
-    """Of one sequence; with windows alone any number."""
+    """Format the tokens that fit for one sequence; any number if all layers have windows."""
     return "any number of" if plan.tokens >= UNLIMITED - plan.block_size else str(plan.tokens)
 
 

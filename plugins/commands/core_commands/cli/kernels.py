@@ -1,7 +1,7 @@
-"""`core kernels build [MODEL] [--sm CHIP,...]`: compile kernels ahead, so that a start waits for no compiler;
-`core kernels tune MODEL`: measure how a model's products are computed best on this machine's GPU.
+"""`core kernels build [MODEL] [--sm CHIP,...]`: compile kernels ahead of time, so that startup does not wait for a
+compiler; `core kernels tune MODEL`: measure the fastest tiles for a model's products on this machine's GPU.
 
-Owns: the commands' arguments and output, and which chips are in this machine. Never does: compile, measure.
+Owns: the commands' arguments and output, and the detection of this machine's chips. Never does: compile, measure.
 Called by: the frame.
 """
 
@@ -100,7 +100,7 @@ def _tune(words: list[str]) -> int:
 
 
 def _run(words: Sequence[str]) -> Run | None:
-    """What runs the model of these words; None where there are none."""
+    """Return the dry run of the model named in these words; None without words."""
     if not words:
         return None
     if words[0].startswith("-") and not words[0].startswith("--model"):
@@ -111,7 +111,7 @@ def _run(words: Sequence[str]) -> Run | None:
 
 
 def _named(text: str) -> list[str]:
-    """The chips of the option, each once."""
+    """Return the chips named by the option, each once."""
     names: dict[str, None] = {}
     for word in text.split(","):
         name = word.strip().lower()
@@ -120,7 +120,7 @@ def _named(text: str) -> list[str]:
 
 
 def _found(registry: PluginRegistry, way_out: str = "") -> list[str]:
-    """The chips of this machine. Raises UserError when there is none. way_out: what to do then."""
+    """Return the chips of this machine. Raises UserError when there is none. way_out: advice for that case."""
     found: dict[str, None] = {}
     reasons: list[str] = []
     for row, answer in registry.probe().items():
@@ -139,7 +139,8 @@ def _found(registry: PluginRegistry, way_out: str = "") -> list[str]:
 
 
 def _providers(registry: PluginRegistry, capability: str, what: str) -> list[tuple[str, Any]]:
-    """The providers with a capability, and what it names: a `BuildAhead` or a `Tune`. what: that is done, for people.
+    """Return the providers with a capability, and its object: a `BuildAhead` or a `Tune`. what: the action, for
+    messages.
 
     Raises UserError, and PluginError for a broken one.
     """
@@ -159,7 +160,7 @@ def _providers(registry: PluginRegistry, capability: str, what: str) -> list[tup
 
 
 def _say(kernel: CompiledAhead, done: int, count: int) -> None:
-    """One line a kernel: on a terminal, each writes over the one before unless something is wrong."""
+    """Print one line per kernel; on a terminal, a line overwrites the previous one unless there is an error."""
     if kernel.error:
         print(f"[{done}/{count}] {kernel.chip} {kernel.name}: {kernel.error}", file=sys.stderr)
         return

@@ -1,7 +1,7 @@
-"""What a model calls on a chip that need not be in this machine, for the commands about kernels.
+"""Dry runs of a model on a chip that may be absent, for `core kernels`.
 
-Owns: the configuration for such a chip. Never does: run a model (`core_runtime.executor.dry_run` does). Called by:
-`core kernels`.
+Owns: the configuration for the chip. Never does: run a model (`core_runtime.executor.dry_run` does). Called by: `core
+kernels`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from core_config.resolve import resolve
 from core_runtime.contracts.ahead import Run
 
 MEMORY: Final = 1 << 40
-"""Bytes of a chip that is not there: any model fits, and nothing of it is taken."""
+"""Memory in bytes assumed for an absent chip: any model fits, and none of it is allocated."""
 
 
 def run_of(words: Sequence[str]) -> Run:
-    """What builds and runs the model of these words, which are those of `core serve`."""
+    """Return a function that builds and runs the model of these words, which are those of `core serve`."""
 
     def run(chip: str) -> None:
         from core_runtime.executor.dry_run import dry_run
@@ -35,7 +35,7 @@ def run_of(words: Sequence[str]) -> Run:
 
 
 def configured(words: Sequence[str], chip: str) -> EngineConfig:
-    """The configuration on a chip, as `core serve` would have it there. Raises ConfigError."""
+    """Return the configuration that `core serve` would have on a chip. Raises ConfigError."""
     parsed = parse_engine_arguments(list(words))
     platform = "rocm" if chip.startswith("gfx") else "cuda"
     named = parsed.values.get("device")

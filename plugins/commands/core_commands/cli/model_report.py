@@ -1,4 +1,5 @@
-"""What this engine makes of a checkpoint: who reads it, what is read, what is ignored and why, what is refused.
+"""The report on a checkpoint: its reader, the tensors and keys that are read, those that are ignored with the reason,
+and those that are refused.
 
 Owns: the report. Never does: import torch, read a weight, stop at the first problem where it can go on.
 Called by: `core models explain`.
@@ -43,13 +44,14 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class ModelReport(msgspec.Struct, kw_only=True):
-    """Everything that is known of a checkpoint before a weight is read.
+    """Everything known about a checkpoint before a weight is read.
 
-    reader: who reads it: a row, a plugin, transformers; empty: nobody.
-    tensors: what is read, by group. ignored: what is not; the name of a group is the reason.
-    keys_read: of the configuration. keys_neutral: key → why it changes nothing. keys_unknown: that no known model has.
-    refused: every sentence that keeps it from being served.
-    shape: None where it cannot be told.
+    reader: a row, a plugin or transformers; empty if there is none.
+    tensors: tensors that are read, by group. ignored: tensors that are not; the name of a group is the reason.
+    keys_read: keys of the configuration that are read. keys_neutral: key → why it changes nothing. keys_unknown: keys
+        that no known model has.
+    refused: every reason why it cannot be served.
+    shape: None if it cannot be determined.
     """
 
     model: str
@@ -70,7 +72,7 @@ class ModelReport(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of a model. names: None where its reader does not tell what it ignores."""
+    """Facts known about a model. names: None if its reader does not report what it ignores."""
 
     reader: str
     spec: DecoderSpec | None = None
@@ -81,7 +83,7 @@ class _Found:
 
 
 def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> ModelReport:
-    """The report about `arguments["model"]`. problems: of the command line.
+    """Build the report about `arguments["model"]`. problems: of the command line.
 
     Raises ConfigError when there is no checkpoint to report about.
     """
@@ -112,7 +114,7 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
 
 
 def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
-    """Who reads the checkpoint, and what it makes of it; what is refused goes to the attempt's problems."""
+    """Determine the checkpoint's reader and its interpretation; refusals are added to the attempt's problems."""
     manifest = checkpoint.manifest
     if attempt.settings["model_impl"] == "transformers":
         return _found_by_others(attempt, checkpoint)
@@ -136,7 +138,7 @@ def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
 
 
 def _found_by_others(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
-    """The same where the table has no row."""
+    """Determine the reader where the table has no row."""
     settings = attempt.settings
     implementation, trusted = settings["model_impl"], settings["trust_remote_code"]
     told = attempt.answer_of(
@@ -160,7 +162,7 @@ def _found_by_others(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
 
 
 def _read(attempt: Attempt, config: Mapping[str, Any], row: families.Family) -> families.Reading | None:
-    """The configuration as its row reads it; None when a value cannot be. Every such value becomes a problem."""
+    """Read the configuration with its row; None when a value is invalid. Every such value becomes a problem."""
     values = config
     refused: set[str] = set()
     while True:
@@ -171,7 +173,9 @@ def _read(attempt: Attempt, config: Mapping[str, Any], row: families.Family) -> 
             if problem.key in refused:
                 return None
             refused.add(problem.key)
-            values = without_key(values, problem.key)  # the family's usual value, to find what else is wrong
+            values = without_key(
+                values, problem.key
+            )  # falls back to the family's usual value, to detect further problems
         except UserError as error:
             attempt.problems.append(str(error))
             return None
@@ -197,7 +201,7 @@ def _report_tensors(
     spec: DecoderSpec,
     canonical: CheckpointManifest,
 ) -> None:
-    """What is read and what is not, and the shape. stored: the checkpoint under its own names."""
+    """Report the tensors that are read and ignored, and the shape. stored: the checkpoint under its own names."""
     settings = attempt.settings
     limits.settle_dtypes(settings, canonical)
     choose_quantization(attempt, canonical.facts())
@@ -217,7 +221,7 @@ def _report_tensors(
 
 
 def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: DecoderSpec) -> None:
-    """A warning about tokens that the tokenizer has and the model has not."""
+    """Warn about tokens that the tokenizer has but the model does not."""
     override = find_tokenizer(attempt.settings)
     source = manifest.tokenizer
     missing = override is None and source.directory is None and source.vocabulary is None

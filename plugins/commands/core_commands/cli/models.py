@@ -1,4 +1,4 @@
-"""`core models [list] | explain PATH`: what can be served, and what is made of one checkpoint.
+"""`core models [list] | explain PATH`: the supported models, and the report on one checkpoint.
 
 Owns: the output of these commands, as text and as JSON. Never does: import torch, read a weight. Called by: the frame.
 """
@@ -30,7 +30,7 @@ WIDTH = 120
 
 
 def models(words: list[str]) -> int:
-    """Dispatch; returns the exit code."""
+    """Run a subcommand; returns the exit code."""
     command = words[0] if words and not words[0].startswith("-") else "list"
     rest = words[1:] if words and words[0] == command else words
     if command == "explain":
@@ -81,7 +81,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _plugins(registry: PluginRegistry) -> list[dict[str, Any]]:
-    """Plugins of kind `model`; which checkpoints they take, they say when they see one."""
+    """Return plugins of kind `model`; they decide about a checkpoint only when they see it."""
     if not registry.rows("model"):
         return []
     found: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _plugins(registry: PluginRegistry) -> list[dict[str, Any]]:
 
 
 def _explain(words: list[str]) -> int:
-    """2 when the checkpoint would be refused."""
+    """Run `core models explain`; returns 2 when the checkpoint would be refused."""
     wanted = take_help(words)
     if wanted is not None:
         show_engine_help(USAGE, EXPLAIN, wanted)

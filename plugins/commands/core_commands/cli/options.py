@@ -20,7 +20,9 @@ _WORDS = (
 
 
 def show_engine_help(usage: str, intro: str, word: str) -> None:
-    """The common engine arguments, or those that `word` names; `KIND.NAME` shows one plugin's own arguments."""
+    """Print help for the common engine arguments, or for those that `word` names; `KIND.NAME` selects one plugin's own
+    arguments.
+    """
     own = Section("Help", (("-h, --help, --help=WORD", _WORDS),))
     if word == "":
         show(usage, intro, [own, *short_sections()])
@@ -33,7 +35,7 @@ def show_engine_help(usage: str, intro: str, word: str) -> None:
 
 
 def _narrowed(word: str) -> list[Section]:
-    """The arguments that `word` names: the engine's, else those of plugins. Raises UserError."""
+    """Return the arguments that `word` names: the engine's, or else those of plugins. Raises UserError."""
     from core_commands.cli.plugin_help import plugin_sections, plugins_with
 
     head, dot, _ = word.partition(".")
@@ -53,5 +55,5 @@ def _narrowed(word: str) -> list[Section]:
 
 
 def parse_engine_arguments(words: list[str], also: Sequence[str] = ("--json",)) -> Parsed:
-    """Engine arguments of a command line, with every problem. also: the command's own flags, for hints."""
+    """Parse the engine arguments of a command line, collecting every problem. also: the command's own flags, for hints."""
     return Parser(also=("--help", *also)).parse(words)

@@ -1,6 +1,6 @@
-"""A command's own options: declared like engine arguments, taken out of its words before those are read.
+"""A command's own options: declared like engine arguments, and removed from its words before those are parsed.
 
-Owns: that reading, and the help about them. Never does: know an option. Called by: the commands that have many.
+Owns: the parsing, and the help about the options. Never does: know an option. Called by: the commands that have many.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ GROUP = "command"
 
 
 def take_options(struct: type[T], words: list[str]) -> T:
-    """Remove the options that `struct` declares from `words`, and return their values. What else is there stays.
+    """Remove the options that `struct` declares from `words`, and return their values. Other words remain.
 
-    struct: with fields `Annotated[type, Arg(...)]`; lists take all words up to the next flag.
-    Raises ConfigError with every problem.
+    struct: has fields `Annotated[type, Arg(...)]`; lists take all words up to the next flag. Raises ConfigError with
+    every problem.
     """
     spellings = _spellings(struct)
     values: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def take_options(struct: type[T], words: list[str]) -> T:
 def refuse_rest(
     command: str, words: Sequence[str], struct: type[msgspec.Struct], reasons: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raise ConfigError for words that nothing has taken. reasons: why known flags are not, by flag."""
+    """Raise ConfigError for words that no option has consumed. reasons: why known flags are rejected, by flag."""
     flags = own_flags(struct)
     problems: list[str] = []
     known_before = False
@@ -68,7 +68,7 @@ def refuse_rest(
         if name in reasons:
             problems.append(f"{name}: not here: {reasons[name]}.")
         elif known_before and not word.startswith("-"):
-            continue  # its value
+            continue  # the flag's value
         elif word.startswith("-"):
             problems.append(f"{name}: unknown argument.{nearest(name, flags)} See core {command} --help.")
         else:
@@ -79,23 +79,23 @@ def refuse_rest(
 
 
 def option_section(title: str, struct: type[msgspec.Struct]) -> Section:
-    """Help about the options of `struct`."""
+    """Return the help section for the options of `struct`."""
     rows = [(left(field), right(field)) for field in own_fields(struct)]
     return Section(title, tuple(rows))
 
 
 def own_flags(struct: type[msgspec.Struct]) -> list[str]:
-    """Every flag of `struct`, for hints."""
+    """Return every flag of `struct`, for hints."""
     return list(_spellings(struct))
 
 
 def own_fields(struct: type[msgspec.Struct]) -> list[Field]:
-    """The options of `struct`."""
+    """Return the options of `struct`."""
     return list(fields_of(struct, GROUP).values())
 
 
 def _spellings(struct: type[msgspec.Struct]) -> Mapping[str, Field]:
-    """The fields of `struct` by every flag; those of switches by `--no-...` too."""
+    """Return the fields of `struct` by every flag, including `--no-...` for switches."""
     found: dict[str, Field] = {}
     for field in own_fields(struct):
         found |= dict.fromkeys(field.flags, field)
@@ -105,7 +105,7 @@ def _spellings(struct: type[msgspec.Struct]) -> Mapping[str, Field]:
 
 
 def _given(field: Field, flag: str, words: list[str]) -> Any:
-    """What stands behind a flag; None when there is nothing."""
+    """Return the value after a flag; None when there is none."""
     if field.base is bool:
         return not flag.startswith("--no-")
     if not field.is_list:

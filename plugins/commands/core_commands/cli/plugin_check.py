@@ -1,7 +1,7 @@
 """`core plugins check NAME...`: the conformance suite of each named plugin, as a table or as JSON.
 
-Owns: the words of the command, and the report. Never does: check anything itself (`core_kit` does).
-Called by: `core plugins`. Exit codes: 0 every promise is kept, 1 one is not.
+Owns: the command's arguments, and the report. Never does: check anything itself (`core_kit` does).
+Called by: `core plugins`. Exit codes: 0 if every check passes, otherwise 1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check(words: list[str]) -> int:
 
 
 def _asked(words: list[str]) -> Task:
-    """Everything but the plugin; what is left of `words` are names. Raises UserError."""
+    """Parse everything except the plugin names, which stay in `words`. Raises UserError."""
     asked = Task(
         kind="",
         name="",
@@ -82,14 +82,14 @@ def _asked(words: list[str]) -> Task:
 
 
 def _task(row: ResolvedPlugin, asked: Task) -> Task:
-    """What is checked of one plugin; a checkpoint is for the kinds that take one."""
+    """Return the task for one plugin; a checkpoint is passed only to kinds that take one."""
     name = f"{row.distribution}:{row.name}" if row.distribution else row.name
     task = msgspec.structs.replace(asked, kind=row.kind, name=name)
     return task if row.kind in TAKES_MODEL else msgspec.structs.replace(task, model=None, reference=None)
 
 
 def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
-    """The rows that a word names: a distribution's, or those of a plugin in every kind. Raises UserError."""
+    """Return the rows that a word names: a distribution's, or those of a plugin in every kind. Raises UserError."""
     rows = registry.rows()
     if not word:
         raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
@@ -103,7 +103,7 @@ def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
 
 
 def _printed(row: ResolvedPlugin, found: Iterator[Finding], quiet: bool) -> list[Finding]:
-    """All findings, printed as they come."""
+    """Print findings as they arrive, and return all of them."""
     if quiet:
         return list(found)
     print(f"{row.kind}.{row.name}  ({origin(row)})")

@@ -32,7 +32,7 @@ def plugin_sections(word: str) -> list[Section]:
 
 
 def plugins_with(word: str) -> list[Section]:
-    """Arguments of usable plugins whose name or description has `word`, a section a plugin."""
+    """Return arguments of usable plugins whose name or description contains `word`, a section per plugin."""
     wanted = word.lower().lstrip("-").replace("-", "_")
     found: list[Section] = []
     for manifest in usable_manifests(PluginRegistry()):
@@ -48,14 +48,14 @@ def plugins_with(word: str) -> list[Section]:
 
 
 def usable_manifests(registry: PluginRegistry) -> list[Manifest]:
-    """Manifests that are sound and not blocked, aliases left out; no device is probed."""
+    """Return manifests that are valid and not blocked, without aliases; no device is probed."""
     registry.rehearse([row for row in registry.rows() if not registry.own(row)], ())
     found = [manifest for kind in KINDS for _, manifest in registry.candidates(kind.name)]
     return [manifest for manifest in found if isinstance(manifest, Manifest) and manifest.spec.alias_of is None]
 
 
 def own_arguments(manifest: Manifest) -> list[tuple[str, str, str]]:
-    """(flag, type, description with default) of each of a plugin's arguments."""
+    """Return (flag, type, description with default) of each of a plugin's arguments."""
     struct, kind = manifest.spec.arguments, kind_named(manifest.row.kind)
     if struct is None or kind.config_argument is None:
         return []
@@ -84,7 +84,7 @@ def _description(hint: Any) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    """`int`, `auto|none|int8`, `int|none`."""
+    """Format a type, such as `int`, `auto|none|int8`, `int|none`."""
     if hasattr(hint, "__metadata__"):
         return _type_name(typing.get_args(hint)[0])
     if hint is type(None):

@@ -1,6 +1,6 @@
 """`core plugins new KIND NAME`: a plugin package that works as written.
 
-Owns: the words of the command and what it prints. Never does: install. Called by: `core plugins`.
+Owns: the command's arguments and output. Never does: install. Called by: `core plugins`.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def plugins_explain(words: list[str]) -> int:
 
 
 def _details(item: Listed) -> dict[str, Any]:
-    """The details that `show` adds to a row."""
+    """Return the details that `show` adds to a row."""
     detail: dict[str, Any] = {"target": item.row.target}
     if item.manifest is not None:
         spec = item.manifest.spec

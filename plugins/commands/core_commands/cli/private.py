@@ -1,6 +1,6 @@
-"""What a report about a machine does not tell: secrets, and names of users and hosts.
+"""Redaction of machine reports: secrets, and names of users and hosts.
 
-Owns: what is recognized as such. Never does: read a machine. Called by: `core collect-env`.
+Owns: the patterns to redact. Never does: inspect the machine. Called by: `core collect-env`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 HIDDEN = "***"
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH", "CREDENTIAL", "PWD")
-"""Parts of the names of variables whose values are secrets."""
+"""Substrings in the names of variables whose values are secrets."""
 HOSTS = ("HOST", "ADDRESS", "ADDR", "ENDPOINT", "URL", "PROXY")
-"""Ends of the names of variables whose values are hosts, also where no scheme is written before them."""
+"""Endings of the names of variables whose values are hosts, even without a scheme."""
 LOCAL = r"(?:localhost|127(?:\.\d+){3}|0\.0\.0\.0|\[::1?\])(?=[:/\s,]|$)"
 ADDRESS = re.compile(rf"//(?!{LOCAL})[^/\s,]+")
-"""Host, user and password of an address that is not this machine's."""
+"""Host, user and password of an address other than this machine's."""
 QUERY = re.compile(r"\?[^\s,]+")
-"""Of an address; some hold a token."""
+"""Query of an address, which may contain a token."""
 FOLDER_OF_USER = re.compile(r"/(home|Users|users)/[^/\s:,]+")
 
 
 def hidden_value(name: str, value: str) -> str:
-    """The value of a variable of the environment, as far as it may be told."""
+    """Return the redacted value of an environment variable."""
     if any(word in name for word in SECRETS):
         return HIDDEN
     shown = without_names(value)
@@ -32,7 +32,7 @@ def hidden_value(name: str, value: str) -> str:
 
 
 def without_names(text: str) -> str:
-    """Text without folders that are named after users, and without hosts, users and queries in addresses."""
+    """Return the text without folders named after users, and without hosts, users and queries in addresses."""
     home = os.path.expanduser("~")
     if home not in ("", "/", "~"):
         text = text.replace(home, "~")
@@ -45,7 +45,7 @@ def without_names(text: str) -> str:
 
 
 def _user_names() -> Iterator[str]:
-    """Whoever runs this; a folder named root tells nothing."""
+    """Yield the current user's names; a folder named root reveals nothing."""
     for variable in ("USER", "LOGNAME", "SUDO_USER"):
         name = os.environ.get(variable, "")
         if name not in ("", "root"):

@@ -1,6 +1,7 @@
-"""The commands of this package, a row each.
+"""The commands of this package, one row each.
 
-Owns: their names and what `core --help` says. Never does: import what they run. Called by: discovery, through entry points.
+Owns: their names and their lines in `core --help`. Never does: import their implementation. Called by: discovery,
+through entry points.
 """
 
 from __future__ import annotations

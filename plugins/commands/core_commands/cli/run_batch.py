@@ -1,4 +1,4 @@
-"""`core run-batch -i IN -o OUT [MODEL]`: every request of a file, by an engine of its own or a server.
+"""`core run-batch -i IN -o OUT [MODEL]`: run every request of a file, on an own engine or a server.
 
 Owns: the command's arguments and its last line. Never does: run a request itself. Called by: the frame.
 """
@@ -34,7 +34,7 @@ SUMMARY = (
     "result for each. The same command goes on where it was interrupted."
 )
 MOST_ERRORS = 5
-"""Different errors that are told; all are in the output."""
+"""Limit on the distinct errors printed; all of them are in the output."""
 
 
 class RunBatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def run_batch(words: list[str]) -> int:
 
 
 def _target(options: RunBatchOptions, parsed: Parsed, model: str) -> "BatchTarget":
-    """Who answers. Raises UserError, EndpointError."""
+    """Return the target of the requests. Raises UserError, EndpointError."""
     from core_commands.batch.target import OwnEngine, Server
 
     if options.url is None:
@@ -113,7 +113,7 @@ def _target(options: RunBatchOptions, parsed: Parsed, model: str) -> "BatchTarge
 
 
 def _run(target: "BatchTarget", batch: "BatchFile", results: "Results", num_missing: int) -> int:
-    """Run what is missing; returns the exit code. What is done stays, however it ends."""
+    """Run the missing requests; returns the exit code. Finished results are kept in any case."""
     from core_commands.batch.progress import BatchProgress
     from core_commands.batch.run import ServerGoneError
     from core_commands.batch.run import run_batch as run
@@ -138,7 +138,7 @@ def _run(target: "BatchTarget", batch: "BatchFile", results: "Results", num_miss
 
 
 def _tell_begin(results: "Results", num_missing: int, total: int) -> None:
-    """What an earlier run has left."""
+    """Print how much an earlier run has finished."""
     if num_missing < total:
         print(f"{results.path}: going on; {num_missing} of {total} requests are left.", file=sys.stderr)
     elif len(results):
@@ -150,7 +150,7 @@ def _kept(results: "Results") -> str:
 
 
 def _files(options: RunBatchOptions) -> tuple[Path, Path]:
-    """Input and output. Raises UserError."""
+    """Return the input and output paths. Raises UserError."""
     if options.input_file is None or options.output_file is None:
         missing = "-i IN" if options.input_file is None else "-o OUT"
         raise UserError(f"core run-batch: {missing} is missing: core run-batch -i IN -o OUT [MODEL].")
@@ -171,7 +171,7 @@ def _files(options: RunBatchOptions) -> tuple[Path, Path]:
 
 
 def _tell(out: Path, batch: "BatchFile", errors: "Counter[str]") -> None:
-    """The last line; before it, on standard error, what most errors say."""
+    """Print the last line; before it, on standard error, the most frequent errors."""
     for sentence, count in errors.most_common(MOST_ERRORS):
         print(f"{count} x {safe(sentence)}", file=sys.stderr)
     if len(errors) > MOST_ERRORS:

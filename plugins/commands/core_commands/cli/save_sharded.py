@@ -1,4 +1,4 @@
-"""`core save-sharded MODEL OUT`: a model's tensors in files that `--load-format sharded_state` reads.
+"""`core save-sharded MODEL OUT`: write a model's tensors to files that `--load-format sharded_state` reads.
 
 Owns: the command's arguments and output. Never does: write a tensor itself. Called by: the frame.
 """

@@ -1,6 +1,6 @@
 """`core serve [MODEL] [ARGUMENTS]`.
 
-Owns: the way from words to the server. Never does: resolve or serve itself. Called by: the frame.
+Owns: the path from command-line words to the server. Never does: resolve or serve itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTRO = (
 
 def serve(words: list[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
-    with StopSignals() as signals:  # before anything that takes time to import
+    with StopSignals() as signals:  # installed before imports, which take time
         from core.commands.words import take_help
         from core_apis.process_limits import raise_limits
         from core_commands.cli.options import show_engine_help
@@ -37,7 +37,7 @@ def serve(words: list[str]) -> int:
         raise_limits()
         with best_effort_output():
             return _serve(words, signals)
-    return 0  # a signal came before there was a server
+    return 0  # a signal arrived before the server was started
 
 
 def _serve(words: list[str], signals: StopSignals) -> int:
@@ -47,7 +47,7 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         from core_supervision.child import EngineProcess
 
         with signals.held():
-            process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
+            process = EngineProcess.spawn()  # it imports its modules while the arguments are parsed here
         resolution = _resolve(words)
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":
@@ -74,7 +74,7 @@ def _resolve(words: list[str]) -> Resolution:
 
 
 def _say(text: str, level: int = logging.INFO) -> None:
-    """A line before there is a log."""
+    """Print a line before logging is set up."""
     from core.logging_setup import log_line
 
     print(log_line(text, level, "server"), file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""OpenAI's API as a client sees it: over HTTP, or of an engine of our own without a network.
+"""A client of OpenAI's API: over HTTP, or in process to an own engine without a network.
 
-Owns: endpoints, their answers, events of a stream. Never does: know a body's fields. Called by: the commands that
-ask a server: `chat`, `complete`, `run-batch` and `bench`.
+Owns: endpoints, their answers, events of a stream. Never does: know a body's fields. Called by: the commands that use a
+server: `chat`, `complete`, `run-batch` and `bench`.
 """

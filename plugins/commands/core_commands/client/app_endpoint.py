@@ -1,6 +1,6 @@
-"""An application in this process: requests reach it as a server would hand them over, without a socket.
+"""An in-process endpoint: requests reach an ASGI application directly, without a socket.
 
-Owns: ASGI's messages of one request. Never does: build the application, or end it. Called by: `own_engine`, tests.
+Owns: the ASGI messages of one request. Never does: build or shut down the application. Called by: `own_engine`, tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core_commands.client.endpoint import EndpointError
 
 
 class AppEndpoint:
-    """As `Endpoint`. app: of ASGI. name: for people."""
+    """An `Endpoint` over an ASGI application. app: the application. name: for messages."""
 
     def __init__(self, app: ASGIApp, name: str = "the engine of this command") -> None:
         self.name = name
@@ -27,7 +27,7 @@ class AppEndpoint:
     async def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AppAnswer]:
-        """As `Endpoint.ask`."""
+        """Send one request, as `Endpoint.ask` does."""
         answer = AppAnswer(body, self.name)
         running = asyncio.ensure_future(self._app(_scope(method, path, headers or {}), answer.receive, answer.send))
         running.add_done_callback(answer.ended)
@@ -37,14 +37,14 @@ class AppEndpoint:
         finally:
             if not answer.is_whole:
                 running.cancel()
-            await asyncio.gather(running, return_exceptions=True)  # the answer that breaks off tells of its error
+            await asyncio.gather(running, return_exceptions=True)  # the interrupted answer reports the error
 
     async def close(self) -> None:
-        """As `Endpoint.close`: there is nothing to give back."""
+        """Do nothing: there are no connections to close."""
 
 
 class AppAnswer:
-    """As `Answer`, written by the application."""
+    """An `Answer` written by the application."""
 
     def __init__(self, body: bytes, name: str) -> None:
         self.status = 0
@@ -56,29 +56,29 @@ class AppAnswer:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
 
     async def receive(self) -> Message:
-        """ASGI: the body at once. Then nothing: a client that leaves is a task that is cancelled."""
+        """Return the whole body at once, then block: a client that leaves cancels the task."""
         body, self._body = self._body, None
         if body is None:
             await asyncio.get_running_loop().create_future()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """ASGI: a part of the answer."""
+        """Receive a part of the answer from the application."""
         self._messages.put_nowait(message)
 
     def ended(self, running: asyncio.Future[Any]) -> None:
-        """The application is done, one way or another; its reader hears of it."""
+        """Mark the application as finished, and wake the reader."""
         self._messages.put_nowait(None)
 
     async def begin(self) -> None:
-        """Until status and headers are there. Raises EndpointError."""
+        """Wait until status and headers have arrived. Raises EndpointError."""
         message = await self._next()
         self.status = int(message["status"])
         for name, value in message["headers"]:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """As `Answer.parts`."""
+        """Yield the body's parts, as `Answer.parts` does."""
         while not self.is_whole:
             message = await self._next()
             self.is_whole = not message.get("more_body", False)
@@ -94,7 +94,7 @@ class AppAnswer:
 
 
 def _scope(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """A request as a server describes it."""
+    """Build the ASGI scope of a request."""
     raw = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     for name, value in headers.items():
         raw.append((name.lower().encode("latin-1"), value.encode("latin-1")))

@@ -1,6 +1,7 @@
 """Chunks of a streamed answer, of /v1/chat/completions and /v1/completions alike.
 
-Owns: the fields of chunks that clients look at, the pieces of text in them, whether an answer is whole. Never does: ask.
+Owns: the fields of chunks that clients read, the pieces of text in them, the check for completeness. Never does: send a
+request.
 Called by: the terminal, the load of a benchmark.
 """
 
@@ -41,7 +42,7 @@ class _Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """What a chunk adds to one answer."""
+    """The content that a chunk adds to one answer."""
 
     delta: _Delta | None = None
     text: str | None = None
@@ -49,14 +50,14 @@ class Choice(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Tokens, as the server counts them."""
+    """Token counts reported by the server."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream; fields that nobody looks at are skipped."""
+    """One event of a stream; unused fields are skipped."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -64,11 +65,11 @@ class Chunk(msgspec.Struct):
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends an answer."""
+        """Whether this chunk ends an answer."""
         return any(choice.finish_reason for choice in self.choices)
 
     def pieces(self) -> list[Piece]:
-        """The text that it brings, in order; none when it only begins or ends an answer."""
+        """Return the chunk's pieces of text, in order; none when it only begins or ends an answer."""
         found: list[Piece] = []
         for choice in self.choices:
             if choice.text:
@@ -82,9 +83,9 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 
 
 async def chunks(answer: Answer) -> AsyncIterator[tuple[Chunk, float]]:
-    """The chunks of a stream, each with the time at which it came, as `time.perf_counter()` says.
+    """Yield the chunks of a stream, each with its arrival time in `time.perf_counter()`.
 
-    Raises EndpointError for a stream that breaks off, also where a proxy ends it in good order.
+    Raises EndpointError for an interrupted stream, even when a proxy terminates it cleanly.
     """
     is_whole = False
     async for event in events(answer):
@@ -99,7 +100,7 @@ async def chunks(answer: Answer) -> AsyncIterator[tuple[Chunk, float]]:
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """One chunk. Raises EndpointError for an error in the stream, with its sentence, and for what is no chunk."""
+    """Decode one chunk. Raises EndpointError for an error in the stream, with its message, and for an invalid chunk."""
     try:
         chunk = _CHUNK.decode(data)
     except msgspec.DecodeError as error:

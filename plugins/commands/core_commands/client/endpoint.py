@@ -1,6 +1,6 @@
-"""Where requests go, whatever carries them.
+"""The interface of an endpoint, independent of the transport.
 
-Owns: `Endpoint`, `Answer` and their error. Never does: carry anything. Called by: all that asks a server.
+Owns: `Endpoint`, `Answer` and their error. Never does: transport anything. Called by: all clients of a server.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Protocol
 from core.api.errors import CoreError
 
 LONGEST_ANSWER = 256 * 1024 * 1024
-"""Bytes of an answer that is read whole."""
+"""Limit in bytes on an answer that is read whole."""
 
 
 class EndpointError(CoreError):
-    """A server cannot be reached, or its answer broke off; the sentence names it."""
+    """Raised when a server is unreachable, or its answer was interrupted; the message names it."""
 
 
 class Answer(Protocol):
-    """The answer to one request, while it arrives.
+    """An answer while it arrives.
 
     status: of HTTP.
-    headers: by lower-case name; of several with one name the last.
-    arrived: when the last part came, as `time.perf_counter()` says.
+    headers: by lower-case name; the last one of duplicates.
+    arrived: arrival time of the last part, in `time.perf_counter()`.
     """
 
     status: int
@@ -32,18 +32,18 @@ class Answer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """See above."""
+        """Return the headers by lower-case name."""
         ...
 
     def parts(self) -> AsyncIterator[bytes]:
-        """The body, as it comes. Raises EndpointError when it breaks off."""
+        """Yield the body's parts as they arrive. Raises EndpointError when it is interrupted."""
         ...
 
 
 class Endpoint(Protocol):
     """A server, or an application in this process.
 
-    name: for people.
+    name: for messages.
     """
 
     name: str
@@ -51,20 +51,19 @@ class Endpoint(Protocol):
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Answer]:
-        """Send one request; leaving the block early ends it on the other side as well.
+        """Send one request; leaving the block early cancels it on the server as well.
 
-        path: such as /v1/models.
-        Raises EndpointError.
+        path: such as /v1/models. Raises EndpointError.
         """
         ...
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close the endpoint's connections."""
         ...
 
 
 async def whole(answer: Answer) -> bytes:
-    """All of a body. Raises EndpointError when it is longer than `LONGEST_ANSWER`, or breaks off."""
+    """Return the whole body. Raises EndpointError when it exceeds `LONGEST_ANSWER`, or is interrupted."""
     body = bytearray()
     async for part in answer.parts():
         body += part

@@ -1,6 +1,6 @@
-"""Server-sent events from the bytes of an answer.
+"""Parsing of server-sent events from the bytes of an answer.
 
-Owns: lines and events. Never does: read a network, know what an event says. Called by: whoever reads a stream.
+Owns: lines and events. Never does: read a network, interpret an event. Called by: all readers of a stream.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from core_commands.client.endpoint import Answer, EndpointError
 
 LONGEST_EVENT = 64 * 1024 * 1024
-"""A stream with so many bytes and no line break is refused: it is no stream of events."""
+"""Limit on bytes without a line break; a longer run is rejected, because it is no event stream."""
 DONE = b"[DONE]"
-"""The data of the last event, of servers that have one."""
+"""Data of the last event, on servers that send one."""
 REST_SECONDS = 2.0
-"""How long the end of an answer may take to follow its last event."""
+"""Time allowed between the last event and the end of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """data: of one event, without `data: `. arrived: when it came, as `time.perf_counter()` says."""
+    """A server-sent event. data: without `data: `. arrived: arrival time in `time.perf_counter()`."""
 
     data: bytes
     arrived: float
 
 
 async def events(answer: Answer) -> AsyncIterator[Event]:
-    """The events of a stream up to `DONE`, or its end. Raises EndpointError when the stream breaks off.
+    """Yield the events of a stream up to `DONE`, or its end. Raises EndpointError when the stream breaks off.
 
-    What follows `DONE` is read and dropped, so that the connection can be used again.
+    Bytes after `DONE` are read and dropped, so that the connection can be reused.
     """
     rest = b""
     lines: list[bytes] = []
@@ -54,7 +54,7 @@ async def events(answer: Answer) -> AsyncIterator[Event]:
 
 
 async def _drop(parts: AsyncIterator[bytes]) -> None:
-    """Read what is left; a server that does not end its answer is not waited for."""
+    """Read the rest, with a time limit for a server that does not end its answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REST_SECONDS):
             async for _ in parts:

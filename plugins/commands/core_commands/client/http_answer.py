@@ -1,6 +1,6 @@
 """The answer of a server over HTTP/1.1, as it arrives.
 
-Owns: one answer: its headers, its parts, where it ends. Never does: parse HTTP itself (httptools does), or own a connection.
+Owns: one answer: its headers, its parts, its end. Never does: parse HTTP itself (httptools does), or own a connection.
 Called by: `http_endpoint`.
 """
 
@@ -18,14 +18,14 @@ from core_commands.client.endpoint import EndpointError
 
 CHUNK = 64 * 1024
 LONGEST_SILENCE_SECONDS = 3600.0
-"""A server that says nothing for so long is given up."""
+"""Seconds without data after which a server counts as lost."""
 
 
 class HttpAnswer:
-    """As `Answer`; httptools calls the `on_` methods.
+    """An `Answer` over HTTP; httptools calls the `on_` methods.
 
-    is_whole: whether all of it has come.
-    keeps_connection: whether another request may follow then.
+    is_whole: whether it has arrived completely.
+    keeps_connection: whether another request may then follow on the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, name: str) -> None:
@@ -41,7 +41,7 @@ class HttpAnswer:
         self._parts: list[bytes] = []
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """As `Answer.parts`."""
+        """Yield the body's parts, as `Answer.parts` does."""
         while True:
             parts, self._parts = self._parts, []
             if parts:
@@ -52,7 +52,7 @@ class HttpAnswer:
                 await self.read()
 
     async def read(self) -> None:
-        """What comes next. Raises EndpointError."""
+        """Read and parse the next bytes. Raises EndpointError."""
         try:
             async with asyncio.timeout(LONGEST_SILENCE_SECONDS):
                 data = await self._reader.read(CHUNK)
@@ -70,25 +70,25 @@ class HttpAnswer:
             raise EndpointError(f"{self._name}: what it answers is no HTTP/1.1: {error}.") from None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Store one header."""
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """All headers are there; those of a 100 are not the answer's."""
+        """Mark the headers as complete, except those of a 100 response, which precede the answer's."""
         self.status = self._parser.get_status_code()
         self.has_headers = self.status >= 200
 
     def on_body(self, data: bytes) -> None:
-        """A part of the body."""
+        """Store a part of the body."""
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """The end."""
+        """Mark the answer as complete."""
         self.is_whole = self.has_headers
         self.keeps_connection = bool(self._parser.should_keep_alive())
 
     def _end(self) -> None:
-        """The server closed the connection: the end of a body that says no length, else too early."""
+        """Handle a closed connection: the end of a body without a length, otherwise an interruption."""
         has_length = "content-length" in self.headers or "transfer-encoding" in self.headers
         if not self.has_headers or has_length:
             raise EndpointError(f"{self._name}: the connection was closed before the answer was whole.")
@@ -96,9 +96,9 @@ class HttpAnswer:
 
 
 def reason(error: OSError) -> str:
-    """In the system's words, without numbers and addresses."""
+    """Return the system's description of an error, without numbers and addresses."""
     if isinstance(error, ssl.SSLError):
         return str(error.reason or error)
-    if error.errno is not None and error.errno > 0:  # those of looking up a name are negative
+    if error.errno is not None and error.errno > 0:  # errors of name resolution are negative
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

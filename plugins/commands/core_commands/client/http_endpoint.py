@@ -1,8 +1,8 @@
-"""A server over HTTP/1.1: kept connections, TLS, unix sockets.
+"""An HTTP/1.1 endpoint: persistent connections, TLS, unix sockets.
 
-Owns: connections, and their use again. Never does: parse answers, retry, or follow redirects. Called by: the
-commands that ask a server. It is asyncio's own streams and one parser: on two cores a client library takes more than
-the server.
+Owns: connections and their reuse. Never does: parse answers, retry, or follow redirects. Called by: the commands that
+use a server. It uses asyncio's own streams and one parser: on two cores a client library would take more time than the
+server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ CONNECT_SECONDS = 30.0
 
 
 class HttpEndpoint:
-    """One server.
+    """A server reached over HTTP.
 
-    url: http://HOST:PORT, https://HOST, or unix:/PATH.TO.SOCKET; a path before /v1 stays, /v1 itself may be written or not.
-    api_key: sent with every request; None: none is.
-    verify: whether a TLS certificate has to be valid.
+    url: http://HOST:PORT, https://HOST, or unix:/PATH.TO.SOCKET; a path before /v1 is kept, /v1 itself is optional.
+    api_key: sent with every request, or None.
+    verify: whether the TLS certificate must be valid.
 
-    Raises UserError for another url.
+    Raises UserError for any other url.
     """
 
     def __init__(self, url: str, api_key: str | None = None, *, verify: bool = True) -> None:
@@ -58,7 +58,7 @@ class HttpEndpoint:
     async def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[HttpAnswer]:
-        """As `Endpoint.ask`."""
+        """Send one request, as `Endpoint.ask` does."""
         message = self._message(method, path, body, headers or {})
         connection, answer = await self._begin(message)
         try:
@@ -70,13 +70,13 @@ class HttpEndpoint:
                 connection.close()
 
     async def close(self) -> None:
-        """As `Endpoint.close`."""
+        """Close all idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
 
     def _message(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """A request's bytes. A header with a line break would be two: it is refused."""
+        """Return a request's bytes. Rejects a header with a line break, which would become two headers."""
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._fixed, f"Content-Length: {len(body)}"]
         for name, value in headers.items():
             if "\n" in value or "\r" in value or not name.isprintable():
@@ -86,7 +86,7 @@ class HttpEndpoint:
         return head.encode("utf-8", "surrogateescape") + body
 
     async def _begin(self, message: bytes) -> tuple[Connection, HttpAnswer]:
-        """Send on a kept connection; when that one is dead, on a new one. Returns when the answer's headers are there."""
+        """Send on a kept connection, or on a new one if that is dead. Returns when the answer's headers have arrived."""
         while self._idle:
             connection = self._idle.pop()
             with suppress(EndpointError):
@@ -112,13 +112,13 @@ class HttpEndpoint:
             raise EndpointError(f"{self.name}: no connection within {CONNECT_SECONDS:g} s.") from None
         except OSError as error:
             raise EndpointError(f"{self.name}: no connection: {reason(error)}.") from None
-        except ValueError:  # such as a name with an empty part, which no resolver takes
+        except ValueError:  # for example a name with an empty label, which no resolver accepts
             raise EndpointError(f"{self.name}: no connection: that is no name of a host or a socket.") from None
         return Connection(reader, writer)
 
 
 class Connection:
-    """One connection, for one request after the other."""
+    """A connection that carries one request after another."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -142,12 +142,12 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Close it; what is on the way is dropped."""
+        """Close the connection; data in flight is dropped."""
         self.writer.close()
 
 
 def _fixed_headers(host: str, api_key: str | None) -> list[str]:
-    """The headers of every request."""
+    """Return the headers sent with every request."""
     lines = [f"Host: {host}", "Content-Type: application/json", "Accept: */*", "User-Agent: core"]
     if api_key:
         if not api_key.isprintable():

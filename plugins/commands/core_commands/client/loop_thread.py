@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, for a main thread that waits for a person.
+"""An event loop in a background thread, for a main thread that waits for user input.
 
-Owns: the thread, and what Ctrl-C does to work that runs there. Never does: know the work. Called by: the terminal.
+Owns: the thread, and the effect of Ctrl-C on work that runs there. Never does: know the work. Called by: the terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Use it as a context manager. What was entered is left at the end, in reverse."""
+    """An event loop in a thread; a context manager. Entered managers are exited at its end, in reverse order."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,7 +25,9 @@ class LoopThread:
         self._entered: list[AbstractAsyncContextManager[Any]] = []
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. When Ctrl-C interrupts it, it is cancelled before KeyboardInterrupt goes on."""
+        """Run `work` and return its result. When Ctrl-C interrupts it, it is cancelled before KeyboardInterrupt
+        propagates.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -57,6 +59,6 @@ class LoopThread:
             self._loop.close()
 
     def _settle(self) -> None:
-        """Until what was cancelled has ended: the future is done as soon as it is cancelled, its task a moment later."""
-        with suppress(KeyboardInterrupt):  # a second Ctrl-C does not wait for that
+        """Wait until cancelled work has ended: its future is done immediately, its task only a moment later."""
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C skips the wait
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), self._loop).result()

@@ -1,6 +1,6 @@
-"""An engine for one command: the server's application over an engine process of our own, without a port.
+"""An engine for one command: the server's application over its own engine process, without a port.
 
-Owns: their start and their end, and the arguments that mean nothing without a port. Never does: ask anything.
+Owns: start and shutdown of both, and the arguments that are meaningless without a port. Never does: send a request.
 Called by: the commands that run a model themselves.
 """
 
@@ -60,19 +60,19 @@ WITHOUT_MEANING = {
     "headless": "the command has an engine of its own",
     "data_parallel_size_local": "the command has an engine of its own",
 }
-"""Arguments of `core serve` that such a command refuses, with the reason."""
+"""Arguments of `core serve` that these commands reject, with the reason."""
 
 
 def run_with_own_engine(parsed: Parsed, work: Work) -> int:
-    """Start an engine, do `work` and end the engine; returns what `work` returns.
+    """Start an engine, run `work`, and shut the engine down; returns the result of `work`.
 
     parsed: engine arguments.
 
-    Raises UserError for wrong arguments, PluginError, EngineDeadError when no engine comes up.
+    Raises UserError for wrong arguments, PluginError, EngineDeadError when the engine does not start.
     """
     from core_supervision.child import EngineProcess
 
-    process = EngineProcess.spawn()  # it imports what it needs while the arguments are looked at
+    process = EngineProcess.spawn()  # it imports its modules while the arguments are parsed here
     try:
         resolution = resolved(parsed)
         announce(resolution)
@@ -82,9 +82,9 @@ def run_with_own_engine(parsed: Parsed, work: Work) -> int:
 
 
 def resolved(parsed: Parsed) -> Resolution:
-    """The configuration of such an engine; warnings go to standard error.
+    """Return the configuration of such an engine; warnings go to standard error.
 
-    Raises ConfigError with every problem, UserError where traces are wanted and what sends them is not installed.
+    Raises ConfigError with every problem, UserError when tracing is requested but its exporter is not installed.
     """
     from core_apis.observed.tracing import check_tracing
     from core_config.remote import refuse_remote
@@ -100,12 +100,12 @@ def resolved(parsed: Parsed) -> Resolution:
 
 
 def announce(resolution: Resolution) -> None:
-    """Say that an engine starts, since nothing else is seen for a while."""
+    """Print that an engine is starting, since there is no other output for a while."""
     print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
 
 
 def refuse_beside_url(parsed: Parsed) -> None:
-    """Raise UserError for arguments of an engine where a server is named, ConfigError for wrong ones."""
+    """Raise UserError for engine arguments given together with a server url, ConfigError for invalid ones."""
     if parsed.values:
         given = ", ".join(parsed.values)
         raise UserError(f"--url names a server, which has its own model and arguments; leave out: {given}.")
@@ -114,7 +114,7 @@ def refuse_beside_url(parsed: Parsed) -> None:
 
 
 def refusals(names: set[str]) -> list[str]:
-    """A sentence for each argument that such a command cannot use."""
+    """Return an error for each argument that such a command cannot use."""
     found: list[str] = []
     for name, reason in WITHOUT_MEANING.items():
         if name in names:
@@ -133,7 +133,7 @@ async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> in
 
 @asynccontextmanager
 async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncIterator[AppEndpoint]:
-    """The application of an engine that is started here. Raises as `AsyncEngine.start`."""
+    """Start an engine and open the endpoint of its application. Raises as `AsyncEngine.start` does."""
     from core_apis.launch import start_engine
 
     engine = await start_engine(resolution, process)

@@ -1,6 +1,7 @@
-"""The sentence in an answer that is an error, as OpenAI's API and others write it.
+"""Error messages in answers, in the forms of OpenAI's API and others.
 
-Owns: its forms. Never does: raise. Called by: whoever got another status than 200.
+Owns: the forms. Never does: raise an error for the message itself. Called by: all clients that receive a status other
+than 200.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ LONGEST_SENTENCE = 2000
 
 
 class ErrorObject(msgspec.Struct):
-    """OpenAI's error object, as far as it is shown."""
+    """OpenAI's error object; only the fields shown to users."""
 
     message: str = ""
 
 
 class _Body(msgspec.Struct):
-    """detail: where FastAPI's own errors have their sentence."""
+    """The body of an error answer. detail: the message in FastAPI's own errors."""
 
     error: ErrorObject | str | None = None
     detail: str | None = None
 
 
 async def refusal(answer: Answer) -> str:
-    """The sentence of an answer that is an error. Raises EndpointError when it breaks off."""
+    """Return the message of an error answer. Raises EndpointError when it is interrupted."""
     text = await whole(answer)
     shown = text.decode(errors="replace")
     sentence = sentence_in(text) or f"The server answered with status {answer.status}: {shown}"
@@ -34,7 +35,7 @@ async def refusal(answer: Answer) -> str:
 
 
 def sentence_in(text: bytes) -> str:
-    """Of the body of an error; empty where it has none."""
+    """Return the message in an error's body; empty if it has none."""
     try:
         body = msgspec.json.decode(text, type=_Body)
     except msgspec.DecodeError:
@@ -43,5 +44,5 @@ def sentence_in(text: bytes) -> str:
 
 
 def sentence_of(error: ErrorObject | str | None) -> str:
-    """Of an error in any of its forms; empty for none."""
+    """Return the message of an error in any of its forms; empty for None."""
     return error.message if isinstance(error, ErrorObject) else error or ""

@@ -1,6 +1,7 @@
-"""The models of a server.
+"""The list of a server's models.
 
-Owns: asking for them, and the choice of one. Never does: know models. Called by: the commands that ask a server.
+Owns: the request for the list, and the choice of one model. Never does: know models. Called by: the commands that ask a
+server.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from core_commands.client.endpoint import Endpoint, EndpointError, whole
 from core_commands.client.refusal import refusal
 
 UNKNOWN_PATH = (404, 405, 501)
-"""What servers answer at a path that they do not serve."""
+"""Status codes for a path that a server does not support."""
 
 
 class NoListError(EndpointError):
-    """The server answers, but has no list of its models."""
+    """Raised when the server answers, but has no list of models."""
 
 
 class _Model(msgspec.Struct):
@@ -28,10 +29,10 @@ class _Models(msgspec.Struct):
 
 
 async def served_name(endpoint: Endpoint, wanted: str | None) -> str:
-    """The name of the model to ask for: the wanted one, or the server's first.
+    """Return the name of the model to use: the wanted one, or the server's first.
 
-    A server without a list is believed to have the wanted one.
-    Raises UserError when the list has none such, EndpointError when there is no list to choose from.
+    A server without a list is assumed to have the wanted one. Raises UserError when the list does not contain it,
+    EndpointError when there is no list to choose from.
     """
     try:
         names = await served_names(endpoint)
@@ -43,7 +44,7 @@ async def served_name(endpoint: Endpoint, wanted: str | None) -> str:
 
 
 async def served_names(endpoint: Endpoint) -> list[str]:
-    """The models of a server. Raises EndpointError."""
+    """Return the models of a server. Raises EndpointError."""
     async with endpoint.ask("GET", "/v1/models") as answer:
         if answer.status in UNKNOWN_PATH:
             raise NoListError(f"{endpoint.name}: has no list of models at /v1/models (status {answer.status}).")
@@ -57,7 +58,7 @@ async def served_names(endpoint: Endpoint) -> list[str]:
 
 
 def chosen_name(wanted: str | None, names: list[str]) -> str:
-    """The wanted name, or the first one. Raises UserError when the server has none such."""
+    """Return the wanted name, or the first one. Raises UserError when the server does not have it."""
     if wanted is None and names:
         return names[0]
     if wanted is None:

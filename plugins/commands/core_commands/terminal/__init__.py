@@ -1,4 +1,4 @@
-"""Talking to a model in a terminal.
+"""The terminal interface to a model.
 
-Owns: `core chat` and `core complete` behind their arguments. Never does: serve. Called by: these commands.
+Owns: `core chat` and `core complete` after argument parsing. Never does: serve. Called by: these commands.
 """

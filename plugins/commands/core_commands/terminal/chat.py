@@ -1,6 +1,7 @@
-"""A chat in a terminal: a question, its answer as it comes, the next question.
+"""A chat in a terminal: a question, its streamed answer, the next question.
 
-Owns: the turns, and what becomes of the conversation when one fails. Never does: ask or show (the teller does), read arguments.
+Owns: the turns, and the conversation's state when one fails. Never does: send or display (the teller does), parse
+arguments.
 Called by: `core chat`.
 """
 
@@ -16,7 +17,7 @@ PATH = "/v1/chat/completions"
 
 
 class Chat:
-    """One conversation. keep: called when it has changed."""
+    """A chat over one conversation. keep: called when the conversation has changed."""
 
     def __init__(self, teller: Teller, conversation: Conversation, keep: Callable[[], None] = lambda: None) -> None:
         self.conversation = conversation
@@ -24,20 +25,20 @@ class Chat:
         self._keep = keep
 
     def run(self) -> int:
-        """Turns until the person leaves; returns the exit code."""
+        """Run turns until the user leaves; returns the exit code."""
         commands = [f"/{name}" for name in COMMANDS]
         hints = [*self._given(), "/help for help, Ctrl-D to leave."]
         return self._teller.converse("chat", "\n".join(hints), self._handle, commands)
 
     def turn(self, text: str) -> bool:
-        """Ask, and show the answer as it comes; whether it is whole. What there is of one that Ctrl-C ended stays.
+        """Send `text` and show the streamed answer; returns whether it is complete. The part before a Ctrl-C is kept.
 
-        Raises CoreError when there is no answer; the conversation then is as before.
+        Raises CoreError when there is no answer; the conversation is then unchanged.
         """
         return self._ask(text, self.conversation.snapshot())
 
     def _given(self) -> list[str]:
-        """What the conversation holds before the first turn, as it is not shown again."""
+        """Summarize the conversation before the first turn, which is not displayed again."""
         given: list[str] = []
         if self.conversation.messages:
             given.append(f"The conversation goes on; messages so far: {len(self.conversation.messages)}.")
@@ -47,7 +48,7 @@ class Chat:
         return given
 
     def _handle(self, text: str) -> bool:
-        """One message or command; whether the chat goes on."""
+        """Handle one message or command; returns whether the chat continues."""
         before = self.conversation.snapshot()
         question: str | None = text
         if text.startswith("/"):
@@ -62,7 +63,7 @@ class Chat:
         return True
 
     def _ask(self, text: str, before: Snapshot) -> bool:
-        """One turn. before: the conversation that a turn without an answer leaves."""
+        """Run one turn. before: the conversation to restore after a turn without an answer."""
         self.conversation.ask(text)
         try:
             told = self._teller.tell({"messages": self.conversation.request()})

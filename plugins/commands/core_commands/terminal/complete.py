@@ -1,6 +1,6 @@
-"""Texts continued in a terminal.
+"""Text completion in a terminal.
 
-Owns: the turns. Never does: ask or show (the teller does), read arguments. Called by: `core complete`.
+Owns: the turns. Never does: send or display (the teller does), parse arguments. Called by: `core complete`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ PATH = "/v1/completions"
 
 
 class Completion:
-    """One text after the other; none knows of those before."""
+    """A series of independent completions."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
 
     def run(self) -> int:
-        """Turns until the person leaves; returns the exit code."""
+        """Run turns until the user leaves; returns the exit code."""
         return self._teller.converse("complete", "Each line is continued; Ctrl-D to leave.", self._handle)
 
     def turn(self, text: str) -> bool:
-        """Show how the model continues `text`; whether that is whole, since Ctrl-C ends it. Raises CoreError."""
+        """Show the continuation of `text`; returns whether it is complete, since Ctrl-C ends it. Raises CoreError."""
         return self._teller.tell({"prompt": text}).is_whole
 
     def _handle(self, text: str) -> bool:

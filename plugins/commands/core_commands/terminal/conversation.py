@@ -1,6 +1,6 @@
-"""A conversation: its messages, attached files, and its form on disk.
+"""A conversation: its messages, attached files, and its file format.
 
-Owns: these. Never does: ask a model. Called by: chat.
+Owns: these. Never does: call a model. Called by: chat.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from core_commands.cli.own_files import own_path, write_whole
 
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_HISTORY = 256 * 1024 * 1024
-"""Bytes."""
+"""Limit on a history file in bytes."""
 SHORTEST_FENCE = 3
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One message with a text."""
+    """A message with a text."""
 
     role: str
     content: str
@@ -29,7 +29,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A conversation at one moment."""
+    """The state of a conversation at one moment."""
 
     system: str
     messages: tuple[Message, ...]
@@ -37,7 +37,7 @@ class Snapshot:
 
 
 class Conversation:
-    """Messages in order. system: the text before them; empty: none. files: to go with the next message, (name, text)."""
+    """Messages in order. system: the system prompt; empty: none. files: sent with the next message, as (name, text)."""
 
     def __init__(self, system: str = "") -> None:
         self.system = system
@@ -45,17 +45,17 @@ class Conversation:
         self.files: list[tuple[str, str]] = []
 
     def snapshot(self) -> Snapshot:
-        """What `restore` takes."""
+        """Return the state for `restore`."""
         return Snapshot(self.system, tuple(self.messages), tuple(self.files))
 
     def restore(self, earlier: Snapshot) -> None:
-        """Be as at that moment again."""
+        """Return to an earlier state."""
         self.system = earlier.system
         self.messages = list(earlier.messages)
         self.files = list(earlier.files)
 
     def ask(self, text: str) -> None:
-        """Add a message of the user, with the files that wait."""
+        """Add a user message, with the pending files."""
         parts = [_fenced(name, content) for name, content in self.files]
         self.files.clear()
         self.messages.append(Message("user", "\n".join([*parts, text])))
@@ -65,7 +65,7 @@ class Conversation:
         self.messages.append(Message("assistant", text))
 
     def take_back(self) -> Message | None:
-        """Remove the last question with its answer; returns the question, None when there is none."""
+        """Remove the last question and its answer; returns the question, or None when there is none."""
         while self.messages:
             last = self.messages.pop()
             if last.role == "user":
@@ -73,25 +73,25 @@ class Conversation:
         return None
 
     def clear(self) -> None:
-        """Forget all messages; the system text stays."""
+        """Drop all messages; the system prompt is kept."""
         self.messages.clear()
         self.files.clear()
 
     def attach(self, path: str) -> None:
-        """Have a text file go with the next message. Raises UserError."""
+        """Attach a text file to the next message. Raises UserError."""
         self.files.append((path, read_text(path, LARGEST_FILE)))
 
     def request(self) -> list[Message]:
-        """All messages, the system's first."""
+        """Return all messages, the system's first."""
         return [Message("system", self.system), *self.messages] if self.system else self.messages
 
     def save(self, path: str) -> None:
-        """Write it, in the form of a request's `messages`. Raises UserError."""
+        """Write the conversation in the form of a request's `messages`. Raises UserError."""
         text = msgspec.json.format(msgspec.json.encode(self.request()), indent=2)
         write_whole(own_path(path), text + b"\n")
 
     def load(self, path: str) -> None:
-        """Take in what `save` has written, in place of everything. Raises UserError."""
+        """Load a file written by `save`, replacing everything. Raises UserError."""
         text = read_text(path, LARGEST_HISTORY)
         try:
             messages = msgspec.json.decode(text, type=list[Message])
@@ -104,14 +104,14 @@ class Conversation:
 
 
 def _fenced(name: str, content: str) -> str:
-    """A file in a message; its fence is longer than any in the file, so that its end is seen."""
+    """Quote a file in a message, with a fence longer than any in the file, so that its end is recognizable."""
     longest = max(map(len, re.findall("`+", content)), default=0)
     fence = "`" * max(SHORTEST_FENCE, longest + 1)
     return f"{name}:\n{fence}\n{content}\n{fence}\n"
 
 
 def read_text(path: str, most: int) -> str:
-    """A text file. Raises UserError for one that is absent, too large or no UTF-8."""
+    """Read a text file. Raises UserError for one that is missing, too large or not UTF-8."""
     try:
         with own_path(path).open("rb") as file:
             data = file.read(most + 1)

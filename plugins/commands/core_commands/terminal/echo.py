@@ -1,6 +1,6 @@
-"""Keys that are pressed while an answer comes.
+"""Keys pressed during an answer.
 
-Owns: that they are not shown in the middle of it. Never does: take them away: the next prompt reads them.
+Owns: the suppression of their echo. Never does: discard them; the next prompt reads them.
 Called by: the teller.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOCAL_FLAGS = 3
-"""Where termios has them in its list."""
+"""Index of the local flags in termios' attribute list."""
 
 
 @contextmanager
 def no_echo() -> Iterator[None]:
-    """A terminal shows no keys for as long as the block; Ctrl-C still interrupts. Nothing happens where input is none."""
+    """Disable the terminal's echo inside the context; Ctrl-C still interrupts. No effect without a terminal."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""One streamed answer of /v1/chat/completions or /v1/completions, as the events of a terminal.
+"""One streamed answer of /v1/chat/completions or /v1/completions, as pieces for the terminal.
 
 Owns: times and counts of one answer. Never does: print, or keep a conversation.
 Called by: chat, complete.
@@ -20,10 +20,10 @@ from core_commands.client.refusal import refusal
 
 @dataclass(slots=True)
 class Counts:
-    """Of one answer, while it comes.
+    """Counters of one answer, updated as it arrives.
 
     first_s, total_s: seconds until the first and the last part.
-    finish_reason: as the server says; empty before.
+    finish_reason: the server's; empty until then.
     """
 
     prompt_tokens: int = 0
@@ -34,7 +34,7 @@ class Counts:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """Format the counters as a line for the user."""
         decoding = self.total_s - self.first_s
         speed = f", {(self.output_tokens - 1) / decoding:.1f} tokens/s" if self.output_tokens > 1 and decoding else ""
         cut = ", cut at the most tokens" if self.finish_reason == "length" else ""
@@ -42,7 +42,7 @@ class Counts:
 
 
 async def generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], counts: Counts) -> AsyncIterator[Piece]:
-    """The parts of an answer. counts: filled in meanwhile. Raises EndpointError with the server's own sentence."""
+    """Yield the parts of an answer. counts: updated meanwhile. Raises EndpointError with the server's own message."""
     wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
     begin = time.perf_counter()
     async with endpoint.ask("POST", path, msgspec.json.encode(wanted)) as answer:

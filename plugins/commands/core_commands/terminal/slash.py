@@ -1,6 +1,6 @@
-"""What a person may type in a chat beside messages: lines that begin with a slash.
+"""Slash commands of a chat.
 
-Owns: the table of these commands. Never does: ask the model. Called by: chat.
+Owns: the table of commands. Never does: call the model. Called by: chat.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from core_commands.terminal.screen import Screen
 
 
 class Leave(Exception):
-    """The chat is to end."""
+    """Raised to end the chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """argument: what follows the name, for people; empty: nothing may.
+    """A slash command. argument: description of its argument; empty: it has none.
 
-    run: takes what follows, and returns a question that is to be asked now, if there is one.
+    run: takes the argument, and returns a question to send immediately, or None.
     """
 
     argument: str
@@ -30,7 +30,7 @@ class SlashCommand:
 
 
 def run_slash(line: str, conversation: Conversation, screen: Screen) -> str | None:
-    """Run the command in `line`; returns a question that is to be asked now, if there is one. Raises UserError, Leave."""
+    """Run the command in `line`; returns a question to send immediately, or None. Raises UserError, Leave."""
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:

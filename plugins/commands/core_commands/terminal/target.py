@@ -1,6 +1,6 @@
-"""Whom a terminal talks to: a running server, or an engine of its own.
+"""The target of a terminal session: a running server, or an own engine.
 
-Owns: that choice, and the name of the model. Never does: talk. Called by: chat, complete.
+Owns: the choice, and the name of the model. Never does: send a prompt. Called by: chat, complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 USUAL_URL = "http://127.0.0.1:8000"
 LOOK_SECONDS = 3.0
-"""How long a server at the usual place may take to say that it is one of ours."""
+"""Time limit for identifying a server of this project at the default address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """endpoint: where requests go. model: its name there. place: for people."""
+    """The target of a session. endpoint: where requests go. model: its name there. place: for messages."""
 
     endpoint: Endpoint
     model: str
@@ -41,11 +41,11 @@ class Target:
 
 @contextmanager
 def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str | None) -> Iterator[Target]:
-    """The server at `url`; without one, an engine for what `parsed` names; with neither, the server on this machine's port
-    8000 if there is one of ours, else an engine for the embedded model.
+    """Open the server at `url`; without one, an engine for the model that `parsed` names; with neither, the server on
+    this machine's port 8000 if it is one of this project, else an engine for the embedded model.
 
-    model_name: the served name; None: the server's first.
-    Raises UserError, EndpointError when there is no such server, and what starting an engine raises.
+    model_name: the served name; None: the server's first. Raises UserError, EndpointError when there is no such server,
+    and any error of starting an engine.
     """
     if url is not None:
         refuse_beside_url(parsed)
@@ -72,7 +72,7 @@ def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str
 
 
 async def _usual_server(key: str | None) -> str | None:
-    """The url of a server of ours at the usual place; None when there is none."""
+    """Return the url of a server of this project at the default address; None when there is none."""
     endpoint = HttpEndpoint(USUAL_URL, key)
     try:
         async with asyncio.timeout(LOOK_SECONDS):
@@ -86,7 +86,7 @@ async def _usual_server(key: str | None) -> str | None:
 
 
 def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
-    """An engine that ends with the command. Its log has warnings and errors only."""
+    """Start an engine that ends with the command. It logs warnings and errors only."""
     from core_commands.client.own_engine import announce, own_endpoint, resolved
     from core_observers.logging import setup_logging
     from core_supervision.child import EngineProcess

@@ -1,7 +1,7 @@
-"""One answer after the other on the screen, and the loop of a person who asks.
+"""Display of one answer after another, and the user's input loop.
 
-Owns: asking, what Ctrl-C and an error do to an answer, the end of the loop. Never does: keep a conversation, read arguments, or
-choose a server. Called by: chat, complete.
+Owns: sending requests, the handling of Ctrl-C and errors in an answer, the end of the loop. Never does: keep a
+conversation, parse arguments, or choose a server. Called by: chat, complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMPT = "> "
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An answer that was shown.
+    """A displayed answer.
 
     text: without reasoning and calls.
     is_whole: False when Ctrl-C ended it.
@@ -35,7 +35,7 @@ class Told:
 
 
 class Teller:
-    """Asks a model and shows its answers.
+    """Sends requests to a model and displays its answers.
 
     path: of requests.
     options: further fields of each request.
@@ -50,7 +50,7 @@ class Teller:
         self._stats = stats
 
     def tell(self, fields: Mapping[str, Any]) -> Told:
-        """Ask, and show the answer as it comes; Ctrl-C ends it. Raises CoreError when there is none.
+        """Send a request, and show the streamed answer; Ctrl-C ends it. Raises CoreError when there is none.
 
         fields: the prompt, or the messages.
         """
@@ -70,11 +70,11 @@ class Teller:
         return Told("".join(parts), is_whole=True)
 
     def converse(self, command: str, hint: str, take: Callable[[str], bool], commands: Sequence[str] = ()) -> int:
-        """Have `take` handle what a person types until it says False, or input ends; returns the exit code.
+        """Call `take` with each input until it returns False or input ends; returns the exit code.
 
-        command: whose errors are told.
-        hint: what a person has to know at the beginning.
-        commands: that the tab key completes.
+        command: name in error messages.
+        hint: shown at the beginning.
+        commands: completed by the tab key.
         """
         edit_lines(commands)
         self.screen.note(f"{self._target.model}, {self._target.place}.\n{hint}")

@@ -1,6 +1,6 @@
-"""What a person types: lines, messages of several lines, or all of a pipe.
+"""User input: lines, multi-line messages, or all of a pipe.
 
-Owns: reading standard input. Never does: know commands. Called by: chat, complete.
+Owns: the reading of standard input. Never does: know commands. Called by: chat, complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 
 def typed(prompt: str) -> str:
-    """The next message. Raises EOFError at the end of input, KeyboardInterrupt, UserError as `unicode` does."""
+    """Read the next message. Raises EOFError at the end of input, KeyboardInterrupt, UserError as `unicode` does."""
     try:
         text = input(prompt)
         if text.startswith(FENCE):
@@ -31,7 +31,7 @@ def typed(prompt: str) -> str:
 
 
 def piped() -> str:
-    """All of standard input, as one message. Raises UserError as `unicode` does, and for one that is too long."""
+    """Read all of standard input as one message. Raises UserError as `unicode` does, and for one that is too long."""
     try:
         text = sys.stdin.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError:
@@ -42,9 +42,10 @@ def piped() -> str:
 
 
 def unicode(text: str, name: str) -> str:
-    """The text again. Raises UserError where its bytes were no UTF-8, which Python keeps as half characters.
+    """Return the text unchanged. Raises UserError where its bytes were not UTF-8, which Python represents as lone
+    surrogates. Raises UserError where its bytes were no UTF-8, which Python keeps as half characters.
 
-    name: of the text, for people.
+    name: of the text, for messages.
     """
     try:
         text.encode()
@@ -54,7 +55,8 @@ def unicode(text: str, name: str) -> str:
 
 
 def edit_lines(commands: Sequence[str] = ()) -> None:
-    """Arrow keys, earlier lines, and the tab key for `commands` and the paths behind them, where the system has readline.
+    """Enable arrow keys, history, and tab completion of `commands` and the paths after them, where the system has
+    readline.
 
     commands: such as `/file`.
     """
@@ -62,7 +64,7 @@ def edit_lines(commands: Sequence[str] = ()) -> None:
         import readline
 
         is_gnu = "libedit" not in (readline.__doc__ or "")
-        if is_gnu:  # Python turns it off; without it each line of a text that is pasted would be a message
+        if is_gnu:  # Python disables bracketed paste; without it each line of a pasted text would be a message
             readline.parse_and_bind("set enable-bracketed-paste on")
 
         def complete(word: str, number: int) -> str | None:
@@ -76,7 +78,7 @@ def edit_lines(commands: Sequence[str] = ()) -> None:
 
 
 def completions(line: str, word: str, commands: Sequence[str]) -> list[str]:
-    """What the last word of a line may become: a command at its beginning, a path behind one, nothing in a message."""
+    """Return the completions of a line's last word: commands at its beginning, paths after one, none in a message."""
     if not line.startswith("/"):
         return []
     if " " not in line:
@@ -90,7 +92,7 @@ def _no_unicode(name: str) -> UserError:
 
 
 def _until_fence(first: str) -> str:
-    """The lines up to the one that ends with the fence."""
+    """Read the lines up to the one that ends with the fence."""
     lines = [first]
     while not lines[-1].endswith(FENCE):
         lines.append(input("… "))

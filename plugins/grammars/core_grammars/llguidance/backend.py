@@ -1,8 +1,8 @@
-"""The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
+"""The `llguidance` backend: grammars are parsed in a millisecond, and masks are computed on demand.
 
-Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide
-whether a schema is honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches),
-through `core_runtime.contracts.GrammarBackend`.
+Owns: one row of `READERS` per kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never
+does: decide whether a schema is honoured (the manifest does). Called by: the helper process (checks grammars) and the
+worker (matches), through `core_runtime.contracts.GrammarBackend`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from core_grammars.lowering import lowered
 
 ANY_OBJECT = '{"type":"object"}'
 BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
-"""Schemas that are no objects, as such that are."""
+"""Object forms of the schemas `true` and `false`."""
 OPTIONS = re.compile(r"^[ \t]*%llguidance\s+(\{.*\})[ \t]*$", re.MULTILINE)
 KEPT = 64
-"""Grammars whose first matcher stays, to be copied."""
+"""Number of grammars whose initial matcher is cached for copying."""
 LIMITS = llguidance.LLParserLimits(
     max_items_in_row=2000,
     initial_lexer_fuel=1_000_000,
@@ -43,7 +43,7 @@ LIMITS = llguidance.LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-"""A mask takes 17 ms at most, reading a grammar some 100 ms, and its states some 100 MB."""
+"""With these limits a mask takes at most 17 ms, parsing a grammar about 100 ms, and its states about 100 MB."""
 
 
 class Tokens:
@@ -60,12 +60,12 @@ class Tokens:
             self.tokens[index] = text.encode()
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Asked for tokens of forced text only, which nobody wants."""
+        """Return no tokens: the library asks only for those of forced text, which are not used."""
         return []
 
 
 class LlguidanceBackend:
-    """Implements `core_runtime.contracts.GrammarBackend`. The data of a grammar are its text, as the library reads it."""
+    """Implements `core_runtime.contracts.GrammarBackend`. The data of a grammar are its text in the library's syntax."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         stops = list(vocabulary.stop_ids)
@@ -84,7 +84,7 @@ class LlguidanceBackend:
         self._kept: OrderedDict[bytes, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
-        """Read a grammar, and compute its first mask. Raises RequestError."""
+        """Parse a grammar, and compute its first mask. Raises RequestError."""
         try:
             text = self._text(lowered(spec, read_table(TABLE)))
         except ValueError as error:
@@ -96,13 +96,13 @@ class LlguidanceBackend:
         return text.encode()
 
     def _text(self, spec: GrammarSpec) -> str:
-        """A specification as the library reads it. Raises ValueError."""
+        """Return a specification in the library's syntax. Raises ValueError."""
         if spec.kind == "structural_tag":
             return _lark(self._tags.lark(spec))
         return READERS[spec.kind](spec)
 
     def matcher(self, data: bytes) -> LlguidanceMatcher:
-        """A matcher at the beginning."""
+        """Return a matcher in its initial state."""
         first = self._kept.get(data)
         if first is None:
             first = self._kept[data] = self._new(data.decode())
@@ -119,9 +119,9 @@ class LlguidanceBackend:
 class LlguidanceMatcher:
     """Implements `core_runtime.contracts.Matcher` and `ForcesTokens`.
 
-    The library's own matcher sees no stop token: it would have ended before one comes, where nothing else can.
+    The library's own matcher is never given a stop token, because it already ends where only a stop token can follow.
 
-    stops: tokens that end an answer. stand_in: the token that the library takes for one where there are none, or None.
+    stops: tokens that end an answer. stand_in: a token that the library treats as one if there are none, or None.
     """
 
     def __init__(self, matcher: llguidance.LLMatcher, stops: frozenset[int], stand_in: int | None) -> None:
@@ -131,7 +131,7 @@ class LlguidanceMatcher:
         self._has_ended = False
 
     def fill(self, words: NDArray[np.int32]) -> bool:
-        """Set the bits of the tokens that may come next. Raises RequestError when a limit is met."""
+        """Set the bits of the tokens that may come next. Raises RequestError when a limit is reached."""
         if self._has_ended:
             words.fill(0)
             return True
@@ -143,14 +143,14 @@ class LlguidanceMatcher:
         return True
 
     def accept(self, token_id: int) -> bool:
-        """Take one token in, if it may come. Raises RequestError when a limit is met."""
+        """Accept one token, if it is allowed. Raises RequestError when a limit is reached."""
         if self._has_ended:
             return False
         if token_id in self._stops:
             self._has_ended = bool(self._matcher.is_accepting())
             return self._has_ended
         if self._matcher.is_stopped():
-            self._check()  # a matcher that has met a limit before, maybe while nobody listened, stands still as well
+            self._check()  # a matcher that reached a limit earlier, possibly unnoticed, does not advance either
             return False
         if token_id == self._stand_in:
             return False
@@ -159,7 +159,7 @@ class LlguidanceMatcher:
         return taken == 1
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens. Raises RequestError when there are not as many, or a limit was met."""
+        """Undo the last tokens. Raises RequestError when there are fewer, or a limit was reached."""
         if self._has_ended and num_tokens:
             self._has_ended = False
             num_tokens -= 1
@@ -173,19 +173,19 @@ class LlguidanceMatcher:
         return self._has_ended
 
     def forced(self) -> str:
-        """The text that every answer continues with; without the part of a character at its end."""
+        """Return the text that every answer continues with, without an incomplete character at its end."""
         if self._has_ended or self._matcher.is_stopped():
             return ""
         return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
 
     def _check(self) -> None:
-        """Raises RequestError, with the name of the limit, for a matcher that will not go on."""
+        """Raise RequestError, naming the limit, for a matcher that cannot continue."""
         if self._matcher.is_error():
             raise _refusal(self._matcher.get_error())
 
 
 def _without_text(vocabulary: GrammarVocabulary) -> int:
-    """A token that stands for no text; the last one when all do."""
+    """Return a token without text; the last token when all have text."""
     tokens = vocabulary.tokens
     silent = (index for index, text in enumerate(tokens) if not text)
     return next(silent, len(tokens) - 1)
@@ -196,7 +196,7 @@ def _schema(spec: GrammarSpec) -> str:
     text = BOOLEANS.get(text, text)
     options: dict[str, Any] = {
         "whitespace_flexible": spec.any_whitespace,
-        "lenient": False,  # whatever the schema says: nothing is weaker than asked
+        "lenient": False,  # regardless of the schema: the constraint is never weaker than requested
         "coerce_one_of": False,
         "json_allowed_escapes": NEEDED_ESCAPES,
     }
@@ -222,13 +222,13 @@ def _choice(spec: GrammarSpec) -> str:
 def _ebnf(spec: GrammarSpec) -> str:
     try:
         lark = any_to_lark(spec.text)
-    except Exception as error:  # of the library's own reader, which raises whatever it meets
+    except Exception as error:  # the library's parser may raise anything
         raise ValueError(f"the grammar is not read: {error}") from None
     return _lark(lark)
 
 
 def _lark(text: str) -> str:
-    """A Lark grammar whose masks allow every way to spell a text in tokens, not only the tokenizer's own."""
+    """Return a Lark grammar whose masks allow every tokenization of a text, not only the tokenizer's own."""
     options: dict[str, Any] = {}
     given = OPTIONS.search(text)
     if given is not None:
@@ -255,5 +255,5 @@ def _refusal(said: str) -> RequestError:
 
 
 def _plain(said: str) -> str:
-    """The library's words in one line."""
+    """Return the library's message as one line."""
     return " ".join(said.split())

@@ -1,6 +1,7 @@
-"""Pieces that begin at the same place, told apart.
+"""Disambiguation of pieces that begin at the same place.
 
-Owns: keeping free text from beginning like the piece beside it. Never does: write rules. Called by: `tag_grammar`.
+Owns: the exclusion of free text that begins like a neighbouring piece. Never does: write rules. Called by:
+`tag_grammar`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from core_grammars.llguidance.pieces import (
 
 
 def told_apart(pieces: list[Piece]) -> list[Piece]:
-    """A series in which free text does not begin like a part before it that may be left out."""
+    """Return a series in which free text does not begin like an optional part before it."""
     found = list(pieces)
     for place, piece in enumerate(pieces[:-1]):
         if may_be_empty(piece) and not isinstance(piece, Free | Span):
@@ -31,7 +32,9 @@ def told_apart(pieces: list[Piece]) -> list[Piece]:
 
 
 def alternatives(parts: list[Piece]) -> list[Piece]:
-    """Parts of which one comes: free text in one does not begin like another one. Raises ValueError when it cannot be told."""
+    """Return alternatives in which free text does not begin like another alternative. Raises ValueError when they
+    cannot be distinguished.
+    """
     firsts = [first_pieces([part]) for part in parts]
     if not any(isinstance(first, Free | Span) for list_ in firsts for first in list_):
         return parts
@@ -50,7 +53,7 @@ def alternatives(parts: list[Piece]) -> list[Piece]:
 
 
 def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tuple[str, ...]:
-    """The texts that free text beside them must not begin with."""
+    """Return the texts with which neighbouring free text must not begin."""
     texts: dict[str, None] = {}
     for other in others:
         match other:
@@ -71,7 +74,7 @@ def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tu
 
 
 def shown(piece: Piece) -> str:
-    """A piece as sentences name it."""
+    """Return a piece's description for messages."""
     match piece:
         case Text(text):
             return f"the text {text[:40]!r}"

@@ -1,6 +1,6 @@
-"""The place of the table of keywords that llguidance honours.
+"""The path of the table of keywords that llguidance honours.
 
-Owns: its path. Never does: read it (`core_grammars.honoured` does). Called by: the manifest, the backend.
+Owns: the path. Never does: read it (`core_grammars.honoured` does). Called by: the manifest, the backend.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-r"""How llguidance is asked for JSON, with one spelling for each string.
+r"""llguidance's options for JSON with a single spelling of each string.
 
-A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same.
-So escapes that no character needs are not offered.
+A key written as `\u0061` would pass as an additional property next to the declared `a`, yet the reader would see `a`.
+Therefore escapes that no character needs are not allowed.
 
-Owns: this option. Never does: import llguidance. Called by: the backend, with each grammar made from a schema.
+Owns: the option. Never does: import llguidance. Called by: the backend, with each grammar made from a schema.
 """
 
 from __future__ import annotations
 
 NEEDED_ESCAPES = '"\\bfnrt'
-"""The value of `json_allowed_escapes`."""
+"""Value of `json_allowed_escapes`: only escapes that are needed."""

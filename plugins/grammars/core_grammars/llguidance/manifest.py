@@ -15,7 +15,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="llguidance",
         summary="grammars whose masks are computed as they are needed",
@@ -25,7 +25,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: GrammarSpec) -> list[Reason]:
-    """Whether the library is there, and honours all of the specification."""
+    """Require the library, and return the parts of the specification that it does not honour."""
     if find_spec("llguidance") is None:
         return [Reason("missing_library", "the package llguidance", hint="pip install llguidance")]
     from core_grammars.honoured import read_table

@@ -1,6 +1,6 @@
-"""The pieces that answers with a structural tag consist of.
+"""The pieces of an answer with a structural tag.
 
-Owns: these types, and how pieces of text side by side become one. Never does: read a tag, or write a grammar.
+Owns: these types, and the merging of neighbouring texts. Never does: read a tag, or write a grammar.
 Called by: `tags` (makes them), `tag_grammar` (writes them).
 """
 
@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Certain characters."""
+    """A fixed text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token. index: its id."""
+    """A single token. index: its id."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A number of tokens, whatever they spell.
+    """A run of tokens with any text.
 
-    left_out: ids of those that do not come. least, most: how many; None: any number.
+    left_out: ids of excluded tokens. least, most: limits on their number; None: no limit.
     """
 
     left_out: frozenset[int]
@@ -38,12 +38,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Text that matches an expression; where it ends is seen by what stands behind it.
+    """Text that matches an expression; its end is recognized by the piece after it.
 
-    pattern:   a regular expression, between slashes.
-    without:   texts that it does not hold.
-    not_first: texts that it does not begin with, because a choice beside it does.
-    is_any:    whether the expression stands for any text.
+    pattern: a regular expression, between slashes.
+    without: texts that it does not contain.
+    not_first: texts with which it must not begin, because an alternative does.
+    is_any: whether the expression matches any text.
     """
 
     pattern: str
@@ -54,9 +54,9 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A grammar of its own, in the library's words.
+    """An embedded grammar in the library's syntax.
 
-    ends: whether its text shows where it ends, as that of JSON does.
+    ends: whether its text shows its own end, as JSON does.
     """
 
     lark: str
@@ -65,21 +65,21 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One behind the other."""
+    """Pieces in sequence."""
 
     parts: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of them."""
+    """Alternative pieces."""
 
     parts: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same several times. most: None: any number."""
+    """A repeated piece. most: None: no limit."""
 
     part: Piece
     least: int
@@ -90,12 +90,12 @@ Piece = Text | Token | Span | Free | Inner | Series | Choice | Repeat
 
 
 def optional(part: Piece) -> Piece:
-    """Once, or not at all."""
+    """Return the piece as optional."""
     return Repeat(part, 0, 1)
 
 
 def flat(parts: Iterable[Piece]) -> list[Piece]:
-    """The same pieces without a series among them; texts that meet are one, also where a choice begins with them."""
+    """Return the pieces without nested series; neighbouring texts are merged, also with the beginning of a choice."""
     kept: list[Piece] = []
     for part in parts:
         inner = flat(part.parts) if isinstance(part, Series) else [part]
@@ -124,7 +124,7 @@ def _begins_with_text(piece: Piece) -> bool:
 
 
 def may_be_empty(piece: Piece) -> bool:
-    """Whether no text at all is one of its texts, as far as that is seen."""
+    """Whether the piece may match the empty text, as far as can be determined."""
     match piece:
         case Text(text):
             return not text
@@ -143,7 +143,7 @@ def may_be_empty(piece: Piece) -> bool:
 
 
 def first_pieces(parts: Iterable[Piece]) -> list[Piece]:
-    """All texts, tokens, spans, free texts and grammars that a series may begin with."""
+    """Return all texts, tokens, spans, free texts and grammars with which a series may begin."""
     found: list[Piece] = []
     for part in parts:
         match part:
@@ -162,7 +162,7 @@ def first_pieces(parts: Iterable[Piece]) -> list[Piece]:
 
 
 def ends_open(piece: Piece) -> bool:
-    """Whether only what stands behind it shows where it ends."""
+    """Whether the end of a piece is only recognizable from the piece after it."""
     match piece:
         case Free() | Span():
             return True
@@ -182,7 +182,7 @@ def ends_open(piece: Piece) -> bool:
 
 
 def barred(piece: Piece, texts: tuple[str, ...]) -> Piece:
-    """The same, but free text at its beginning does not begin with any of `texts`."""
+    """Return the piece with its initial free text not beginning with any of `texts`."""
     match piece:
         case Free():
             return replace(piece, not_first=tuple(dict.fromkeys((*piece.not_first, *texts))))

@@ -1,9 +1,9 @@
-"""The formats of structural tags, read into pieces.
+"""Conversion of structural tag formats to pieces.
 
-Owns: one row of `READERS` a type of format, and `FIELDS`, the fields that each may have. Never does: write rules.
+Owns: one row of `READERS` per type of format, and `FIELDS`, the fields that each may have. Never does: write rules.
 Called by: `tags`.
 
-The formats are those of xgrammar, and `lark`. A type or a field without a row cannot be said here, and is refused by its name.
+The formats are those of xgrammar, and `lark`. A type or field without a row is not supported, and is rejected by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GrammarOf = Callable[[GrammarSpec], str]
 
 MOST_REPEATS = 100_000_000
 SPACES = re.compile(r"\[(?: |\\n|\\r|\\t|\\s|\n)+\](?:[*+?]|\{\d+(?:,\d*)?\})?")
-"""Expressions for white space, which no text is mistaken for that stands behind it."""
+"""Expressions for white space, which cannot be confused with a following text."""
 FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "const_string": ("value",),
@@ -53,7 +53,7 @@ EMPTY: tuple[Any, ...] = (None, False, [], "")
 
 
 class Reading:
-    """One tag on its way to pieces.
+    """The conversion of one tag.
 
     grammar_of: the Lark grammar of a specification of another kind, without options.
     spec: the tag's options for JSON.
@@ -65,7 +65,7 @@ class Reading:
         self.spec = spec
 
     def piece(self, part: Any, ends: Texts) -> Piece:
-        """A format. ends: texts that end free text at its end."""
+        """Convert a format. ends: texts that end free text at its end."""
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise ValueError("the structural tag has a format that is no object with a type")
         kind = part["type"]
@@ -190,7 +190,7 @@ class Reading:
         return whole if part.get("at_least_one") else optional(whole)
 
     def _triggered(self, part: Format, free: Piece) -> Piece:
-        """Tags in free text; the first at once when there must be one."""
+        """Return tags in free text; the first one immediately if at least one is required."""
         tag = Choice(tuple(self.piece(one, ()) for one in part["tags"]))
         needed = bool(part.get("at_least_one"))
         if part.get("stop_after_first"):
@@ -244,7 +244,7 @@ def _texts(values: Sequence[Any]) -> Texts:
 
 
 def _number(value: Any) -> int | None:
-    """A limit; None: none."""
+    """Return a limit; None: no limit."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

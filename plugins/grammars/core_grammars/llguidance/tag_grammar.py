@@ -1,10 +1,10 @@
-"""Pieces of an answer as a Lark grammar of llguidance.
+"""Translation of an answer's pieces to a Lark grammar for llguidance.
 
-Owns: the rules, and how free text is brought to its end. Never does: read a tag. Called by: `tags`.
+Owns: the rules, and the termination of free text. Never does: read a tag. Called by: `tags`.
 
-The library divides text into lexemes, each as long as it can be, before it looks at rules. So free text has to be told where it
-ends: before a token, with the first of the texts that stand behind it, or with the answer. A grammar that does not tell it is
-refused. The lexemes of one place may still keep an answer from being written that the tag allows, and never allow another.
+The library splits text into lexemes, each as long as possible, before it applies rules. Free text therefore needs an
+explicit end: before a token, with the first text that follows it, or with the answer. A grammar without one is
+rejected. Lexemes at one place may still exclude an answer that the tag allows, but never allow an additional one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from core_grammars.llguidance.pieces import (
 
 ANY_TEXT = "(?s:.*)"
 MAX_WAYS = 200_000
-"""Pieces that are looked at for one grammar."""
+"""Limit on the pieces visited for one grammar."""
 
 
 def grammar(piece: Piece) -> str:
-    """The Lark grammar of an answer. Raises ValueError for what cannot be said."""
+    """Return the Lark grammar of an answer. Raises ValueError for unsupported pieces."""
     rules = _Rules()
     start = rules.series([piece])
     return "\n".join([f"start: {start}", *rules.lines]) + "\n"
 
 
 class _Rules:
-    """lines: the rules so far, each written once."""
+    """The rules under construction. lines: the rules so far, each written once."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -50,7 +50,7 @@ class _Rules:
         self._num_ways = 0
 
     def series(self, parts: Sequence[Piece]) -> str:
-        """One behind the other."""
+        """Return pieces in sequence."""
         pieces = told_apart(flat(parts))
         written: list[str] = []
         for place, piece in enumerate(pieces):
@@ -63,7 +63,7 @@ class _Rules:
         return " ".join(written) or '""'
 
     def _piece(self, piece: Piece) -> str:
-        """Nothing stands behind it, or it shows where it ends."""
+        """Return a piece that is last or shows its own end."""
         match piece:
             case Text(text):
                 return quoted(text)
@@ -85,13 +85,13 @@ class _Rules:
                 return f"{self._rule(self.series([part]))}{_times(least, most)}"
 
     def _choice(self, parts: Iterable[Piece]) -> str:
-        """One of several, which begin at the same place."""
+        """Return alternatives that begin at the same place."""
         apart = alternatives(list(parts))
         written = [self.series([part]) for part in apart]
         return self._rule(" | ".join(dict.fromkeys(written)))
 
     def _ended(self, piece: Piece, rest: list[Piece]) -> str:
-        """A piece with an open end, and all that stands behind it."""
+        """Return a piece with an open end, together with everything after it."""
         match piece:
             case Choice(parts):
                 return self._choice(Series((part, *rest)) for part in parts)
@@ -111,7 +111,7 @@ class _Rules:
                 raise ValueError(f"where a part ends is not seen: {shown(piece)}")
 
     def _endings(self, free: Free, rest: list[Piece]) -> list[str]:
-        """The ways in which free text goes over into what stands behind it."""
+        """Return the ways in which free text continues with the pieces after it."""
         lines: list[str] = []
         for way in self._ways(rest):
             if not way:
@@ -127,7 +127,9 @@ class _Rules:
         return lines
 
     def _ways(self, rest: Sequence[Piece]) -> list[list[Piece]]:
-        """Series, one of which `rest` is: each empty, or begins with a token, with text, or a choice of texts."""
+        """Return the alternatives of `rest` as series that are empty, or begin with a token, a text, or a choice of
+        texts.
+        """
         self._count()
         pieces = flat(rest)
         if not pieces:
@@ -149,7 +151,7 @@ class _Rules:
                 raise ValueError(f"where free text ends is not seen: behind it stands {shown(first)}")
 
     def _terminal(self, free: Free, ending: str = "") -> str:
-        """The expression of free text. ending: the text that it ends with, and does not hold before."""
+        """Return the expression of free text. ending: the text that it ends with, and does not contain before."""
         without = dict.fromkeys(free.without)
         if ending and ending not in without and not any(text in ending for text in without):
             without[ending] = None
@@ -164,7 +166,7 @@ class _Rules:
         return self._rule(expression, "T")
 
     def _rule(self, body: str, manner: str = "") -> str:
-        """The name of a rule, or of a terminal (`T`)."""
+        """Return the name of a rule, or of a terminal (`T`)."""
         key = f"{manner}:{body}"
         name = self._names.get(key)
         if name is None:
@@ -183,12 +185,12 @@ class _Rules:
 
 
 def quoted(text: str) -> str:
-    """A text as Lark writes it."""
+    """Return a text as a Lark literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _cut(free: Free, first: Piece) -> dict[str, list[Piece]]:
-    """What free text may end with, the shortest texts that show it, and what is left of `first` behind each."""
+    """Return the shortest texts that can end free text, with the rest of `first` after each."""
     match first:
         case Text(text):
             ends = [text.find(one) + len(one) for one in free.without if one in text]
@@ -208,7 +210,9 @@ def _cut(free: Free, first: Piece) -> dict[str, list[Piece]]:
 
 
 def _divided(rest: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """The pieces that end free text before them, up to one that is never empty, and those behind, which are written once."""
+    """Split the pieces: those that end free text before them, up to one that is never empty, and the rest, which is
+    written once.
+    """
     for place, piece in enumerate(rest):
         if not may_be_empty(piece):
             return (rest, []) if ends_open(piece) else (rest[: place + 1], rest[place + 1 :])
@@ -216,7 +220,7 @@ def _divided(rest: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _is_text(piece: Piece) -> bool:
-    """Whether it certainly begins with text that ends free text."""
+    """Whether it certainly begins with a text that ends free text."""
     match piece:
         case Text():
             return True
@@ -245,7 +249,7 @@ def _times(least: int, most: int | None) -> str:
 
 
 def _all_but(left_out: frozenset[int]) -> str:
-    """All tokens without these, neighbours joined: `^3,7-9`."""
+    """Return all tokens except these, with neighbours joined: `^3,7-9`."""
     parts: list[str] = []
     start = last = -2
     for index in [*sorted(left_out), -2]:

@@ -1,6 +1,6 @@
-"""The tokens that structural tags speak of.
+"""The tokens that structural tags refer to.
 
-Owns: their ids, and which may stand in an answer. Never does: read a tag. Called by: `tags`, `tag_formats`.
+Owns: their ids, and the set allowed in an answer. Never does: read a tag. Called by: `tags`, `tag_formats`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_grammars.llguidance.pieces import Piece, Span, Text
 
 
 class TagTokens:
-    """without_text: tokens that stand for no text."""
+    """The tokens of a vocabulary. without_text: tokens without text."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         specials = vocabulary.specials
@@ -24,7 +24,7 @@ class TagTokens:
         self._unused = self.without_text.difference(specials).union(self._stops)
 
     def token(self, value: Any) -> int:
-        """The id of a token that a tag names."""
+        """Return the id of a token that a tag names."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < self._size:
             raise ValueError(f"the structural tag names the token {value!r}, which is none")
         if value in self._stops:
@@ -32,5 +32,5 @@ class TagTokens:
         return value
 
     def all_but(self, left_out: Iterable[int], least: int, most: int | None) -> Piece:
-        """Some of the tokens that may stand in an answer, without these."""
+        """Return a run of tokens allowed in an answer, except these."""
         return Text("") if most == 0 else Span(self._unused.union(left_out), least, most)

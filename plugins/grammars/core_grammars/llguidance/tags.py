@@ -1,9 +1,9 @@
-"""Structural tags as Lark grammars of llguidance.
+"""Compilation of structural tags to Lark grammars for llguidance.
 
-Owns: the way from a tag to its grammar. Never does: read a format (`tag_formats`) or write a rule (`tag_grammar`).
+Owns: the steps from a tag to its grammar. Never does: read a format (`tag_formats`) or write a rule (`tag_grammar`).
 Called by: the backend.
 
-What cannot be said is refused by its name, so that another backend takes the tag.
+Unsupported parts are rejected by name, so that another backend can take the tag.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tags:
         self._grammar_of = grammar_of
 
     def lark(self, spec: GrammarSpec) -> str:
-        """The Lark grammar of a tag, without options. Raises ValueError for what cannot be said."""
+        """Return the Lark grammar of a tag, without options. Raises ValueError for unsupported parts."""
         try:
             tag = self._markers.as_tokens(json.loads(spec.text))
             reading = Reading(self._tokens, self._inner, spec)
@@ -42,7 +42,7 @@ class Tags:
             raise ValueError("the structural tag is nested too deeply") from None
 
     def _inner(self, spec: GrammarSpec) -> str:
-        """The Lark grammar of another kind, without options."""
+        """Return the Lark grammar of another kind, without options."""
         options, _, text = self._grammar_of(spec).partition("\n")
         if json.loads(options.removeprefix("%llguidance ")) != {"no_forcing": True}:
             raise ValueError("a grammar inside of a structural tag has options of its own (%llguidance)")

@@ -1,7 +1,8 @@
 """The `xgrammar` backend: masks of whole vocabularies, computed when a grammar is compiled.
 
-Owns: one row of `COMPILERS` a kind of grammar, and matchers. Never does: decide whether a schema is honoured (the manifest
-does). Called by: the helper process (compiles) and the worker (matches), through `core_runtime.contracts.GrammarBackend`.
+Owns: one row of `COMPILERS` per kind of grammar, and matchers. Never does: decide whether a schema is honoured (the
+manifest does). Called by: the helper process (compiles) and the worker (matches), through
+`core_runtime.contracts.GrammarBackend`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from core_grammars.xgrammar.schema_grammar import schema_grammar, with_grammars
 
 ANY_OBJECT = '{"type":"object"}'
 NO_TEXT = b"\xff"
-"""No text has this byte. The library never lets a token come that has no bytes, not even where a tag names it."""
+"""A byte that no text contains, for tokens without text. The library never allows a token without bytes, not even where
+a tag names it.
+"""
 KEPT = 32
-"""Grammars that stay deserialized."""
+"""Number of grammars kept deserialized."""
 WORD_BITS = 32
 COUNTS = b"#"
 FREE = b" "
-"""Whether a grammar limits how many tokens a part of it has."""
+"""First byte of a grammar's data: whether parts of it limit their number of tokens."""
 
 Compiler = xgrammar.GrammarCompiler
 
@@ -39,7 +42,7 @@ Compiler = xgrammar.GrammarCompiler
 class XgrammarBackend:
     """Implements `core_runtime.contracts.GrammarBackend`.
 
-    The data of a grammar are `COUNTS` or `FREE`, and then xgrammar's own JSON.
+    The data of a grammar are `COUNTS` or `FREE`, followed by xgrammar's own JSON.
     """
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
@@ -58,7 +61,7 @@ class XgrammarBackend:
         self._kept: OrderedDict[bytes, xgrammar.CompiledGrammar] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
-        """Compile. Raises RequestError."""
+        """Compile a grammar. Raises RequestError."""
         try:
             spec = in_own_terms(spec)
             if spec.kind == "structural_tag":
@@ -74,7 +77,7 @@ class XgrammarBackend:
         return (COUNTS if counts else FREE) + text.encode()
 
     def matcher(self, data: bytes) -> XgrammarMatcher:
-        """A matcher at the beginning."""
+        """Return a matcher in its initial state."""
         compiled = self._kept.get(data)
         if compiled is None:
             compiled = xgrammar.CompiledGrammar.deserialize_json(data[1:].decode(), self._info)
@@ -91,7 +94,8 @@ class XgrammarBackend:
 class XgrammarMatcher:
     """Implements `core_runtime.contracts.Matcher` and `ForcesTokens`.
 
-    words: room for a bitmask, where the grammar counts tokens: the library counts when it fills a mask, and takes any token in.
+    words: buffer for a bitmask, if the grammar counts tokens: the library checks counts only when it fills a mask, and
+    accepts any token otherwise.
     """
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, words: NDArray[np.int32] | None) -> None:
@@ -106,13 +110,13 @@ class XgrammarMatcher:
         return bool(self._matcher.fill_next_token_bitmask(words[np.newaxis]))
 
     def accept(self, token_id: int) -> bool:
-        """Take one token in, if it may come."""
+        """Accept one token, if it is allowed."""
         if self.is_terminated or not self._is_counted_in(token_id):
             return False
         return bool(self._matcher.accept_token(token_id))
 
     def _is_counted_in(self, token_id: int) -> bool:
-        """Whether a token is within the limits of tokens that the grammar has."""
+        """Whether a token is within the grammar's token limits."""
         words = self._words
         if words is None or not self.fill(words):
             return True
@@ -120,7 +124,7 @@ class XgrammarMatcher:
         return bool(word >> token_id % WORD_BITS & 1)
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens."""
+        """Undo the last tokens."""
         self._matcher.rollback(num_tokens)
 
     @property
@@ -129,7 +133,7 @@ class XgrammarMatcher:
         return bool(self._matcher.is_terminated())
 
     def forced(self) -> str:
-        """The text that every answer continues with."""
+        """Return the text that every answer continues with."""
         if self.is_terminated:
             return ""
         text: str = self._matcher.find_jump_forward_string()
@@ -137,10 +141,10 @@ class XgrammarMatcher:
 
 
 def with_ends_excluded(value: Any, stop_ids: Sequence[int]) -> Any:
-    """A part of a structural tag in which no token of an answer may be the end of it.
+    """Return a part of a structural tag in which no token of the answer may be a stop token.
 
-    Since 0.2.9 xgrammar takes a stop token for the one token that `exclude_token` asks for, unless it is excluded too, and then
-    counts the answer as ended.
+    Since 0.2.9 xgrammar lets a stop token match the one token that `exclude_token` requires, unless it is excluded too,
+    and then treats the answer as ended.
     """
     if isinstance(value, list):
         return [with_ends_excluded(part, stop_ids) for part in value]
@@ -166,7 +170,9 @@ def _choice(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
 
 
 def _quoted(text: str) -> str:
-    """A text in EBNF. Characters outside of letters and digits are written as numbers, which no reader takes for a sign."""
+    """Return a text as an EBNF literal. Characters other than letters and digits are written as numbers, so that no
+    parser takes them for syntax.
+    """
     written = ""
     for character in text:
         is_plain = character.isascii() and (character.isalnum() or character in " _-.,:;")
@@ -187,7 +193,7 @@ COMPILERS: Mapping[GrammarKind, Callable[[Compiler, GrammarSpec], xgrammar.Compi
 
 
 def _sentence(error: Exception) -> str:
-    """The last line of the library's words, which are otherwise places in its source."""
+    """Return the last line of the library's message; the others are places in its source."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     _, _, said = lines[-1].rpartition("] ")
     return f"xgrammar says: {said or lines[-1]}"

@@ -1,10 +1,10 @@
-r"""The grammars that xgrammar writes for JSON, with one spelling for each string.
+r"""xgrammar's JSON grammars, restricted to a single spelling of each string.
 
-A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same.
-Strings with a length may have bare control characters, which JSON forbids. So escapes that no character needs are taken out,
-and control characters too.
+A key written as `\u0061` would pass as an additional property next to the declared `a`, yet the reader would see `a`.
+Strings with a length may contain raw control characters, which JSON forbids. Therefore escapes that no character needs
+are removed, and control characters too.
 
-Owns: these two substitutions. Never does: import xgrammar. Called by: the backend, with the EBNF of a schema's grammar.
+Owns: the two substitutions. Never does: import xgrammar. Called by: the backend, with the EBNF of a schema's grammar.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ NO_CONTROL_CHARACTERS = r"[^\0-\x1f\"\\\r\n]"
 
 
 def one_spelling(ebnf: str) -> str:
-    """The grammar with one spelling for each string. Raises ValueError when its rule for escapes is not the one known here."""
+    """Return the grammar with a single spelling of each string. Raises ValueError when its rule for escapes is not the
+    expected one.
+    """
     if "basic_escape ::=" in ebnf and ESCAPES not in ebnf:
         raise ValueError("xgrammar writes its rule `basic_escape` in a new way, so keys would have second spellings.")
     return ebnf.replace(ESCAPES, NEEDED_ESCAPES).replace(CHARACTERS, NO_CONTROL_CHARACTERS)

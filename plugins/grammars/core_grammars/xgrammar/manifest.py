@@ -14,13 +14,13 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="xgrammar", summary="grammars compiled ahead for the whole vocabulary")
 
 
 @hookimpl
 def core_supports(query: GrammarSpec) -> list[Reason]:
-    """Whether the library is there, and honours all of the specification."""
+    """Require the library, and return the parts of the specification that it does not honour."""
     if find_spec("xgrammar") is None:
         return [Reason("missing_library", "the package xgrammar", hint="pip install xgrammar")]
     if query.whitespace_pattern is not None:

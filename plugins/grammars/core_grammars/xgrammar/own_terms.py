@@ -1,4 +1,4 @@
-"""What xgrammar honours of a specification, and the specification as it is compiled.
+"""Validation and rewriting of a specification for xgrammar.
 
 Owns: the two calls with xgrammar's own table. Never does: import xgrammar. Called by: the manifest and the backend.
 """
@@ -19,17 +19,19 @@ TABLE = Path(__file__).with_name("honoured.toml")
 
 
 def unhonoured(spec: GrammarSpec) -> list[Reason]:
-    """What xgrammar does not honour, by keyword and place."""
+    """Return the parts that xgrammar does not honour, by keyword and place."""
     return unhonoured_spec(_as_read(spec), read_table(TABLE))
 
 
 def in_own_terms(spec: GrammarSpec) -> GrammarSpec:
-    """The specification that is compiled."""
+    """Return the specification as it is compiled."""
     return lowered(_as_read(spec), read_table(TABLE))
 
 
 def _as_read(spec: GrammarSpec) -> GrammarSpec:
-    """In structural tags xgrammar takes objects as closed where their schema does not say."""
+    """Return a specification as xgrammar reads it: in structural tags, objects are closed where their schema does not
+    say.
+    """
     if spec.kind != "structural_tag":
         return spec
     return msgspec.structs.replace(spec, additional_properties=False)

@@ -1,6 +1,6 @@
-"""Grammars of JSON schemas, as xgrammar writes them, with one spelling for each string.
+"""Generation of grammars for JSON schemas through xgrammar, with a single spelling of each string.
 
-Owns: the change from a schema to the text of a grammar, also inside of structural tags. Never does: judge a schema.
+Owns: the replacement of a schema by the text of a grammar, also inside structural tags. Never does: judge a schema.
 Called by: the backend.
 """
 
@@ -16,12 +16,12 @@ from core_grammars.xgrammar.json_text import one_spelling
 Format = dict[str, Any]
 
 PLAIN = frozenset({"type", "json_schema", "style"})
-"""The fields of a part that is JSON without further wishes."""
+"""The fields of a plain JSON part without further options."""
 PARTS = ("content", "elements", "tags", "format")
 
 
 def schema_grammar(schema: str, any_whitespace: bool) -> str:
-    """The grammar of a schema as EBNF. Raises RuntimeError and ValueError for one that xgrammar does not take."""
+    """Return the grammar of a schema as EBNF. Raises RuntimeError and ValueError for one that xgrammar does not accept."""
     grammar = xgrammar.Grammar.from_json_schema(
         schema,
         any_whitespace=any_whitespace,
@@ -32,7 +32,7 @@ def schema_grammar(schema: str, any_whitespace: bool) -> str:
 
 
 def with_grammars(value: Any, any_whitespace: bool) -> Any:
-    """A part of a structural tag whose schemas have become grammars. Raises as `schema_grammar` does."""
+    """Return a part of a structural tag with its schemas replaced by grammars. Raises as `schema_grammar` does."""
     if isinstance(value, list):
         return [with_grammars(part, any_whitespace) for part in value]
     if not isinstance(value, dict):
@@ -47,7 +47,7 @@ def with_grammars(value: Any, any_whitespace: bool) -> Any:
 
 
 def _part_grammar(part: Format, any_whitespace: bool) -> str:
-    """Of JSON, or of what a model writes instead of it."""
+    """Return the grammar of a JSON part, or of the format that a model writes instead of JSON."""
     is_json = part.get("style", "json") == "json"
     if is_json and part.keys() <= PLAIN:
         return schema_grammar(json.dumps(part["json_schema"]), any_whitespace)

@@ -1,1 +1,1 @@
-"""Operations of the reference, compiled by torch."""
+"""The reference's operations, compiled by torch."""

@@ -1,9 +1,10 @@
-"""The compiler in the background: forms of calls in, compiled operations out.
+"""The background compiler: it takes forms of calls and returns compiled operations.
 
-Owns: its thread, and whether a compiled operation may take the reference's place. Never does: wait for anybody, or compile in
-another thread than its own. Called by: the kernels.
+Owns: its thread, and the decision whether a compiled operation may replace the reference. Never does: block a caller,
+or compile outside its own thread. Called by: the kernels.
 
-A compiled operation is tried on numbers of several sizes, and comes out only if it gives the reference's bits each time.
+A compiled operation is tested on inputs of several sizes, and is released only if it reproduces the reference's bits
+each time.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ logger = logging.getLogger(__name__)
 Operation = Callable[..., None]
 Compile = Callable[[Operation, Form, torch.device], Operation]
 ROWS: Final = (1, 2, 5, 64)
-"""Of the trials: one row is compiled by itself, any more are compiled once."""
+"""Row counts of the trials: one row is compiled separately, all larger counts once."""
 MOST_FORMS: Final = 64
-"""Compiled in one process: a model has a few, and whoever makes more is not worth it."""
+"""Limit on the forms compiled in one process: a model has a few, and a caller that makes more would not profit."""
 
 
 class Compiler:
-    """Compiles forms one after the other. Its thread starts with the first one, and ends with the process.
+    """Compiles forms one after another in a background thread, which starts with the first form and ends with the
+    process.
 
     device: as torch names it.
-    compile: gives the compiled form of a function, which the steps' thread may call for rows that were tried.
-    cache_dir: where torch keeps what it has compiled; empty: its own place.
+    compile: returns the compiled form of a function, which the step thread may call for row counts that were tried.
+    cache_dir: torch's cache of compiled code; empty: torch's default.
 
-    ready: compiled operations that nobody has taken yet.
+    ready: compiled operations that have not been picked up yet.
     """
 
     def __init__(self, device: str, compile: Compile | None = None, cache_dir: str = "") -> None:
@@ -54,7 +56,7 @@ class Compiler:
         self._thread: threading.Thread | None = None
 
     def ask(self, form: Form) -> None:
-        """Have a form compiled."""
+        """Queue a form for compilation."""
         self._num_asked += 1
         if self._num_asked > MOST_FORMS:
             return
@@ -64,14 +66,14 @@ class Compiler:
             self._thread.start()
 
     def prepare(self, form: Form) -> None:
-        """Compile a form here and now."""
+        """Compile a form synchronously."""
         operation = form.operation
         if operation in self._failed:
             return
         try:
             compiled = self._compile(separate(getattr(ReferenceKernels(), operation)), form, self._device)
             same = has_equal_bits(form, compiled, self._device)
-        except Exception as error:  # a compiler that is missing or fails: the reference goes on
+        except Exception as error:  # a missing or failing compiler: the reference stays in use
             self._failed.add(operation)
             lines = str(error).splitlines() or ["no word"]
             logger.warning("torch cannot compile %s (%s); it is computed as before.", operation, lines[0])
@@ -83,14 +85,16 @@ class Compiler:
 
     def _run(self) -> None:
         if self._cache_dir:
-            # torch knows no other way to be told
+            # torch offers no other way to set this
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = self._cache_dir
         while True:
             self.prepare(self._asked.get())
 
 
 def separate(operation: Operation) -> Operation:
-    """The same function with code of its own: torch keeps what it compiles with the code, and few variants of each."""
+    """Return a copy of the function with its own code object: torch stores compiled variants with the code, and only a
+    few for each.
+    """
     function = getattr(operation, "__func__", operation)
     code = function.__code__.replace()
     copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
@@ -101,14 +105,14 @@ def separate(operation: Operation) -> Operation:
 
 
 def torch_compiled(operation: Operation, form: Form, device: torch.device) -> Operation:
-    """Compiled by torch for one row and for more, and never again: calls that are neither run as they are.
+    """Compile with torch for one row and for more, and never again: other calls run uncompiled.
 
-    Raises what torch raises.
+    Raises any exception of torch.
     """
     from torch._inductor import config
 
     random = torch.Generator().manual_seed(0)
-    # a pool of processes, each with a torch of its own, would take longer to start than these few kernels to compile
+    # a pool of processes, each with its own torch, would take longer to start than these few kernels to compile
     with torch.inference_mode(), config.patch(compile_threads=1):
         for rows in (2, 1):
             arguments = trial(form, rows, device, random)
@@ -121,7 +125,7 @@ def torch_compiled(operation: Operation, form: Form, device: torch.device) -> Op
 
 
 def has_equal_bits(form: Form, compiled: Operation, device: torch.device) -> bool:
-    """Whether two forms of an operation leave the same bits behind in all their arguments."""
+    """Whether both forms of an operation leave the same bits in all their arguments."""
     reference = getattr(ReferenceKernels(), form.operation)
     random = torch.Generator().manual_seed(1)
     with torch.inference_mode():
@@ -137,7 +141,7 @@ def has_equal_bits(form: Form, compiled: Operation, device: torch.device) -> boo
 
 
 def _copy(argument: Any) -> Any:
-    """With the same strides, which memory between rows may make larger than a copy's own."""
+    """Copy a tensor with its strides, which gaps between rows may make larger than a plain copy's."""
     if not isinstance(argument, Tensor):
         return argument
     copy = torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device=argument.device)

@@ -1,4 +1,4 @@
-"""Calls that one compiled form of an operation serves: alike in everything but their number of rows.
+"""Forms of calls: calls of one form differ only in their number of rows and share one compiled operation.
 
 Owns: the operations that are compiled, the form of a call, and calls of a form on random numbers. Never does: compile.
 Called by: the kernels, for every call; the compiler, for trials.
@@ -22,12 +22,12 @@ BY_ROWS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "rotary": (0, 1, 4),
     }
 )
-"""Of each operation, the arguments with a row for each row of the step."""
+"""For each operation, the arguments that have a row for each row of the step."""
 assert set(BY_ROWS) == set(OPERATIONS)
 
 
 class Shape(NamedTuple):
-    """A tensor argument. size: without the rows, where it has any."""
+    """The shape of a tensor argument. size: without the row dimension, where there is one."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -36,21 +36,21 @@ class Shape(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What calls of one operation have in common. arguments: tensors as `Shape`, all others as they are."""
+    """The properties shared by calls of one operation. arguments: tensors as `Shape`, all others unchanged."""
 
     operation: str
     arguments: tuple[Any, ...]
 
 
 def form_of(operation: str, arguments: Sequence[Any]) -> Form:
-    """The form of a call."""
+    """Return the form of a call."""
     by_rows = BY_ROWS[operation]
     found = [_described(argument, index in by_rows) for index, argument in enumerate(arguments)]
     return Form(operation, tuple(found))
 
 
 def trial(form: Form, rows: int, device: torch.device, random: torch.Generator) -> list[Any]:
-    """Arguments of a call of this form: numbers around 0, and positions among the rows of its tables."""
+    """Return arguments for a call of this form: random numbers around 0, and positions within its tables."""
     tables = [shape for shape in form.arguments if isinstance(shape, Shape) and not shape.by_rows]
     num_positions = min((shape.size[0] for shape in tables), default=1)
     found: list[Any] = []
@@ -72,7 +72,7 @@ def _described(argument: Any, by_rows: bool) -> Any:
 
 
 def _numbers(shape: Shape, rows: int, device: torch.device, random: torch.Generator) -> Tensor:
-    """With the strides of the form."""
+    """Return random numbers with the strides of the form."""
     size = (rows, *shape.size) if shape.by_rows else shape.size
     found = torch.empty_strided(size, shape.stride, dtype=shape.dtype, device=device)
     return found.copy_(torch.randn(size, generator=random))

@@ -1,9 +1,9 @@
-"""Operations of the reference, compiled by torch in the background.
+"""The reference's operations, compiled by torch in the background.
 
 Owns: which form of an operation a call uses. Never does: compile, or wait for the compiler. Called by: `KernelSet`.
 
-The first call of a form asks for it. Until it is compiled, and wherever that gives other bits than the reference, the
-reference computes; what is compiled is used from the beginning of a step on.
+The first call of a form requests its compilation. Until that is done, and wherever the result would differ in bits, the
+reference computes. Compiled operations come into use at the beginning of a step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from core_runtime.layers.reference import ReferenceKernels
 
 
 class CompiledKernels(ReferenceKernels):
-    """The contract's implementation for a few operations."""
+    """Implementation of the `Kernels` contract for a few operations."""
 
     name = "inductor"
 
@@ -32,26 +32,26 @@ class CompiledKernels(ReferenceKernels):
         self._used: dict[Form, Callable[..., None]] = {}
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """As the manifest says."""
+        """Return the reasons why an operation is not supported, as the manifest does."""
         return lacking(query)
 
     def begin_step(self) -> None:
-        """Take what was compiled into use."""
+        """Put newly compiled operations into use."""
         ready = self._compiler.ready
         while ready:
             form, operation = ready.popleft()
             self._used[form] = operation
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """See `Kernels`."""
+        """Compute an RMS norm: the `Kernels` contract."""
         self._call("rms_norm", x, weight, eps, out)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """See `Kernels`."""
+        """Apply a gated activation: the `Kernels` contract."""
         self._call("gated", x, activation, out)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-        """See `Kernels`."""
+        """Rotate q and k in place: the `Kernels` contract."""
         self._call("rotary", q, k, cos, sin, positions)
 
     def _call(self, operation: str, *arguments: Any) -> None:

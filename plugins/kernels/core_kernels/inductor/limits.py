@@ -13,7 +13,7 @@ DEVICES = ("cpu", "cuda", "rocm", "xpu")
 
 
 def lacking(query: KernelQuery) -> list[Reason]:
-    """Why an operation is not served; empty: it is."""
+    """Return the reasons why an operation is not supported; empty means supported."""
     reasons = []
     device = query.device.partition(":")[0]
     if device not in DEVICES:

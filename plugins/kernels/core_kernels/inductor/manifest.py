@@ -1,6 +1,6 @@
 """Manifest of the `inductor` kernels. Torch-free.
 
-Owns: what the kernels claim to support before they are loaded. Called by: `core.plugin`.
+Owns: the capabilities that the kernels declare before they are loaded. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is; `auto` leaves it out."""
+    """Describe the plugin; `auto` does not select it."""
     return PluginSpec(
         name="inductor",
         summary="norms, gates and rotary embedding of the reference, compiled by torch in the background; when named",
@@ -29,19 +29,19 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: KernelQuery) -> list[Reason]:
-    """The operations between matrices and attention."""
+    """Accept the operations between matrix products and attention."""
     return lacking(query)
 
 
 @hookimpl
 def core_numerics() -> str:
-    """Those of the reference: what has other bits is not used."""
+    """Return the reference's name: operations with other bits are not used."""
     return f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
 
 
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
-    """Build the kernels. What is to be compiled their calls say."""
+    """Build the kernels. Their calls determine what is compiled."""
     from core_kernels.inductor.compiler import Compiler
     from core_kernels.inductor.kernels import CompiledKernels
 

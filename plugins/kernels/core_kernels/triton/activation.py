@@ -1,4 +1,4 @@
-"""Activations of an MLP, with a gate and without.
+"""Activations of an MLP, gated and ungated.
 
 Owns: their kernels and launches. Never does: multiply matrices. Called by: the provider.
 """
@@ -23,7 +23,7 @@ NUMBER_NAMES = ("first", "second", "third", "fourth")
 def active(
     x: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor, KIND: tl.constexpr
 ) -> tl.tensor:
-    """act(x) in float32; the numbers are those behind the activation's word."""
+    """Return act(x) in float32; the numbers are the activation's parameters."""
     if KIND == "silu":
         result = x * portable.sigmoid(x)
     elif KIND == "gelu_tanh":
@@ -62,7 +62,7 @@ def activate(
     GATED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """out = act(x), or act(x[:, :width]) * x[:, width:] when GATED: program (row, block of columns)."""
+    """Compute out = act(x), or act(x[:, :width]) * x[:, width:] when GATED: program (row, block of columns)."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -82,7 +82,9 @@ def activate(
 
 
 def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool) -> None:
-    """out[T, I] = act(x), or act(x[:, :I]) * x[:, I:]. Raises ValueError for a gate's activation without one."""
+    """Compute out[T, I] = act(x), or act(x[:, :I]) * x[:, I:]. Raises ValueError when an activation that needs a gate
+    has none.
+    """
     kind, numbers = parse(activation)
     if kind in PAIRED and not gated:
         raise ValueError(f"activation '{activation}' is of a gate and what it opens; the layer has no gate")

@@ -1,11 +1,11 @@
-"""Kernels compiled ahead into Triton's own cache, where the launches of a start find them.
+"""Ahead-of-time compilation of kernels into Triton's own cache, so that startup finds them compiled.
 
-Owns: which kernels are compiled, and by how many processes. Never does: launch.
+Owns: the choice of kernels to compile, and the number of processes. Never does: launch.
 Called by: `core kernels build`, through the capability `ahead`.
 
-Without a model these are the rows of the catalog, with one what it launches, written down on a device that is not there. A
-kernel is compiled by the call by which it is launched, up to the launch itself, so that whatever Triton puts into the name
-of a cached kernel is the same in both.
+Without a model these are the rows of the catalog; with a model, the launches it makes, recorded on a stand-in device. A
+kernel is compiled through the same call that launches it, stopping before the launch, so that Triton computes the same
+cache key in both cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_JOBS: Final = 16
 
 
 class Part(NamedTuple):
-    """One kernel for one chip. name: for people."""
+    """One kernel for one chip. name: for messages."""
 
     chip: Chip
     name: str
@@ -36,9 +36,9 @@ class Part(NamedTuple):
 
 
 def build(chips: Sequence[str], jobs: int, say: Say, run: Run | None = None) -> list[CompiledAhead]:
-    """Compile for chips that are named `sm_90` or `gfx942`; see `BuildAhead`.
+    """Compile for chips named like `sm_90` or `gfx942`; see `BuildAhead`.
 
-    Raises UserError for a chip that Triton does not compile for here, or where the interpreter was asked for.
+    Raises UserError for a chip that this Triton cannot compile for, or when the interpreter is selected.
     """
     _check()
     targets = [target_of(name) for name in chips]
@@ -53,7 +53,7 @@ def build(chips: Sequence[str], jobs: int, say: Say, run: Run | None = None) -> 
 
 
 def target_of(name: str) -> Chip:
-    """The chip of that name, which takes the configurations of one in the table. Raises UserError."""
+    """Return the chip of a name, with the configurations of the chip in the table that it resembles. Raises UserError."""
     digits = name.removeprefix("sm_")
     if name.startswith("gfx") and alike(name).startswith("gfx"):
         like = next(chip for chip in CHIPS if chip.name == alike(name))
@@ -67,7 +67,7 @@ def target_of(name: str) -> Chip:
 
 
 def catalog_parts(chip: Chip) -> list[Part]:
-    """The rows of the catalog that a chip uses."""
+    """Return the catalog rows that a chip uses."""
     from core_kernels.triton.catalog import kernel_rows
 
     rows = [row for row in kernel_rows() if alike(chip.name) in row.chips]
@@ -75,7 +75,7 @@ def catalog_parts(chip: Chip) -> list[Part]:
 
 
 def launched_parts(chip: Chip, run: Run) -> list[Part]:
-    """What `run` launches, each kernel once."""
+    """Return the kernels that `run` launches, each once."""
     from core_kernels.triton.launches import standing_in, written
 
     with standing_in(chip), written() as calls:
@@ -85,7 +85,7 @@ def launched_parts(chip: Chip, run: Run) -> list[Part]:
 
 
 def launch_of_row(row: KernelRow) -> Launch:
-    """The launch that a row of the catalog stands for."""
+    """Return the launch described by a catalog row."""
     from core_kernels.triton.launches import Launch, kind_of_type
 
     arguments = tuple((name, kind_of_type(kind)) for name, kind in row.signature.items())
@@ -95,7 +95,7 @@ def launch_of_row(row: KernelRow) -> Launch:
 
 
 def compile_part(part: Part) -> CompiledAhead:
-    """Compile one kernel for a chip, unless the cache has it."""
+    """Compile one kernel for a chip, unless it is cached."""
     import triton
 
     from core_kernels.triton.launches import compile_launch, standing_in
@@ -107,7 +107,7 @@ def compile_part(part: Part) -> CompiledAhead:
     try:
         with standing_in(part.chip):
             compile_launch(part.launch)
-    except Exception as raised:  # a compiler may raise anything; the others are compiled all the same
+    except Exception as raised:  # a compiler may raise anything; the other kernels are still compiled
         error = _sentence(raised)
     finally:
         triton.knobs.compilation.listener = None
@@ -116,7 +116,7 @@ def compile_part(part: Part) -> CompiledAhead:
 
 
 def _each(parts: Sequence[Part], jobs: int) -> Iterator[CompiledAhead]:
-    """Each part, compiled by as many processes."""
+    """Compile the parts in up to `jobs` processes, and yield each result."""
     if jobs <= 1:
         yield from map(compile_part, parts)
         return
@@ -134,7 +134,7 @@ def _check() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """The last line of what a compiler says."""
+    """Return the last line of a compiler's message."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     said = lines[-1].strip() if lines else "without a word"
     return f"{type(error).__name__}: {said}"

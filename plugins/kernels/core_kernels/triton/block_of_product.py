@@ -1,6 +1,6 @@
-"""What the kernels of products share: which block a program has, and how it stores the result.
+"""Helpers shared by the product kernels: the block of a program, and the storing of its result.
 
-Owns: the order of programs, bias and accumulation. Never does: multiply. Called by: those kernels.
+Owns: the order of programs, bias and accumulation. Never does: multiply. Called by: the product kernels.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import triton.language as tl
 from core_kernels.triton import portable
 
 GROUP = tl.constexpr(8)
-"""Blocks of rows whose programs run side by side, so that they share what they read of the weight."""
+"""Row blocks whose programs run side by side, so that they share the weight data they read."""
 
 
 @triton.jit
 def place_of_program(num_outputs: tl.tensor, num_blocks: tl.tensor, BN: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Which of `num_blocks` blocks of rows this program has, and the first of its BN outputs."""
+    """Return this program's block among `num_blocks` row blocks, and the first of its BN outputs."""
     pid = tl.program_id(0)
     of_group = GROUP * tl.cdiv(num_outputs, BN)
     first_block = pid // of_group * GROUP
@@ -36,7 +36,7 @@ def store_block(
     num_outputs: tl.tensor,
     ACCUMULATE: tl.constexpr,
 ) -> None:
-    """Store a block [BN, BT] with the bias and on top of what is there, rounded once."""
+    """Store a block [BN, BT], adding the bias and the existing output, with one rounding."""
     if bias is not None:
         shift = portable.widen(tl.load(bias + tl.minimum(column, num_outputs - 1)))
         total = total + shift[:, None]

@@ -1,6 +1,6 @@
-"""Every Triton kernel with every configuration in which it is launched, as rows.
+"""The catalog: every Triton kernel with every configuration in which it is launched, as rows.
 
-Owns: the form of a row, and the list of modules that have some. Never does: compile or launch.
+Owns: the form of a row, and the list of modules with rows. Never does: compile or launch.
 Called by: the gate (it compiles all rows for all chips), the command that compiles kernels ahead.
 """
 
@@ -29,24 +29,22 @@ MODULES: Final = (
     "core_attention.triton.rows",
     "core_attention.triton.states.rows",
 )
-"""Modules with kernels; each has `ROWS`."""
+"""Modules with kernels; each defines `ROWS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """A kernel and one configuration of it.
 
-    name: for people; unique.
-    function: `module:name` of the function that Triton compiles.
-    signature: types of its arguments that are not constants, as Triton writes them: `*bf16`, `i32`, `fp32`.
-    constants: values of the others, those of arguments that are absent (None) among them.
-    chips: names of the chips on which the configuration is used.
-    num_warps: of a program.
-    num_stages: of its pipelines.
+    name: unique, for messages.
+    function: `module:name` of the Triton function.
+    signature: types of its non-constant arguments in Triton's notation: `*bf16`, `i32`, `fp32`.
+    constants: values of the other arguments, with None for absent ones.
+    chips: names of the chips on which the configuration is used. num_warps, num_stages: of a program.
     fp_fusion: whether a product and a sum may become one instruction, which rounds once.
-    uses_mma: the matrix units must be used.
-    no_fma: no fused multiplication and addition may be left.
-    options: further ones of the compiler.
+    uses_mma: the code must use the matrix units.
+    no_fma: the code must not contain fused multiply-adds.
+    options: further compiler options.
     """
 
     name: str
@@ -63,7 +61,7 @@ class KernelRow:
 
 
 def kernel_rows() -> tuple[KernelRow, ...]:
-    """All rows. Imports triton. Raises ValueError when two have one name."""
+    """Return all rows. Imports triton. Raises ValueError for duplicate names."""
     found: dict[str, KernelRow] = {}
     for module in MODULES:
         rows: tuple[KernelRow, ...] = importlib.import_module(module).ROWS
@@ -75,6 +73,6 @@ def kernel_rows() -> tuple[KernelRow, ...]:
 
 
 def function_of(row: KernelRow) -> Any:
-    """The function that Triton compiles."""
+    """Return the Triton function of a row."""
     module, _, name = row.function.partition(":")
     return getattr(importlib.import_module(module), name)

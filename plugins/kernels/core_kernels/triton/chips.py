@@ -1,6 +1,7 @@
-"""The kinds of chips that kernels are compiled for, as rows. Torch-free.
+"""The chip families that kernels are compiled for, as rows. Torch-free.
 
-Owns: what tells one kind from another for a compiler. Never does: look at the machine's own chip beyond its name.
+Owns: the properties that distinguish families for a compiler. Never does: inspect the machine's own chip beyond its
+name.
 Called by: the catalog of kernels, the launcher, the gate.
 """
 
@@ -10,19 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 INTERPRETER: Final = "interpreter"
-"""Stands for the processor on which Triton's interpreter runs."""
+"""Name for the CPU on which Triton's interpreter runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A kind of chip.
+    """A chip family.
 
-    name: of its architecture.
-    backend: of Triton, `cuda` or `hip`.
-    arch: as Triton's targets name it.
-    warp: threads of one.
-    shared: bytes of shared memory that a program may use.
-    matrix: a pattern of the instructions of its matrix units, in the assembly that Triton writes.
+    name: architecture name.
+    backend: Triton's backend, `cuda` or `hip`.
+    arch: name in Triton's targets.
+    warp: threads per warp.
+    shared: bytes of shared memory per program.
+    matrix: pattern that matches matrix-unit instructions in Triton's assembly.
     """
 
     name: str
@@ -42,13 +43,13 @@ CHIPS: Final = (
 )
 NAMES: Final = tuple(chip.name for chip in CHIPS)
 ALIKE: Final = {"sm_103": "sm_100", "gfx950": "gfx942", "gfx940": "gfx942", "gfx941": "gfx942"}
-"""Chips that take the configurations of another one."""
+"""Chips that use another chip's configurations."""
 LEAST: Final = "sm_120"
-"""Its configurations fit into the shared memory of every NVIDIA chip from sm_80 on."""
+"""The fallback: its configurations fit into the shared memory of every NVIDIA chip from sm_80 on."""
 
 
 def alike(architecture: str) -> str:
-    """The kind of chip whose configurations an architecture takes, such as `sm_89` or `gfx942:sramecc+`."""
+    """Return the chip family whose configurations an architecture uses, such as `sm_89` or `gfx942:sramecc+`."""
     name = architecture.partition(":")[0]
     if name in NAMES or name == INTERPRETER:
         return name

@@ -1,9 +1,9 @@
-"""The sum of what a token's experts give, in the order of `core_runtime.layers.experts.combine`.
+"""The weighted sum of the outputs of a token's experts, in the order of `core_runtime.layers.experts.combine`.
 
 Owns: the kernel and its launch. Never does: choose experts. Called by: layers of experts.
 
-A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and these
-are added as a binary tree. Products and sums are rounded one by one.
+A token's experts are added in order of their ids: each of up to eight equal ranges of ids has its own sum, and these
+are added as a binary tree. Products and sums are rounded separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = ("hidden", "top_k", "range_size", "out_stride")
 
 @triton.jit
 def _halved(sums: tl.tensor, HALF: tl.constexpr, BLOCK: tl.constexpr) -> tl.tensor:
-    """The sums of neighbours, float32 [HALF, BLOCK], of twice as many."""
+    """Add neighbouring sums: float32 [HALF, BLOCK] from twice as many."""
     neighbours = tl.reshape(sums, (HALF, 2, BLOCK))
     even, odd = tl.split(tl.permute(neighbours, (0, 2, 1)))
     return even + odd
@@ -44,7 +44,9 @@ def combine(
     CHOICES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Program (token, block of columns); parts [T * k, hidden], ids int64 and weights float32 [T, k]."""
+    """Combine one token's block of columns: program (token, block). parts [T * k, hidden], ids int64 and weights
+    float32 [T, k].
+    """
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < hidden
@@ -78,7 +80,9 @@ def combine(
 
 
 def combine_rows(parts: Tensor, ids: Tensor, weights: Tensor, out: Tensor, num_experts: int, accumulate: bool) -> None:
-    """out[T, H] = the weighted sum of parts [T * k, H], or += with `accumulate`. ids: int64 [T, k] of num_experts."""
+    """Compute out[T, H] = the weighted sum of parts [T * k, H], or += with `accumulate`. ids: int64 [T, k], below
+    num_experts.
+    """
     tokens, top_k = ids.shape
     hidden = parts.shape[1]
     ranges = 1

@@ -1,4 +1,4 @@
-"""Operations on each number by itself, and copies of rows.
+"""Elementwise operations, and copies of rows.
 
 Owns: their kernels and launches. Never does: sum. Called by: the provider.
 """
@@ -19,7 +19,7 @@ STEPS = ("x_stride", "out_stride", "width")
 
 @triton.jit(do_not_specialize=STEPS)
 def add(x: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int, BLOCK: tl.constexpr) -> None:
-    """out += x: program (row, block of columns)."""
+    """Compute out += x: program (row, block of columns)."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -31,7 +31,7 @@ def add(x: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int
 
 @triton.jit(do_not_specialize=("x_stride", "width"))
 def scale(x: tl.tensor, factor: float, x_stride: int, width: int, CAPPED: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """x *= factor; CAPPED: x = factor * tanh(x / factor)."""
+    """Compute x *= factor; CAPPED: x = factor * tanh(x / factor)."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -52,7 +52,7 @@ def open_gate(
     neighbours: int,
     BLOCK: tl.constexpr,
 ) -> None:
-    """x *= sigmoid(gate), each number of the gate for some neighbours of x."""
+    """Compute x *= sigmoid(gate), each gate value for some neighbouring elements of x."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -66,7 +66,7 @@ def open_gate(
 def take(
     x: tl.tensor, rows: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int, BLOCK: tl.constexpr
 ) -> None:
-    """out = x[rows]: program (row, block of columns)."""
+    """Copy out = x[rows]: program (row, block of columns)."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -76,21 +76,21 @@ def take(
 
 
 def add_rows(x: Tensor, residual: Tensor) -> None:
-    """residual[T, H] += x[T, H]."""
+    """Add x[T, H] to residual[T, H]."""
     grid = _grid(residual)
     if grid[0]:
         add[grid](x, residual, x.stride(0), residual.stride(0), x.shape[1], BLOCK=BLOCK, **options(4))
 
 
 def scale_rows(x: Tensor, factor: float, *, capped: bool = False) -> None:
-    """x[T, H] *= factor, or x = factor * tanh(x / factor)."""
+    """Compute x[T, W] *= factor, or x = factor * tanh(x / factor)."""
     grid = _grid(x)
     if grid[0]:
         scale[grid](x, factor, x.stride(0), x.shape[1], CAPPED=capped, BLOCK=BLOCK, **options(4))
 
 
 def open_rows(gate: Tensor, x: Tensor) -> None:
-    """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+    """Compute x[T, W] *= sigmoid(gate[T, G]): each gate value scales W / G neighbouring elements of x."""
     width = x.shape[1]
     neighbours, left = divmod(width, gate.shape[1])
     if left:
@@ -101,7 +101,7 @@ def open_rows(gate: Tensor, x: Tensor) -> None:
 
 
 def take_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """out[R, H] = x[rows], rows int64 [R] within x."""
+    """Copy out[R, H] = x[rows], rows int64 [R] within x."""
     grid = _grid(out)
     if grid[0]:
         take[grid](x, rows, out, x.stride(0), out.stride(0), x.shape[1], BLOCK=BLOCK, **options(4))

@@ -1,6 +1,6 @@
-"""Rows of a prepared weight as numbers: the embedding of tokens.
+"""Unpacking of single rows of a prepared weight: the embedding of tokens.
 
-Owns: the kernel, its launch and its rows of the catalog. Never does: multiply. Called by: linear layers.
+Owns: the kernel, its launch and its catalog rows. Never does: multiply. Called by: linear layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _store_run(
     FORM: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
-    """Store a run of some rows. place: where each row of the result begins, [rows, 1], as `row` and `is_row`."""
+    """Store one run of some rows. place: start of each row of the result, [rows, 1], like `row` and `is_row`."""
     FIELDS: tl.constexpr = FORM.fields
     raw = stored_run(weight, row, run, num_inputs, FORM, WHOLE)
     for field in tl.static_range(FIELDS):
@@ -72,7 +72,7 @@ def take(
     WHOLE: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
-    """Rows of the weight, one run of them: program (block of rows, run)."""
+    """Unpack one run of some rows of the weight: program (block of rows, run)."""
     weight = Weight(
         values, high, scale, sub_scale, minimum, sub_minimum, zeros, row_scale, table,
         value_stride, high_stride, scale_stride, sub_stride, super_size, group_size, zero,
@@ -86,7 +86,7 @@ def take(
 
 
 def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
-    """out[T, K] = W[ids], ids int64 [T]."""
+    """Compute out[T, K] = W[ids], ids int64 [T]."""
     form = weight.form
     num_ids = len(ids)
     num_inputs = weight.shape[1]

@@ -1,9 +1,10 @@
-"""Layers of experts, all experts of a layer in one launch.
+"""Expert layers: all experts of a layer in one launch.
 
-Owns: `TritonExperts`, and which rows go to which expert. Never does: choose experts. Called by: the provider, hence models.
+Owns: `TritonExperts`, and the assignment of rows to experts. Never does: choose experts. Called by: the provider, hence
+models.
 
-Every choice of every token is a row. Few rows are each a block of their own; more are sorted by their experts into blocks of
-rows, each padded. Either way the number of blocks follows from the number of rows alone, so nothing waits for the device.
+Every (token, choice) pair is a row. Few rows get one block each; more are sorted by expert into padded blocks of rows.
+Either way the number of blocks follows from the number of rows alone, so the host does not wait for the device.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from core_runtime.contracts import GatedOperation
 from core_runtime.weights.experts import Experts
 
 FEW_ROWS = 64
-"""So many rows are not sorted."""
+"""Up to this many rows, sorting is skipped."""
 BLOCK_ROWS = (16, 32, 64, 128)
 
 
 class TritonExperts:
-    """The experts of one layer. Implements `core_runtime.contracts.ExpertsKernel`. tiles: of products."""
+    """The experts of one layer. Implements `core_runtime.contracts.ExpertsKernel`. tiles: tile tables of the products."""
 
     capturable = True
 
@@ -54,7 +55,7 @@ class TritonExperts:
         self.nbytes = self.gate_up.nbytes + self.down.nbytes
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """The `ExpertsKernel` contract."""
+        """Compute the weighted sum of each token's experts: the `ExpertsKernel` contract."""
         tokens, top_k = ids.shape
         if not tokens:
             return
@@ -74,7 +75,7 @@ class TritonExperts:
 
 
 def route_rows(ids: Tensor, count: int) -> Routed:
-    """The rows of each block. ids: int64 [T, k] of `count` experts."""
+    """Assign rows to blocks. ids: int64 [T, k], below `count`."""
     rows, top_k = ids.numel(), ids.shape[1]
     flat = ids.flatten()
     if rows <= FEW_ROWS:
@@ -88,7 +89,7 @@ def route_rows(ids: Tensor, count: int) -> Routed:
     numbers = torch.arange(count, device=ids.device)
     starts = torch.searchsorted(sorted_ids, numbers)
     ends = torch.searchsorted(sorted_ids, numbers, right=True)
-    sizes = (ends - starts + size - 1) // size  # in blocks
+    sizes = (ends - starts + size - 1) // size  # blocks per expert
     last_blocks = sizes.cumsum(0)
     first_rows = (last_blocks - sizes) * size
     at = first_rows[sorted_ids] + torch.arange(rows, device=ids.device) - starts[sorted_ids]
@@ -101,6 +102,6 @@ def route_rows(ids: Tensor, count: int) -> Routed:
 
 
 def _block_rows(rows: int, count: int) -> int:
-    """The least size of a block that an expert's average share does not exceed."""
+    """Return the smallest block size that is at least an expert's average share of the rows."""
     share = rows / count
     return next((size for size in BLOCK_ROWS if share <= size), BLOCK_ROWS[-1])

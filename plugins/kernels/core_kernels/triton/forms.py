@@ -1,6 +1,6 @@
-"""Forms of prepared weights as the compiler sees them: types of arguments.
+"""Forms of prepared weights as the compiler sees them: argument types.
 
-Owns: these, and the forms that the catalog has rows of. Never does: launch. Called by: the kernels that read weights.
+Owns: the argument types, and the forms with catalog rows. Never does: launch. Called by: the kernels that read weights.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PACKED_FORMS: Final[tuple[tuple[Form, tuple[str, ...]], ...]] = (
     (Form("table", 4, sub="int8", width=32), ()),
     (Form("table", 2, 1, sub="int8", width=16), ()),
 )
-"""Forms that the catalog has rows of, and what they have beyond what their names say."""
+"""Forms with catalog rows, and the tensors they have beyond what the form itself implies."""
 
 
 def weight_types(form: Form, number: str, *present: str) -> tuple[dict[str, str], dict[str, object]]:
-    """Types of a weight's tensors, and those that are absent.
+    """Return the types of a weight's tensors, and None for absent ones.
 
-    number: type of dense weights, as Triton names it. present: tensors beyond those that the form itself needs.
+    number: Triton's type name of dense weights. present: tensors beyond those that the form itself implies.
     """
     dense = form.code == "dense"
     kinds = {"values": f"*{number}" if dense else "*u8", "high": "*u8", "table": "*fp32", "row_scale": "*fp32"}

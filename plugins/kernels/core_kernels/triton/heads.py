@@ -1,6 +1,7 @@
-"""One matrix for each head, all heads in one launch: experts to which every token goes.
+"""One matrix per head, all heads in one launch; implemented as experts that receive every token.
 
-Owns: `TritonHeads`, and which rows go to which head. Never does: multiply. Called by: the provider, hence latent attention.
+Owns: `TritonHeads`, and the assignment of rows to heads. Never does: multiply. Called by: the provider, hence latent
+attention.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TritonHeads:
         self.nbytes = self.weight.nbytes
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """out[T, H, N] = x[T, H, K] @ W[H, N, K].T; rows and heads may be strided."""
+        """Compute out[T, H, N] = x[T, H, K] @ W[H, N, K].T; rows and heads may be strided."""
         tokens, heads, _ = out.shape
         if not tokens:
             return
@@ -50,7 +51,7 @@ class TritonHeads:
 
 
 def every_head(tokens: int, heads: int, device: torch.device) -> Routed:
-    """The blocks of rows [T * H] in which each has the matrix of its head."""
+    """Return the blocks of rows [T * H], in which each row uses its head's matrix."""
     size = next((size for size in BLOCK_ROWS if tokens <= size), BLOCK_ROWS[-1])
     each = blocks(tokens, size)
     token = torch.arange(each * size, dtype=torch.int32, device=device)

@@ -1,8 +1,8 @@
-"""Products of 8-bit integers with a scale for each output and each row of inputs: W8A8.
+"""Products of 8-bit integers with a scale per output and per row of inputs: W8A8.
 
 Owns: the kernel, its tiles and its launch. Never does: round inputs, or prepare a weight. Called by: linear layers.
 
-Sums are whole numbers in 32 bits, exact whatever their order, so the bits of a row depend on neither tiles nor neighbours.
+Sums are 32-bit integers, exact in any order, so a row's bits depend on neither tiles nor neighbours.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from core_kernels.triton.launch import blocks, options
 
 STEPS = ("num_rows", "num_outputs", "num_inputs", "num_blocks", "value_stride", "out_stride")
 MOST_INPUTS: Final = 1 << 17
-"""So many products of two numbers of 127 stay within 32 bits."""
+"""Maximum number of inputs: that many products of two numbers up to 127 still sum within 32 bits."""
 
 
 class Tile(NamedTuple):
-    """One configuration.
+    """A configuration of the kernel.
 
-    rows: at most for which it is chosen; 0: for any number.
-    bn, bt, bk: outputs, rows and inputs of a step of a program. warps, stages: of a program.
+    rows: maximum row count for which it is chosen; 0: any.
+    bn, bt, bk: outputs, rows and inputs per step of a program. warps, stages: of a program.
     """
 
     rows: int
@@ -61,14 +61,15 @@ def product(
     BT: tl.constexpr,
     BK: tl.constexpr,
 ) -> None:
-    """One block of outputs of one block of rows. codes int8 [rows, inputs], scales float32 [rows]; values int8
-    [outputs, value_stride], value_scales float32 [outputs]. num_blocks: of rows. WHOLE: inputs are whole blocks of BK.
+    """Compute one block of outputs for one block of rows. codes int8 [rows, inputs], scales float32 [rows]; values int8
+    [outputs, value_stride], value_scales float32 [outputs]. num_blocks: number of row blocks. WHOLE: BK divides the
+    inputs.
     """
     row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
     first_row = row_block * BT
     column = first_column + tl.arange(0, BN)
     row = first_row + tl.arange(0, BT)
-    # Within a tile 32 bits are enough; where it begins is one number of 64.
+    # 32 bits suffice for offsets within a tile; the tile's start needs 64.
     w_tile = values + first_column.to(tl.int64) * value_stride
     x_tile = codes + first_row.to(tl.int64) * num_inputs
     w_row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None] * value_stride
@@ -101,7 +102,7 @@ def multiply_int8(
     *,
     accumulate: bool,
 ) -> None:
-    """out[T, N] = (scales · codes) @ (value_scales · values).T (+ bias), or += with `accumulate`.
+    """Compute out[T, N] = (scales · codes) @ (value_scales · values).T (+ bias), or += with `accumulate`.
 
     codes: int8 [T, K], K at most MOST_INPUTS. scales: float32 [T].
     values: int8 [N, K or more]. value_scales: float32 [N].

@@ -1,7 +1,7 @@
-"""The operations of the `triton` kernels, as the `kernels` contract asks for them.
+"""The operations of the `triton` kernels, implementing the `kernels` contract.
 
-Owns: one method an operation, and what is supported. Never does: arithmetic (the modules beside do), nor fall back by
-itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons).
+Owns: one method per operation, and the list of supported operations. Never does: arithmetic (the neighbouring modules
+do), nor fall back by itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons).
 Called by: the kernel set of the platform's runtime, hence every layer.
 
 Tensors between operations are bfloat16, float16 or float32; every operation computes in float32 and rounds once.
@@ -35,7 +35,7 @@ from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 class TritonKernels:
     """The operations of a forward pass and the sampler. A row's bits do not depend on other rows.
 
-    tiles: of products; None: those that come with the kernels.
+    tiles: tile tables of the products; None: the built-in ones.
     """
 
     name = "triton"
@@ -49,7 +49,7 @@ class TritonKernels:
         self.tiles = tiles or tiles_with(None)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """What is missing for the operation; empty means supported."""
+        """Return the reasons why an operation is not supported; empty means supported."""
         reasons = []
         devices = (*DEVICES, "cpu") if portable.INTERPRETED.value else DEVICES
         if query.device.partition(":")[0] not in devices:
@@ -61,79 +61,81 @@ class TritonKernels:
         return reasons
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> TritonLinear:
-        """Repack once; the caller then drops `weight`."""
+        """Repack a weight once; the caller then drops `weight`."""
         return linear_of(weight, activation, bias, self.tiles)
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> TritonExperts:
-        """The experts of a layer, each side as one weight."""
+        """Build the experts of a layer, with one weight per side."""
         return TritonExperts(gate_up, down, activation, precision, gated, self.tiles)
 
     def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:
-        """A dense weight [H, N, K], a matrix for each head."""
+        """Prepare a dense weight [H, N, K], one matrix per head."""
         return TritonHeads(weight, activation, self.tiles)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """The `RouteKernel` contract: the experts of each token."""
+        """Choose the experts of each token: the `RouteKernel` contract."""
         choose_experts(logits, routing, bias, ids, weights)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
         norm.norm_rows(x, weight, None, eps, out, centred=False)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
-        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
+        """Compute out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
         norm.norm_rows(x, weight, bias, eps, out, centred=True)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """In place over the last axis of x [T, H, D], weight [D] or [H, D]."""
+        """Normalize x [T, H, D] in place over its last axis; weight [D] or [H, D]."""
         norm.norm_heads(x, weight, None, eps, centred=False)
 
     def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
-        """In place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        """Normalize x [T, H, D] in place over its last axis; weight and bias [D] or [H, D]."""
         norm.norm_heads(x, weight, bias, eps, centred=True)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-        """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+        """Rotate q [T, Hq, D] and k [T, Hkv, D] in place: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
         rotary.rotate_heads(q, k, cos, sin, positions)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:], any activation of `core_runtime.layers.activations`."""
+        """Compute out[T, I] = act(x[:, :I]) * x[:, I:] for any activation of `core_runtime.layers.activations`."""
         activations.activate_rows(x, activation, out, gated=True)
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x), any activation of `core_runtime.layers.activations` but those of a gate."""
+        """Compute out[T, I] = act(x) for any ungated activation of `core_runtime.layers.activations`."""
         activations.activate_rows(x, activation, out, gated=False)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
-        """residual += x, both [T, H]."""
+        """Add x to residual in place, both [T, H]."""
         elementwise.add_rows(x, residual)
 
     def add_rms_norm(
         self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
     ) -> None:
-        """See `AddNorm`."""
+        """Add and normalize in one launch: the `AddNorm` contract."""
         norm.add_norm_rows(x, before, residual, behind, eps, out)
 
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
-        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        """Compute x[T, W] *= sigmoid(gate[T, G]): each gate value scales W / G neighbouring elements of x."""
         elementwise.open_rows(gate, x)
 
     def scale(self, x: Tensor, factor: float) -> None:
-        """x[T, H] *= factor."""
+        """Multiply x[T, H] by `factor` in place."""
         elementwise.scale_rows(x, factor)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
-        """x[T, V] = cap * tanh(x / cap)."""
+        """Compute x[T, V] = cap * tanh(x / cap) in place."""
         elementwise.scale_rows(x, cap, capped=True)
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """out[R, H] = x[rows], rows int64 [R] within x."""
+        """Copy out[R, H] = x[rows], rows int64 [R] within x."""
         elementwise.take_rows(x, rows, out)
 
     def race(self, *arguments: Any) -> None:
-        """The `MaskedRaceKernel` contract: the tokens of `core_runtime.sampling.race`. All tensors on one device."""
+        """Sample tokens as `core_runtime.sampling.race` does: the `MaskedRaceKernel` contract. All tensors must be on
+        one device.
+        """
         race.race(*arguments)
 
     masked_race = race
@@ -141,12 +143,12 @@ class TritonKernels:
     def logprobs(
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
     ) -> None:
-        """The `LogprobsKernel` contract. All tensors on one device."""
+        """Compute logprobs: the `LogprobsKernel` contract. All tensors must be on one device."""
         logprobs.tell_logprobs(logits, which, chosen, counts, ids, values, ranks)
 
 
 def _weight_reasons(query: KernelQuery) -> list[Reason]:
-    """What is missing for a weight."""
+    """Return the reasons why a weight is not supported."""
     reasons = []
     if query.format not in FORMATS:
         reasons.append(Reason("format", ", ".join(FORMATS), query.format))

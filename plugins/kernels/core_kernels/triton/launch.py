@@ -1,7 +1,7 @@
-"""How a kernel is launched: on which chip, and with which options.
+"""Launch settings of kernels: the chip, and the options.
 
-Owns: the name of a tensor's chip, and options that every launch has. Never does: choose a configuration (the kernels'
-tables do). Called by: the modules that launch kernels.
+Owns: the chip name of a tensor's device, and the options common to all launches. Never does: choose a configuration
+(the kernels' tables do). Called by: the modules that launch kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core_kernels.triton.chips import INTERPRETER, alike
 
 @functools.cache
 def architecture_of(device: torch.device) -> str:
-    """A device's architecture, such as `sm_90` or `gfx942`; one process has devices of one kind."""
+    """Return a device's architecture, such as `sm_90` or `gfx942`; one process uses devices of one kind."""
     if portable.INTERPRETED.value:
         return INTERPRETER
     target = driver.active.get_current_target()
@@ -26,20 +26,20 @@ def architecture_of(device: torch.device) -> str:
 
 
 def chip_of(device: torch.device) -> str:
-    """The kind of chip whose configurations a device takes."""
+    """Return the chip family whose configurations a device uses."""
     return alike(architecture_of(device))
 
 
 def options(num_warps: int, num_stages: int = 2, *, fusion: bool = True) -> dict[str, Any]:
-    """Of a launch. fusion: whether a product and a sum may be rounded once."""
+    """Return launch options. fusion: whether a product and a sum may be rounded together."""
     return {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fusion}
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is not below a number of at least 1."""
+    """Return the smallest power of two that is at least `number` (at least 1)."""
     return 1 << (number - 1).bit_length()
 
 
 def blocks(count: int, size: int) -> int:
-    """How many blocks of `size` cover `count`."""
+    """Return the number of blocks of `size` that cover `count`."""
     return -(-count // size)

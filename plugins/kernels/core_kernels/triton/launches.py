@@ -1,9 +1,10 @@
-"""Launches of kernels written down instead of made, and compiled from what was written.
+"""Recording of kernel launches without launching, and compilation from the records.
 
-Owns: what of a launch decides which kernel is compiled. Never does: launch. Called by: compilation ahead, tuning.
+Owns: the properties of a launch that determine the compiled kernel. Never does: launch. Called by: compilation ahead,
+tuning.
 
-Of a tensor that is its type and whether it begins at a multiple of 16 bytes, of a number its type and whether it is 1 or a
-multiple of 16, unless the kernel says that it does not care.
+For a tensor these are its type and whether it begins at a multiple of 16 bytes; for a number, its type and whether it
+is 1 or a multiple of 16, unless the kernel turns that off.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from core_kernels.triton.launch import architecture_of
 ALIGNMENT: Final = 16
 LARGEST_I32: Final = (1 << 31) - 1
 INTEGERS: Final = {"i1": True, "i8": 3, "i16": 3, "i32": 3, "i64": 1 << 40, "u64": 1 << 63}
-"""An argument of each type; 1 and multiples of 16 would be taken as something special."""
+"""A sample value of each integer type, chosen to avoid 1 and multiples of 16, which Triton treats specially."""
 TYPES: Final = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -40,28 +41,28 @@ TYPES: Final = {
     "u8": torch.uint8,
     "i1": torch.bool,
 }
-"""Types of tensors by Triton's names."""
+"""torch dtypes by Triton's type names."""
 
 
 class Pointer(NamedTuple):
-    """A tensor of a launch."""
+    """A tensor argument of a launch."""
 
     dtype: torch.dtype
     is_aligned: bool
 
 
 class Number(NamedTuple):
-    """An integer of a launch, and one that stands for all that give the same kernel."""
+    """An integer argument of a launch, and a value that represents all integers with the same kernel."""
 
     stands_for: int
 
 
 class Launch(NamedTuple):
-    """What a kernel is compiled from.
+    """The inputs of a kernel's compilation.
 
     function: `module:name`.
-    arguments: by name, those that are there when the kernel runs.
-    constants: by name, those of the compiler and its options.
+    arguments: run-time arguments by name.
+    constants: compile-time arguments and compiler options by name.
     """
 
     function: str
@@ -70,30 +71,30 @@ class Launch(NamedTuple):
 
     @property
     def title(self) -> str:
-        """For people: the kernel, its types and what it was made for."""
+        """Return a description for messages: the kernel, its types and its purpose."""
         types = dict.fromkeys(str(kind.dtype)[6:] for _, kind in self.arguments if isinstance(kind, Pointer))
         sizes = [f"{name}={value}" for name, value in self.constants if value is not None and not callable(value)]
         return f"{self.function.partition(':')[2]} of {', '.join(types)}: {' '.join(sizes)}"
 
 
 class Call(NamedTuple):
-    """A launch, with the integers that it was given, by name."""
+    """A launch with its integer arguments, by name."""
 
     launch: Launch
     numbers: tuple[tuple[str, int], ...]
 
 
 class Unaligned(MockTensor):  # type: ignore[misc]
-    """A tensor that begins anywhere."""
+    """A stand-in tensor with an unaligned address."""
 
     @staticmethod
     def data_ptr() -> int:
-        """Of no multiple of 16."""
+        """Return an address that is not a multiple of 16."""
         return 1
 
 
 class StandIn:
-    """A driver whose current device is such a chip, as far as a compilation asks."""
+    """A stand-in driver that reports a given chip, sufficient for compilation."""
 
     def __init__(self, chip: Chip) -> None:
         from triton.backends.compiler import GPUTarget
@@ -102,21 +103,21 @@ class StandIn:
         self._target = GPUTarget(chip.backend, chip.arch, chip.warp)
 
     def get_current_target(self) -> Any:
-        """The chip."""
+        """Return the chip as Triton's target."""
         return self._target
 
     def get_current_device(self) -> str:
-        """A device of its own for each chip: kernels are remembered by it."""
+        """Return a device name that is unique per chip, because Triton caches kernels by device."""
         return self._name
 
     def get_current_stream(self, device: str) -> int:
-        """The usual one."""
+        """Return the default stream."""
         return 0
 
 
 @contextlib.contextmanager
 def standing_in(chip: Chip) -> Iterator[None]:
-    """Such a chip is the current device of Triton."""
+    """Make `chip` Triton's current device inside the context."""
     before = driver._active
     driver.set_active(StandIn(chip))
     architecture_of.cache_clear()
@@ -129,7 +130,7 @@ def standing_in(chip: Chip) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written() -> Iterator[dict[Call, None]]:
-    """Every kernel that is launched meanwhile is written down, once for the same integers, and not launched."""
+    """Record every kernel launched inside the context instead of launching it, once per set of integers."""
     calls: dict[Call, None] = {}
 
     def run(function: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
@@ -140,7 +141,7 @@ def written() -> Iterator[dict[Call, None]]:
 
 
 def call_of(function: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """What a call of a kernel is compiled from, and its integers."""
+    """Return the compilation inputs of a kernel call, with its integers."""
     named = dict(zip(function.arg_names, args, strict=False)) | kwargs
     arguments: dict[str, Any] = {}
     constants: dict[str, Any] = {}
@@ -160,7 +161,7 @@ def call_of(function: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def compile_launch(launch: Launch) -> Any:
-    """Triton's kernel for the current device, by the call by which it is launched. Raises whatever a compiler raises."""
+    """Compile a kernel for the current device through the call that launches it. Raises any exception of the compiler."""
     module, _, name = launch.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     arguments = {name: _stand_in(kind) for name, kind in launch.arguments}
@@ -168,7 +169,7 @@ def compile_launch(launch: Launch) -> Any:
 
 
 def kind_of_type(name: str) -> Any:
-    """The kind of an argument of a type, as Triton writes it: `*bf16`, `i32`, `fp32`. Tensors are aligned."""
+    """Return the argument kind of a Triton type such as `*bf16`, `i32`, `fp32`. Tensors are aligned."""
     if name.startswith("*"):
         return Pointer(TYPES[name[1:]], True)
     if name in INTEGERS:
@@ -177,7 +178,9 @@ def kind_of_type(name: str) -> Any:
 
 
 def _kind(value: Any, plain: bool) -> Any:
-    """Pointer, Number, or a float as it is: of these only the type counts. plain: a number's own properties do not count."""
+    """Return a Pointer, a Number, or a float unchanged: of floats only the type counts. plain: ignore a number's
+    special values.
+    """
     if isinstance(value, Tensor):
         offset = value.storage_offset() * value.element_size()
         return Pointer(value.dtype, offset % ALIGNMENT == 0)
@@ -194,7 +197,7 @@ def _kind(value: Any, plain: bool) -> Any:
 
 
 def _stand_in(kind: Any) -> Any:
-    """An argument of a kind."""
+    """Return a stand-in argument of a kind."""
     if isinstance(kind, Pointer):
         return MockTensor(kind.dtype) if kind.is_aligned else Unaligned(kind.dtype)
     if isinstance(kind, Number):

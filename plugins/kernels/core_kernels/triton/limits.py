@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Final
 
-VERSION = 2  # grows when a kernel's results change
+VERSION = 2  # raise when a kernel's results change
 DEVICES: Final = ("cuda", "rocm", "xpu")
 ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row")
 OPERATIONS: Final = frozenset(
@@ -43,5 +43,5 @@ FORMATS: Final = (
 
 
 def numerics_name() -> str:
-    """Name the version of the arithmetic, and that of the compiler."""
+    """Return the version of the arithmetic and of the compiler."""
     return f"triton-{VERSION}:{importlib.metadata.version('triton')}"

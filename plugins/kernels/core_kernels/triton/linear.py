@@ -1,4 +1,4 @@
-"""Linear layers: a prepared weight and its calls.
+"""Linear layers: a prepared weight and its products.
 
 Owns: `TritonLinear`. Never does: choose among providers. Called by: the provider, hence every layer.
 """
@@ -19,7 +19,9 @@ from core_runtime.weights.formats import CanonicalWeight, Int8Channel
 
 
 class TritonLinear:
-    """A weight of shape (N, K), repacked once. Implements `core_runtime.contracts.LinearKernel`. tiles: of products."""
+    """A weight of shape (N, K), repacked once. Implements `core_runtime.contracts.LinearKernel`. tiles: tile tables of
+    the products.
+    """
 
     capturable = True
 
@@ -33,13 +35,13 @@ class TritonLinear:
         self.nbytes = self.weight.nbytes
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; both in one rounding."""
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`, with a single rounding."""
         inputs = rounded(in_stored_order(x, self.weight), self.groups)
         compute = torch.bfloat16 if self.activation == "bf16" else x.dtype
         multiply(inputs, self.weight, out, self.bias, compute=compute, tiles=self.tiles, accumulate=accumulate)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids]."""
+        """Gather out[T, K] = W[ids]."""
         order = self.weight.order
         if order is None:
             take_weights(self.weight, ids, out)
@@ -50,7 +52,7 @@ class TritonLinear:
 
 
 class Int8Linear(TritonLinear):
-    """One of 8-bit integers whose inputs become such, too: `int8_channel` with `int8_row`."""
+    """A linear layer of 8-bit integers whose inputs are also quantized: `int8_channel` with `int8_row`."""
 
     def __init__(self, weight: Int8Channel, bias: Tensor | None, tiles: Tiles) -> None:
         super().__init__(weight, "int8_row", bias, tiles)
@@ -59,13 +61,13 @@ class Int8Linear(TritonLinear):
         self._scale = self.weight.scale.flatten()
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """See `TritonLinear`."""
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`, quantizing x first."""
         codes, scales = encoded_rows(x)
         multiply_int8(codes, scales, self._values, self._scale, out, self.bias, accumulate=accumulate)
 
 
 def linear_of(weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles) -> TritonLinear:
-    """The linear kernel of a weight."""
+    """Build the linear kernel of a weight."""
     if isinstance(weight, Int8Channel) and activation == "int8_row" and weight.shape[1] <= MOST_INPUTS:
         return Int8Linear(weight, bias, tiles)
     return TritonLinear(weight, activation, bias, tiles)

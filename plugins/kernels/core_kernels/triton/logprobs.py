@@ -2,8 +2,8 @@
 
 Owns: the kernel and its launch. Never does: sample. Called by: the provider.
 
-A program takes a whole row: its powers are summed in float64, block after block, and the most likely tokens are found one
-after the other, the lowest id first among equals.
+A program handles a whole row: its powers are summed in float64, block by block, and the most likely tokens are picked
+one after another, the lowest id first among equals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tell(
     width: int,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Program (row) writes ids int64 and values float64 [rows, width], ranks int64 [rows]."""
+    """Compute one row's logprobs: program (row) writes ids int64 and values float64 [rows, width], ranks int64 [rows]."""
     row = tl.program_id(0)
     place = logits + tl.load(which + row) * logits_stride
     token = tl.load(chosen + row)
@@ -82,7 +82,7 @@ def tell(
 def tell_logprobs(
     logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
 ) -> None:
-    """The `LogprobsKernel` contract, of tensors on one device."""
+    """Compute logprobs with all tensors on one device: the `LogprobsKernel` contract."""
     rows, width = ids.shape
     vocab_size = logits.shape[1]
     block = min(power_of_two(vocab_size), BLOCK)

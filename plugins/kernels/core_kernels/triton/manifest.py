@@ -1,6 +1,6 @@
 """Manifest of the `triton` kernels. Torch-free.
 
-Owns: what the kernels claim to support before they are loaded. Called by: `core.plugin`.
+Owns: the capabilities that the kernels declare before they are loaded. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="triton",
         summary="kernels for GPUs in Triton: packed linear layers, experts, norms, rotary, gates, sampling",
@@ -51,7 +51,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: KernelQuery) -> list[Reason]:
-    """Triton must be installed, the device one of a GPU's platform, and the operation known."""
+    """Require an installed Triton, a GPU platform, and a known operation."""
     reasons = []
     if find_spec("triton") is None:
         reasons.append(Reason("triton", "installed", "not installed; run pip install triton"))
@@ -64,13 +64,13 @@ def core_supports(query: KernelQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics() -> str:
-    """The version of the arithmetic, and of the compiler."""
+    """Return the version of the arithmetic and of the compiler."""
     return numerics_name()
 
 
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
-    """Build the kernels. Raises UserError for a table of tiles that cannot be read."""
+    """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.triton.kernels import TritonKernels
     from core_kernels.triton.product_tiles import tiles_with
 

@@ -1,9 +1,8 @@
 """The keyed noise of `core_runtime.sampling.noise`, bit for bit.
 
-Owns: Philox, the logarithm and the noise as functions of Triton. Never does: look at logits. Called by: the race.
+Owns: Philox, the logarithm and the noise as Triton functions. Never does: read logits. Called by: the race.
 
-Every product and every sum is rounded by itself, so kernels with this noise are compiled without fused multiplication and
-addition.
+Every product and every sum is rounded separately, so kernels with this noise are compiled without fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import triton.language as tl
 def philox(
     group: tl.tensor, index: tl.tensor, choice: tl.tensor, purpose: tl.tensor, low: tl.tensor, high: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Four random words, uint32, of the counter (group, index, choice, purpose) under the key (low, high)."""
+    """Return four random words, uint32, of the counter (group, index, choice, purpose) under the key (low, high)."""
     first = group
     second = index + tl.zeros_like(group)
     third = choice + tl.zeros_like(group)
@@ -39,7 +38,7 @@ def philox(
 
 @triton.jit
 def natural_log(values: tl.tensor) -> tl.tensor:
-    """ln of positive normal float32 values."""
+    """Return ln of positive normal float32 values."""
     bits = values.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F3504F3) >> 23
     mantissa = bits - (exponent << 23)
@@ -60,14 +59,14 @@ def natural_log(values: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def uniform(words: tl.tensor) -> tl.tensor:
-    """x = (w + 1/2) * 2^-32, rounded once. words: uint32."""
+    """Return x = (w + 1/2) * 2^-32, rounded once. words: uint32."""
     doubled = words.to(tl.int64) * 2 + 1
     return doubled.to(tl.float32) * 1.1641532182693481e-10
 
 
 @triton.jit
 def gumbel(words: tl.tensor) -> tl.tensor:
-    """-ln E for each word, E = -log1p(-x) with what the rounding of 1 - x lost added back. words: uint32."""
+    """Return -ln E for each word, E = -log1p(-x), restoring what the rounding of 1 - x lost. words: uint32."""
     x = uniform(words)
     u = uniform(~words)
     rounding = (1.0 - u) - x

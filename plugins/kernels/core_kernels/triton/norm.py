@@ -1,8 +1,8 @@
-"""Root-mean-square and layer norms, over rows or over heads; between two branches of the residual stream with the addition.
+"""RMS and layer norms, over rows or over heads; between two residual branches fused with the addition.
 
 Owns: their kernels and launches. Never does: multiply matrices. Called by: the provider.
 
-A program takes one row (of one head) as a whole, so the order of its sum is fixed by the width alone.
+A program handles one whole row (of one head), so the order of its sum is fixed by the width alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def normalize(
     CENTRED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One row of one head: program (row, head). CENTRED: of a layer norm. bias may be absent."""
+    """Normalize one row of one head: program (row, head). CENTRED: layer norm. bias may be absent."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     at = tl.arange(0, BLOCK)
@@ -53,7 +53,9 @@ def normalize(
 
 @triton.jit
 def _scaled(numbers: tl.tensor, weight: tl.tensor, inside: tl.tensor, width: tl.tensor, eps: tl.tensor) -> tl.tensor:
-    """Numbers [BLOCK], 0 outside, over the root of their mean square, times their weights. weight: pointers [BLOCK]."""
+    """Divide numbers [BLOCK], 0 outside, by the root of their mean square and multiply by their weights. weight:
+    pointers [BLOCK].
+    """
     squares = tl.sum(numbers * numbers, axis=0)
     mean_square = portable.div(squares, width.to(tl.float32))
     length = tl.sqrt_rn(mean_square + eps)
@@ -76,9 +78,10 @@ def add_normalize(
     eps: float,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One row: residual += the norm of x, out = the norm of that. before, behind: weights; `before` may be absent.
+    """Compute for one row: residual += the norm of x, out = the norm of residual. before, behind: weights; `before` may
+    be absent.
 
-    What `normalize` and the addition would store between them is rounded as they store it.
+    Intermediate results are rounded as `normalize` and the addition would store them.
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -96,7 +99,7 @@ def add_normalize(
 
 
 def norm_rows(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor, *, centred: bool) -> None:
-    """out[T, H] of x [T, H]; out may be x."""
+    """Compute out[T, H] = the norm of x [T, H]; out may be x."""
     rows, width = x.shape
     if rows:
         steps = (x.stride(0), 0, out.stride(0), 0, 0, width)
@@ -104,7 +107,7 @@ def norm_rows(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: T
 
 
 def norm_heads(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centred: bool) -> None:
-    """In place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+    """Normalize x [T, H, D] in place over its last axis; weight and bias [D] or [H, D]."""
     rows, heads, width = x.shape
     by_head = width if weight.dim() > 1 else 0
     steps = (x.stride(0), x.stride(1), x.stride(0), x.stride(1), by_head, width)
@@ -113,7 +116,7 @@ def norm_heads(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, ce
 
 
 def add_norm_rows(x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor) -> None:
-    """See `AddNorm`: x, residual and out [T, H]."""
+    """Add and normalize: the `AddNorm` contract. x, residual and out are [T, H]."""
     rows, width = x.shape
     steps = (x.stride(0), residual.stride(0), out.stride(0), width)
     block = power_of_two(width)

@@ -1,11 +1,11 @@
 """Prepared weights: canonical ones in the layout that Triton kernels read.
 
-Owns: the layout, and the way there from every canonical format. Never does: change a number. Called by: linear layers,
+Owns: the layout, and the conversion from every canonical format. Never does: change a number. Called by: linear layers,
 layers of experts, the catalog of products (it compiles each form).
 
-Inputs lie in blocks of a width that divides every group of inputs with a scale of its own. As many neighbouring blocks as
-a byte has room for make a run, and byte j of a run holds the j-th integers of its blocks, those of the first in the lowest
-bits.
+Inputs are stored in blocks whose width divides every group of inputs with its own scale. The neighbouring blocks whose
+integers fit into one byte make a run: byte j of a run holds the j-th integer of each block, the first block's in the
+lowest bits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SCALE_KINDS: dict[str, Literal["plain", "e8m0", "e4m3"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a kernel is compiled for.
+    """The weight format for which a kernel is compiled.
 
     code: `dense`; `int` (unsigned), `int8` (signed), `e2m1`, `e4m3`, `e5m2`; or `table`: an index.
     low_bits: of an integer in `values`. high_bits: in `high`.
     scale: `plain` for a float type, `e8m0` or `e4m3`.
-    sub: what groups have below `scale`: `none`, `int8`, or `nibbles` (with the minimum's in the high one).
-    width: inputs of a block.
+    sub: the second scale level below `scale`: `none`, `int8`, or `nibbles` (with the minimum in the high one).
+    width: inputs per block.
     """
 
     code: Literal["dense", "int", "int8", "e2m1", "e4m3", "e5m2", "table"]
@@ -54,12 +54,12 @@ class Form:
 
     @property
     def fields(self) -> int:
-        """Blocks of a run."""
+        """Return the number of blocks in a run."""
         return 8 // self.low_bits
 
     @property
     def run(self) -> int:
-        """Inputs of a run."""
+        """Return the number of inputs in a run."""
         return self.width * self.fields
 
 
@@ -92,27 +92,30 @@ class Packed:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """As the kernels take them."""
+        """Return the tensors in the kernels' argument order."""
         parts = (self.values, self.high, self.scale, self.sub_scale, self.minimum, self.sub_minimum)
         return (*parts, self.zeros, self.row_scale, self.table)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """As the kernels take them: strides of values, high bits, scales and sub-scales, sizes of groups, the zero."""
+        """Return the sizes in the kernels' argument order: strides of values, high bits, scales and sub-scales, sizes
+        of groups, the zero.
+        """
         strides = (_width_of(self.values), _width_of(self.high), _width_of(self.scale), _width_of(self.sub_scale))
         return (*strides, self.super_size, self.group_size, self.zero)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory."""
+        """Return the size of all tensors in bytes."""
         held = (*self.tensors, self.order)
         return sum(int(tensor.nbytes) for tensor in held if tensor is not None)
 
 
 def width_for(group_size: int, num_inputs: int, fields: int) -> int | None:
-    """The width of a block; None when groups are not whole blocks of some.
+    """Return the width of a block; None when no width divides the groups.
 
-    The widest that divides the groups and whose runs fill the inputs, or the narrowest that divides the groups.
+    The result is the widest one that divides the groups and whose runs fill the inputs, or else the narrowest one that
+    divides the groups.
     """
     if group_size >= num_inputs:
         fitting = [WIDEST, WIDEST // 2, NARROWEST]
@@ -124,7 +127,9 @@ def width_for(group_size: int, num_inputs: int, fields: int) -> int | None:
 
 
 def packed(weight: CanonicalWeight, dense_width: int = WIDEST) -> Packed:
-    """A canonical weight in the kernels' layout. Raises TypeError for a format that is not known, or groups that do not fit."""
+    """Convert a canonical weight to the kernels' layout. Raises TypeError for an unknown format, or for groups that do
+    not fit.
+    """
     match weight:
         case Dense():
             k = weight.shape[1]
@@ -146,7 +151,7 @@ def packed(weight: CanonicalWeight, dense_width: int = WIDEST) -> Packed:
 
 
 def in_stored_order(x: Tensor, weight: Packed) -> Tensor:
-    """x [T, K] with its inputs as the weight's columns lie."""
+    """Return x [T, K] with its inputs in the order of the weight's columns."""
     return x if weight.order is None else x.index_select(1, weight.order)
 
 
@@ -176,7 +181,7 @@ def _integers(weight: IntGroups) -> Packed:
 
 
 def _whole_bytes(shape: tuple[int, int], form: Form, values: Tensor, scale: Tensor, group_size: int) -> Packed:
-    """Of formats with a byte a number."""
+    """Pack formats with one byte per number."""
     octets = values.view(torch.uint8) if values.dtype is torch.int8 else as_bytes(values)
     return Packed(shape, form, _runs(octets, 8, form.width), group_size, group_size, scale=scale)
 
@@ -200,7 +205,7 @@ def _super_groups(weight: SuperGroups) -> Packed:
         sub = "nibbles" if has_nibbles else "int8"
     low_bits = weight.low_bits
     high_bits = weight.bits - low_bits
-    # the lower level has groups also where nothing is stored for them
+    # the lower level has groups even where nothing is stored for them
     size = weight.super_size if sub == "none" else weight.group_size
     width = _fitting(weight, size, 8 // low_bits)
     code: Literal["int", "table"] = "int" if weight.table is None else "table"
@@ -225,7 +230,7 @@ def _super_groups(weight: SuperGroups) -> Packed:
 
 
 def _runs(plane: Tensor, bits: int, width: int) -> Tensor:
-    """uint8 [N, bytes of whole runs] of a plane uint8 [N, K * bits / 8] whose lowest bits are the first k."""
+    """Return uint8 [N, bytes of whole runs] from a plane uint8 [N, K * bits / 8] whose lowest bits are the first k."""
     fields = 8 // bits
     num_inputs = plane.shape[1] * fields
     missing = -num_inputs % (width * fields)

@@ -1,11 +1,11 @@
-"""What Triton's interpreter computes otherwise than a GPU, written so that both give the same numbers.
+"""Operations that Triton's interpreter computes differently from a GPU, written so that both give the same results.
 
-Owns: products, roundings and divisions as every kernel here calls them. Never does: know what a kernel is for.
-Called by: all Triton kernels, those of attention too.
+Owns: products, rounding and division for every kernel here. Never does: know what a kernel is for.
+Called by: all Triton kernels, including attention.
 
 The interpreter multiplies the bits of bfloat16 as if they were integers, cuts bfloat16 off where it should round, and
-rounds 8-bit floats wrongly. 8-bit floats are therefore bytes everywhere, and are made and read by integer arithmetic:
-the same bits on every chip, also on those without instructions for them.
+rounds 8-bit floats wrongly. 8-bit floats are therefore bytes everywhere, encoded and decoded by integer arithmetic: the
+same bits on every chip, including those without instructions for them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
-"""Whether kernels are interpreted; decided when triton is imported."""
+"""Whether kernels run in the interpreter; decided when triton is imported."""
 
 
 @triton.jit
 def dot(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
-    """acc + a @ b, float32 [M, N]; a [M, K] and b [K, N] have one type: bfloat16, float16 or float32.
+    """Return acc + a @ b, float32 [M, N]; a [M, K] and b [K, N] have one type: bfloat16, float16 or float32.
 
     float32 is multiplied as such, never as tf32.
     """
     if INTERPRETED:
-        # float64 leaves no trace of the order of summation, which a GPU's tile does not have either
+        # in float64 the order of summation leaves no trace; the interpreter's order differs from a GPU tile's
         product = tl.dot(widen(a).to(tl.float64), widen(b).to(tl.float64), out_dtype=tl.float64)
         return acc + product.to(tl.float32)
     return tl.dot(a, b, acc, input_precision="ieee")
@@ -32,7 +32,7 @@ def dot(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def dot_int8(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
-    """acc + a @ b, exactly: int32 [M, N] of int8 a [M, K] and b [K, N]."""
+    """Return acc + a @ b, exactly: int32 [M, N] of int8 a [M, K] and b [K, N]."""
     if INTERPRETED:
         product = tl.dot(a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64)
         return acc + product.to(tl.int32)
@@ -41,7 +41,7 @@ def dot_int8(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def widen(x: tl.tensor) -> tl.tensor:
-    """x as float32, exactly; x is bfloat16, float16, float32 or an integer."""
+    """Convert x to float32, exactly; x is bfloat16, float16, float32 or an integer."""
     if INTERPRETED and x.dtype == tl.bfloat16:
         bits = x.to(tl.uint16, bitcast=True).to(tl.uint32)
         return (bits << 16).to(tl.float32, bitcast=True)
@@ -50,7 +50,7 @@ def widen(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def cast(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """float32 x in another type, rounded to the nearest, ties to even. dtype: bfloat16, float16 or float32."""
+    """Round float32 x to another type, to the nearest, ties to even. dtype: bfloat16, float16 or float32."""
     if INTERPRETED and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         odd = (bits >> 16) & 1
@@ -70,19 +70,19 @@ def store(pointer: tl.tensor, x: tl.tensor, mask: tl.tensor = None) -> None:
 
 @triton.jit
 def div(x: tl.tensor, y: tl.tensor) -> tl.tensor:
-    """x / y in float32, rounded to the nearest."""
+    """Return x / y in float32, correctly rounded."""
     return tl.math.div_rn(x, y)
 
 
 @triton.jit
 def encode_e4m3(x: tl.tensor) -> tl.tensor:
-    """float32 x as the bytes of float8_e4m3fn: the nearest, ties to even; beyond ±448 that, and 0x7F for NaN."""
+    """Encode float32 x as bytes of float8_e4m3fn: to the nearest, ties to even; clamped to ±448, 0x7F for NaN."""
     bits = x.to(tl.uint32, bitcast=True)
     sign = (bits >> 24) & 0x80
     size = bits & 0x7FFFFFFF
     odd = (size >> 20) & 1
-    normal = ((size + 0x7FFFF + odd) >> 20) - 960  # 8 * (127 - 7): the exponents' biases
-    # The last bit of numbers from 2^14 on is 2^-9, that of the smallest numbers of the type: the sum rounds.
+    normal = ((size + 0x7FFFF + odd) >> 20) - 960  # 8 * (127 - 7): the difference of the exponent biases
+    # From 2^14 on, a float32's last bit is 2^-9, the last bit of the type's smallest numbers: the addition rounds.
     near_zero = (tl.abs(x) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
     code = tl.where(size < 0x3C800000, near_zero, normal)
     code = tl.where(size > 0x43E00000, 0x7E, code)
@@ -92,7 +92,7 @@ def encode_e4m3(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def encode_e5m2(x: tl.tensor) -> tl.tensor:
-    """float32 x as the bytes of float8_e5m2: the nearest, ties to even; beyond ±57344 that, and 0x7F for NaN."""
+    """Encode float32 x as bytes of float8_e5m2: to the nearest, ties to even; clamped to ±57344, 0x7F for NaN."""
     bits = x.to(tl.uint32, bitcast=True)
     sign = (bits >> 24) & 0x80
     size = bits & 0x7FFFFFFF
@@ -107,29 +107,29 @@ def encode_e5m2(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def decode_e4m3(codes: tl.tensor) -> tl.tensor:
-    """Bytes of float8_e4m3fn as float32, exactly. codes: uint8."""
+    """Decode bytes of float8_e4m3fn to float32, exactly. codes: uint8."""
     code = codes.to(tl.uint16)
-    half = ((code & 0x80) << 8) | ((code & 0x7F) << 7)  # float16 with an exponent that is 8 too small
+    half = ((code & 0x80) << 8) | ((code & 0x7F) << 7)  # float16 with its exponent 8 too small
     value = half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
     return tl.where((code & 0x7F) == 0x7F, float("nan"), value)
 
 
 @triton.jit
 def decode_e5m2(codes: tl.tensor) -> tl.tensor:
-    """Bytes of float8_e5m2 as float32, exactly. codes: uint8."""
+    """Decode bytes of float8_e5m2 to float32, exactly. codes: uint8."""
     half = codes.to(tl.uint16) << 8
     return half.to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def sigmoid(x: tl.tensor) -> tl.tensor:
-    """1 / (1 + e^-x) in float32."""
+    """Return 1 / (1 + e^-x) in float32."""
     return div(1.0, 1.0 + tl.exp(-x))
 
 
 @triton.jit
 def tanh(x: tl.tensor) -> tl.tensor:
-    """The hyperbolic tangent in float32, also near 0, where 1 - e^-2x would lose its digits."""
+    """Return the hyperbolic tangent in float32, accurate also near 0, where 1 - e^-2x would lose its digits."""
     size = tl.abs(x)
     square = x * x
     tail = 62.0 / 2835.0
@@ -144,7 +144,7 @@ def tanh(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def expm1(x: tl.tensor) -> tl.tensor:
-    """e^x - 1 in float32, also near 0, where the difference would lose its digits."""
+    """Return e^x - 1 in float32, accurate also near 0, where the difference would lose its digits."""
     tail = x * (1.0 / 5040.0) + 1.0 / 720.0
     tail = tail * x + 1.0 / 120.0
     tail = tail * x + 1.0 / 24.0

@@ -1,10 +1,10 @@
 """Products with prepared weights: out = x @ W.T, for a whole batch or for experts' own rows.
 
-Owns: their launches. Never does: prepare a weight, compute (`product_kernel.py` does). Called by: linear layers, layers of
-experts.
+Owns: the launches of the products. Never does: prepare a weight, compute (`product_kernel.py` does). Called by: linear
+layers, layers of experts.
 
-The inputs are cut into equal segments, as many as the weight's shape alone says, which are added in order. A row's bits
-therefore depend neither on other rows nor on their number.
+The inputs are divided into equal segments, whose number depends on the weight's shape alone and which are added in
+order. A row's bits therefore depend neither on other rows nor on their number.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from core_kernels.triton.product_tiles import SPLIT_ROWS, Tiles, Use, segments_o
 COMPUTE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 JOIN_BLOCK = 512
 SIMPLE_DENSE: Final = Form("dense", width=32)
-"""Of dense weights without matrix units: blocks that leave registers for sums."""
+"""Dense weights without matrix units: narrow blocks that leave registers for sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Which rows go to which expert: see `product`.
+    """The assignment of rows to experts, see `product`.
 
-    pairs: int32 [blocks * rows of a block]. experts: int32 [blocks]. divisor: choices of a token, or 1.
-    count: E. block_rows: rows of a block, a power of 2 from 16 on.
+    pairs: int32 [blocks * rows per block]. experts: int32 [blocks]. divisor: choices per token, or 1.
+    count: number of experts. block_rows: rows per block, a power of 2 from 16 on.
     """
 
     pairs: Tensor
@@ -53,10 +53,11 @@ def multiply(
     accumulate: bool = False,
     routed: Routed | None = None,
 ) -> None:
-    """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; with `routed`, each row by its expert's matrix.
+    """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; with `routed`, each row uses its expert's
+    matrix.
 
-    weight: of all experts one behind the other, with the shape of one, where there are some.
-    compute: type to which both are rounded before they are multiplied.
+    weight: with experts, all their weights concatenated, with the shape of one.
+    compute: type to which both operands are rounded before the product.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(x) if routed is None else len(out)
@@ -95,7 +96,7 @@ def multiply(
 def product_constants(
     form: Form, compute: torch.dtype, segments: int, split: bool, accumulate: bool
 ) -> dict[str, object]:
-    """Arguments of `product` that the compiler knows, but for those of a tile and of sizes."""
+    """Return the compile-time arguments of `product`, without those of a tile and of sizes."""
     own = {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate}
     return {"FORM": form, **own}
 

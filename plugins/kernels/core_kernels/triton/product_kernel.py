@@ -1,10 +1,10 @@
-"""The kernels of products with prepared weights: W @ x.T of a block of outputs and a block of rows.
+"""Kernels of products with prepared weights: W @ x.T for a block of outputs and a block of rows.
 
-Owns: those functions of Triton, and the order of their sums. Never does: choose a tile, launch. Called by: `product.py`.
+Owns: these Triton functions, and the order of their sums. Never does: choose a tile, launch. Called by: `product.py`.
 
-A program computes BN outputs of BT rows as W @ x.T, so that the matrix units' wider side lies along the outputs and few
-rows waste little. The inputs are cut into equal segments. Each segment is summed block by block, and the segments are
-added in order: by one program, or, where few rows would leave most of the chip idle, by a second kernel.
+A program computes BN outputs of BT rows as W @ x.T, so that the matrix units' wider side runs along the outputs and few
+rows waste little. The inputs are divided into equal segments. Each segment is summed block by block, and the segments
+are added in order: by one program, or, where few rows would leave most of the chip idle, by a second kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _weights(
     FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> tl.tensor:
-    """W of some rows and the inputs of one block, in the type of the product: [rows, width]."""
+    """Return W for some rows and the inputs of one block, in the product's type: [rows, width]."""
     if FORM.code == "dense":
         w = raw
         if w.dtype != COMPUTE:
@@ -53,7 +53,7 @@ def _inputs(
     COMPUTE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """x.T of some rows and inputs, in the type of the product: [width, BT]. source [1, BT], at [width, 1]."""
+    """Return x.T for some rows and inputs, in the product's type: [width, BT]. source [1, BT], at [width, 1]."""
     if WHOLE:
         part = tl.load(x + source * x_stride + at)
     else:
@@ -78,7 +78,7 @@ def _segment(
     COMPUTE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """total + W @ x.T over the runs of one segment: float32 [BN, BT]. source [1, BT], row [BN, 1]."""
+    """Return total + W @ x.T over the runs of one segment: float32 [BN, BT]. source [1, BT], row [BN, 1]."""
     FIELDS: tl.constexpr = FORM.fields
     num_runs = tl.cdiv(num_inputs, FORM.run)
     first_run = segment * segment_runs
@@ -111,7 +111,7 @@ def _total(
     BN: tl.constexpr,
     BT: tl.constexpr,
 ) -> tl.tensor:
-    """This program's part of W @ x.T, float32 [BN, BT]: its own segment, or all of them, added in order."""
+    """Return this program's part of W @ x.T, float32 [BN, BT]: its own segment, or all segments added in order."""
     total = tl.zeros([BN, BT], tl.float32)
     if SPLIT or SEGMENTS == 1:
         segment = tl.program_id(1)
@@ -137,7 +137,7 @@ def _rows(
     divisor: tl.tensor,
     BT: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Which rows of x a block has [1, BT], behind its first one without `pairs`, which of `out`, and whether each is one."""
+    """Return a block's rows of x [1, BT] (consecutive without `pairs`), its rows of `out`, and whether each is valid."""
     if pairs is not None:
         target = tl.load(pairs + token).to(tl.int64)
         is_row = target >= 0
@@ -191,18 +191,19 @@ def product(
     BN: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
-    """One block of outputs of one block of rows; program (block, segment).
+    """Compute one block of outputs for one block of rows; program (block, segment).
 
-    num_blocks: of BT rows. segment_runs: runs of a segment.
-    SPLIT: out is float32 [SEGMENTS, num_rows, num_outputs], each segment's own sum.
-    pairs: int32 [num_blocks * BT], or absent: which row of `out` each row of a block is, -1: none; the row of x is that
-        divided by `divisor`. experts: int32, of every `block_rows` of these their expert, -1: nothing to do.
+    num_blocks: blocks of BT rows. segment_runs: runs per segment. SPLIT: out is float32 [SEGMENTS, num_rows,
+        num_outputs], each segment's own sum.
+    pairs: int32 [num_blocks * BT] or absent: the row of `out` for each row of a block, -1: none; the row of x is that
+        number divided by `divisor`. experts: int32, the expert of every `block_rows` entries of `pairs`, -1: nothing to
+        do.
     """
     if ALIGNED:
         value_stride = tl.multiple_of(value_stride, 16)
         x_stride = tl.multiple_of(x_stride, 16)
     row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
-    # Within a tile 32 bits are enough; where it begins is one number of 64.
+    # 32 bits suffice for offsets within a tile; the tile's start needs 64.
     row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None]
     first_row = first_column.to(tl.int64)
     first_token = row_block * BT

@@ -1,8 +1,8 @@
-"""The kernels of products, in every tile and with every form of a weight, as rows of the catalog.
+"""Catalog rows of the product kernels, in every tile and with every form of a weight.
 
-Owns: these rows. Never does: compile. Called by: the catalog of kernels.
+Owns: the rows. Never does: compile. Called by: the catalog of kernels.
 
-What makes a program heavier is compiled beside the plain one: experts, and one program that adds all segments.
+Heavier variants are compiled in addition to the plain one: experts, and a single program that adds all segments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ EXPERTS: Final = {"pairs": "*i32", "experts": "*i32"}
 
 
 def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **changes: object) -> KernelRow:
-    """One row. present: tensors of the weight beyond what its form says. changes: of the plain product's constants."""
+    """Return one row. present: tensors of the weight beyond what its form implies. changes: to the plain product's
+    constants.
+    """
     signature, absent = weight_types(form, number, *present)
     signature |= {"x": f"*{number}", "out": f"*{number}"} | dict.fromkeys(STEPS + SIZES, "i32")
     constants = product_constants(form, NUMBERS[number], 1, False, False) | absent

@@ -1,9 +1,9 @@
-"""In which tiles products are computed: the lines of `product_tiles.txt`, and of a user's own file before them.
+"""The choice of tiles for products: the lines of `product_tiles.txt`, preceded by those of a user's own file.
 
-Owns: which line is taken, and how many segments a weight's inputs have. Never does: launch. Called by: the products, the
-catalog, tuning.
+Owns: the choice of a line, and the number of segments of a weight's inputs. Never does: launch. Called by: the
+products, the catalog, tuning.
 
-Tiles differ in what they cost, never in the bits of a row: each output is one chain of sums along the inputs.
+Tiles affect speed, never the bits of a row: each output is one chain of sums along the inputs.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from core_kernels.triton.tile_rows import MOST_BYTES, Groups, Key, Tile, read_ti
 
 FILE: Final = Path(__file__).with_name("product_tiles.txt")
 SPLIT_ROWS = 64
-"""With more rows, one program adds all segments of its outputs."""
+"""Above this many rows, one program adds all segments of its outputs."""
 MOST_SEGMENTS = 8
 PROGRAMS = 256
-"""Blocks of outputs that keep a large chip busy without segments."""
+"""Number of output blocks that keep a large chip busy without segments."""
 OUTPUTS = 64
 SEGMENT_INPUTS = 512
-"""Inputs of a segment, at least."""
+"""Minimum number of inputs per segment."""
 
 
 Use = Literal["plain", "segments", "experts"]
-"""Whether one program adds segments of its inputs, or its rows are those of experts."""
+"""Kind of product: plain, with one program per segment, or with rows routed to experts."""
 
 
 class Tiles:
-    """Tables of tiles, the first one before the others."""
+    """Tables of tiles; earlier ones take precedence."""
 
     def __init__(self, *tables: Groups) -> None:
         self._tables = tables
         self._found: dict[tuple[str, str, Use, int, int], tuple[Tile, ...]] = {}
 
     def of(self, chip: str, weight: str, use: Use, shape: tuple[int, int]) -> tuple[Tile, ...]:
-        """The group for a weight of shape (N, K), for few rows first. weight: see `weight_word`."""
+        """Return the tiles for a weight of shape (N, K), smallest row counts first. weight: see `weight_word`."""
         key = chip, weight, use, *shape
         found = self._found.get(key)
         if found is None:
@@ -51,7 +51,7 @@ class Tiles:
         return found
 
     def tile_for(self, chip: str, weight: str, use: Use, shape: tuple[int, int], rows: int, most: int = 0) -> Tile:
-        """The tile for a number of rows. most: rows that a tile may have, a power of 2 from 16 on; 0: any number."""
+        """Return the tile for a number of rows. most: limit on the rows of a tile, a power of 2 from 16 on; 0: none."""
         tiles = self.of(chip, weight, use, shape)
         fitting = [tile for tile in tiles if not most or tile.bt <= most]
         return next((tile for tile in fitting if rows <= tile.rows or not tile.rows), fitting[-1])
@@ -66,7 +66,7 @@ class Tiles:
 
 
 def _keys(chip: str, weight: str, use: Use, shape: tuple[int, int]) -> Iterator[Key]:
-    """What a group may be called, the closest first."""
+    """Yield the possible keys of a group, the most specific first."""
     words = [weight]
     if weight == "dense" and use != "plain":
         words = [use, "dense"]
@@ -79,7 +79,9 @@ def _keys(chip: str, weight: str, use: Use, shape: tuple[int, int]) -> Iterator[
 
 
 def weight_word(form: Form, compute: torch.dtype) -> str:
-    """How tables call a weight: `float32`, `dense`, or a form such as `uint4`, `int8`, `uint5_int8` or `e2m1_e8m0`."""
+    """Return the tables' name for a weight: `float32`, `dense`, or a form such as `uint4`, `int8`, `uint5_int8` or
+    `e2m1_e8m0`.
+    """
     if compute is torch.float32:
         return "float32"
     if form.code == "dense":
@@ -96,12 +98,12 @@ def weight_word(form: Form, compute: torch.dtype) -> str:
 
 @functools.cache
 def shipped() -> Groups:
-    """The lines of `product_tiles.txt`."""
+    """Read `product_tiles.txt`."""
     return read_tiles(FILE.read_text(encoding="utf-8"), FILE.name)
 
 
 def tiles_with(path: str | None) -> Tiles:
-    """The tables with a user's file in front; None: without one. Raises UserError."""
+    """Return the tables, preceded by a user's file unless `path` is None. Raises UserError."""
     if path is None:
         return Tiles(shipped())
     try:
@@ -115,7 +117,7 @@ def tiles_with(path: str | None) -> Tiles:
 
 
 def segments_of(num_outputs: int, num_inputs: int) -> int:
-    """Into how many segments the inputs of a weight are cut; the shape alone decides."""
+    """Return the number of segments of a weight's inputs; it depends on the shape alone."""
     programs = -(-num_outputs // OUTPUTS)
     segments = 1
     while segments < MOST_SEGMENTS and programs * segments < PROGRAMS and num_inputs >= 2 * segments * SEGMENT_INPUTS:

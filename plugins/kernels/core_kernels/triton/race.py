@@ -1,11 +1,11 @@
 """The sampler: the tokens of `core_runtime.sampling`'s race, bit for bit, with its filters and with token masks.
 
-Owns: the launches of a race's four kernels, and their rows of the catalog. Never does: decide what a request asks for.
+Owns: the launches of a race's four kernels, and their catalog rows. Never does: interpret a request's parameters.
 Called by: the provider.
 
-peak:   of each part of each row, the largest logit that may come, its lowest id, and whether a logit is not finite.
+peak: of each part of each row, the largest logit that may come, its lowest id, and whether a logit is not finite.
 limits: of each row with filters, the smallest score that passes min-p, top-k and top-p.
-draw:   of each part, the best z - ln E and its lowest id.
+draw: of each part, the best z - ln E and its lowest id.
 settle: of each row, the best of its parts.
 
 Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker with more.
@@ -28,11 +28,11 @@ from core_runtime.contracts import RaceCall
 
 MOST_PARTS = 64
 LIMITS_WARPS = 16
-"""One program counts a whole row."""
+"""Many warps, because one program counts a whole row."""
 
 
 def race(*arguments: Any) -> None:
-    """Do what a `MaskedRaceKernel` does; all tensors lie on one device."""
+    """Sample tokens with all tensors on one device: the `MaskedRaceKernel` contract."""
     call = RaceCall(*arguments)
     logits, which, heat = call.logits, call.which, call.temperatures
     count = len(which)
@@ -74,7 +74,7 @@ _FUNCTIONS = {
 
 
 def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[str, object]) -> KernelRow:
-    """A row of a kernel that reads logits."""
+    """Return a catalog row of a kernel that reads logits."""
     types = {"logits": "*fp32", "which": "*i64"}
     absent: dict[str, object] = {}
     name = kernel

@@ -1,6 +1,6 @@
-"""The kernel that draws: the best z - ln E of each part of a row, and its lowest id.
+"""The draw kernel: the best z - ln E of each part of a row, and its lowest id.
 
-Owns: that kernel. Never does: filter, launch. Called by: the race.
+Owns: the kernel. Never does: filter, launch. Called by: the race.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import triton.language as tl
 from core_kernels.triton import candidates, noise
 
 FARTHEST = tl.constexpr(-26.1)
-"""No candidate whose z is below can win: this is more than the whole range of the noise."""
+"""No candidate with a smaller z can win: the distance exceeds the whole range of the noise."""
 
 
 @triton.jit
 def _better(
     best: tl.tensor, best_id: tl.tensor, scores: tl.tensor, ids: tl.tensor, takes_part: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The best of each row so far and its lowest id, beside a tile of scores."""
+    """Update the best score of each row and its lowest id with a tile of scores."""
     scores = tl.where(takes_part, scores, float("-inf"))
     top = tl.max(scores, axis=1)
     at_top = takes_part & (scores == top[:, None])
@@ -29,7 +29,7 @@ def _better(
 
 @triton.jit
 def _word(keys: tl.tensor, lane: tl.tensor, real: tl.tensor, place: tl.constexpr) -> tl.tensor:
-    """One word of each row's key and counter, uint32 [LANES, 1]. keys: int64 [rows, 5]."""
+    """Load one word of each row's key and counter, uint32 [LANES, 1]. keys: int64 [rows, 5]."""
     return tl.load(keys + lane * 5 + place, mask=real, other=0).to(tl.uint32)[:, None]
 
 
@@ -54,7 +54,9 @@ def draw(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Program (rows, part) writes the best scores float32 [parts, count] and their ids int32; part_size: of four."""
+    """Program (rows, part) writes the best scores float32 [parts, count] and their ids int32. part_size: in groups of
+    four ids.
+    """
     lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
     row = candidates.numbers_of(which, lane, real)

@@ -1,9 +1,9 @@
-"""The kernel of filters: the smallest score that passes min-p, top-k and top-p.
+"""The filter kernel: the smallest score that passes min-p, top-k and top-p.
 
-Owns: that kernel. Never does: draw, launch. Called by: the race.
+Owns: the kernel. Never does: draw, launch. Called by: the race.
 
-How many candidates, or how much probability, lies at or above a score is counted exactly; the limit is found by halving
-the range of scores 32 times.
+The number of candidates, or their probability, at or above a score is counted exactly; the limit is determined by
+bisecting the range of scores 32 times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HALVINGS = tl.constexpr(32)
 
 @triton.jit
 def weight(z: tl.tensor) -> tl.tensor:
-    """e^z in multiples of 2^-30, rounded down, int64: `core_runtime.sampling.filters.weights`."""
+    """Return e^z in multiples of 2^-30, rounded down, int64, as `core_runtime.sampling.filters.weights` does."""
     x = tl.maximum(z * 1.4426950216293335, -64.0)
     whole = (x + 12582912.0) - 12582912.0  # 1.5 * 2^23: the sum rounds to the nearest integer
     fraction = x - whole
@@ -45,7 +45,7 @@ def _at_or_above(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """How many candidates have a score of at least `least` [LANES], or how much they weigh: int64."""
+    """Return the number of candidates with a score of at least `least` [LANES], or their total weight: int64."""
     total = tl.zeros([LANES], tl.int64)
     for start in range(0, vocab_size, BLOCK):
         ids = start + tl.arange(0, BLOCK)
@@ -96,7 +96,7 @@ def limits(
     is_hot = real & (heat > 0.0) & candidates.is_finite(top)
     is_filtered = is_hot & ((most > 0) | (share < 1.0) | (smallest > -3.4028234663852886e38))
     limit = tl.where(is_filtered, first, candidates.NO_LIMIT).to(tl.int64)
-    # Two rounds: the most likely ones by number, then by their probability among those.
+    # Two rounds: first top-k by count, then top-p by probability among those.
     for by_weight in tl.static_range(2):
         if by_weight:
             takes_part = is_filtered & (share < 1.0)
@@ -115,7 +115,7 @@ def limits(
                 total = found.to(tl.float64)
                 if turn == 0:
                     if by_weight:
-                        # the first count is of all that are left
+                        # the first count covers all remaining candidates
                         target = tl.maximum(share * total, 1.0)
                 else:
                     low = tl.where(total >= target, middle, low)

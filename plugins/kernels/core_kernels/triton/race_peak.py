@@ -1,6 +1,6 @@
-"""The kernels at both ends of a race: the largest logit of each part of a row, and the winner of all parts.
+"""The first and last kernels of a race: the largest logit of each part of a row, and the winner among all parts.
 
-Owns: these two. Never does: noise, filters, launch. Called by: the race.
+Owns: both kernels. Never does: noise, filters, launch. Called by: the race.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def settle(
         hot_id = tl.load(score_ids + place, mask=real, other=0)
         cold_id = tl.load(top_ids + place, mask=real, other=0)
         token = tl.where(heat > 0.0, hot_id, cold_id)
-        # parts rise with their ids: the first of equals stays
+        # parts are in order of their ids, so the first of equals is kept
         is_better = score > best
         best = tl.where(is_better, score, best)
         best_id = tl.where(is_better, token, best_id)

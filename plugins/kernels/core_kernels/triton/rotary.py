@@ -31,7 +31,7 @@ def rotate(
     half: int,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One head of one row: program (row, head); heads of k come behind those of q."""
+    """Rotate one head of one row: program (row, head); heads of k follow those of q."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     at = tl.arange(0, BLOCK)
@@ -47,7 +47,7 @@ def rotate(
 
 @triton.jit
 def _turn(place: tl.tensor, at: tl.tensor, inside: tl.tensor, half: tl.tensor, c: tl.tensor, s: tl.tensor) -> None:
-    """The pairs (i, i + half) at a place, in memory."""
+    """Rotate the pairs (i, i + half) at a place, in memory."""
     first = portable.widen(tl.load(place + at, mask=inside, other=0.0))
     second = portable.widen(tl.load(place + half + at, mask=inside, other=0.0))
     portable.store(place + at, first * c - second * s, inside)
@@ -55,7 +55,7 @@ def _turn(place: tl.tensor, at: tl.tensor, inside: tl.tensor, half: tl.tensor, c
 
 
 def rotate_heads(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-    """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+    """Rotate q [T, Hq, D] and k [T, Hkv, D] in place: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
     rows, heads, _ = q.shape
     half = cos.shape[1]
     grid = (rows, heads + k.shape[1])

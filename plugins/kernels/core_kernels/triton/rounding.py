@@ -1,10 +1,10 @@
-"""Inputs of products, rounded to signed 8-bit integers with a scale a row and group, or a row.
+"""Quantization of product inputs to signed 8-bit integers, with a scale per row and group, or per row.
 
-Owns: the groups of a weight's inputs, and the kernels that round. Never does: multiply. Called by: linear layers, layers of
-experts.
+Owns: the groups of a weight's inputs, and the rounding kernels. Never does: multiply. Called by: linear layers, layers
+of experts.
 
-A scale is the largest size in its group over 127. `round_inputs` gives what the integers stand for, in the type of the
-inputs; `encode_rows` the integers themselves.
+A scale is the largest magnitude in its group divided by 127. `round_inputs` returns the dequantized values, in the type
+of the inputs; `encode_rows` returns the integers.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups
 STEPS = ("x_stride", "out_stride", "num_inputs", "span", "group")
 ROW_STEPS = ("x_stride", "num_inputs")
 GROUPS_AT_ONCE: Final = 128
-"""Groups of a program, where a row is nothing but whole groups."""
+"""Groups per program, where rows consist of whole groups."""
 LARGEST = tl.constexpr(127.0)
 HALFWAY = tl.constexpr(12582912.0)
-"""1.5 · 2^23: a small number that is added to it and taken from it again is rounded to a whole one, ties to even."""
+"""1.5 · 2^23: adding it to a small float32 and subtracting it again rounds to an integer, ties to even."""
 
 
 class Groups(NamedTuple):
-    """Of a row of inputs.
+    """The quantization groups of a row of inputs.
 
-    span: inputs that are divided by themselves, from the first one on.
-    size: inputs of a group, the last one of a span excepted, which may be smaller.
+    span: inputs that are divided into groups independently, from the first one on.
+    size: inputs per group; the last group of a span may be smaller.
     """
 
     span: int
@@ -44,9 +44,9 @@ class Groups(NamedTuple):
 
 
 def groups_of(weight: CanonicalWeight, activation: Activation) -> Groups | None:
-    """The groups in which inputs of a weight are rounded; None: they are not rounded to integers.
+    """Return the groups in which a weight's inputs are quantized; None if they are not quantized to integers.
 
-    Raises ValueError for groups of the weight that do not fill its inputs: these cannot be divided.
+    Raises ValueError for weight groups that do not fill the inputs, which cannot be divided.
     """
     num_inputs = weight.shape[1]
     if activation == "int8_row":
@@ -62,7 +62,7 @@ def groups_of(weight: CanonicalWeight, activation: Activation) -> Groups | None:
 
 @triton.jit
 def _steps_of(numbers: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Whole numbers from -127 to 127, float32 [groups, inputs], and the scale of each group, of numbers of that shape."""
+    """Return integers from -127 to 127 as float32 [groups, inputs], and the scale of each group."""
     largest = tl.max(tl.abs(numbers), 1)
     scale = portable.div(largest, tl.full(largest.shape, LARGEST, tl.float32))
     is_any = scale > 0
@@ -84,7 +84,9 @@ def round_inputs(
     GROUPS: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
-    """One span of one row: program (row, span). GROUPS, SIZE: powers of two that hold the groups and one of them."""
+    """Round one span of one row: program (row, span). GROUPS, SIZE: powers of two that hold the number of groups and
+    the size of one.
+    """
     row = tl.program_id(0).to(tl.int64)
     number = tl.arange(0, SIZE)[None, :]
     nth = tl.arange(0, GROUPS)[:, None] * group + number
@@ -99,7 +101,7 @@ def round_inputs(
 def encode_rows(
     x: tl.tensor, codes: tl.tensor, scales: tl.tensor, x_stride: int, num_inputs: int, SIZE: tl.constexpr
 ) -> None:
-    """One row: codes int8 [rows, num_inputs], scales float32 [rows]."""
+    """Encode one row: codes int8 [rows, num_inputs], scales float32 [rows]."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, SIZE)[None, :]
     inside = at < num_inputs
@@ -110,7 +112,7 @@ def encode_rows(
 
 
 def rounded(x: Tensor, groups: Groups | None) -> Tensor:
-    """x [T, K] as its integers stand for it, in its own type; x itself without groups."""
+    """Return x [T, K] quantized and dequantized, in its own type; x itself without groups."""
     if groups is None:
         return x
     rows, num_inputs = x.shape
@@ -125,7 +127,7 @@ def rounded(x: Tensor, groups: Groups | None) -> Tensor:
 
 
 def encoded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 [T, K] and the scale of each row, float32 [T], of x [T, K]."""
+    """Return int8 [T, K] and the scale of each row, float32 [T], of x [T, K]."""
     rows, num_inputs = x.shape
     codes = torch.empty((rows, num_inputs), dtype=torch.int8, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)

@@ -1,10 +1,10 @@
 """The choice of experts for each token.
 
-Owns: the kernel and its launch; `core_runtime.layers.experts.route` says what is chosen. Never does: run experts.
+Owns: the kernel and its launch; `core_runtime.layers.experts.route` defines the choice. Never does: run experts.
 Called by: the provider.
 
-A program takes one token: its experts lie in a tile, a row for each group. The best are taken one after the other, the lowest
-id first among equals.
+A program handles one token: its experts form a tile, with a row per group. The best are picked one after another, the
+lowest id first among equals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MINUS = tl.constexpr(float("-inf"))
 
 @triton.jit
 def _best(values: tl.tensor, left: tl.tensor, place: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The largest of the values that are left, and the lowest place that has it. No value is a not-a-number."""
+    """Return the largest remaining value, and the lowest place that has it. Values must not be NaN."""
     best = tl.max(tl.where(left, values, MINUS))
     at = tl.min(tl.where(left & (values == best), place, NO_PLACE))
     return best, at
@@ -36,14 +36,14 @@ def _best(values: tl.tensor, left: tl.tensor, place: tl.tensor) -> tuple[tl.tens
 
 @triton.jit
 def _ordered(values: tl.tensor) -> tl.tensor:
-    """Values that can be compared: a not-a-number is least of all, infinities are the largest finite numbers."""
+    """Make values comparable: NaN becomes the least, infinities become the largest finite numbers."""
     values = tl.where(values == values, values, LEAST)
     return tl.minimum(tl.maximum(values, LEAST), -LEAST)
 
 
 @triton.jit
 def _shares(logits: tl.tensor, inside: tl.tensor) -> tl.tensor:
-    """The softmax over what is inside."""
+    """Return the softmax over the lanes inside."""
     largest = tl.max(tl.where(inside, logits, MINUS))
     powers = tl.where(inside, tl.exp(logits - largest), 0.0)
     return portable.div(powers, tl.zeros_like(powers) + tl.sum(powers))
@@ -53,7 +53,7 @@ def _shares(logits: tl.tensor, inside: tl.tensor) -> tl.tensor:
 def _in_best_groups(
     choice: tl.tensor, inside: tl.tensor, place: tl.tensor, TOP_GROUPS: tl.constexpr, BEST_TWO: tl.constexpr
 ) -> tl.tensor:
-    """Whether an expert belongs to one of the best groups, [groups, experts]. choice: -inf outside."""
+    """Whether each expert belongs to one of the best groups, [groups, experts]. choice: -inf outside."""
     rank = tl.max(choice, 1)
     if BEST_TWO:
         is_top = inside & (choice == rank[:, None])
@@ -93,7 +93,7 @@ def choose(
     SIZE_PADDED: tl.constexpr,
     K_PADDED: tl.constexpr,
 ) -> None:
-    """One token. GROUPS groups of SIZE experts; GROUPS 1: no limit. bias may be absent."""
+    """Choose the experts of one token. GROUPS groups of SIZE experts; GROUPS 1: no group limit. bias may be absent."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS_PADDED)[:, None]
     nth = tl.arange(0, SIZE_PADDED)[None, :]
@@ -101,7 +101,7 @@ def choose(
     place = group * SIZE + nth
     wide = portable.widen(tl.load(logits + row * logits_stride + place, mask=inside, other=0.0))
     scores = portable.sigmoid(wide) if SIGMOID else _shares(wide, inside)
-    choice = wide  # scores rise with them, but rounding may make equal what was not
+    choice = wide  # logits, not scores: scores increase with them, but rounding may make different ones equal
     if bias is not None:
         choice = scores + tl.load(bias + place, mask=inside, other=0.0)
     elif BEST_TWO:
@@ -140,7 +140,7 @@ def mix_sparsely(
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
 ) -> None:
-    """One token, with the scores `sparse_mixer` of `RoutingSpec`. distance: twice its jitter."""
+    """Choose the experts of one token with the scores `sparse_mixer` of `RoutingSpec`. distance: twice its jitter."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, SIZE_PADDED)
     inside = place < SIZE
@@ -160,7 +160,7 @@ def mix_sparsely(
 
 
 def choose_experts(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-    """The `RouteKernel` contract. Raises ValueError for a spec whose parts contradict each other."""
+    """Choose experts: the `RouteKernel` contract. Raises ValueError for a contradictory spec."""
     problem = routing.problem(bias is not None)
     if problem is not None:
         raise ValueError(problem)
@@ -205,7 +205,7 @@ ROUTINGS = (
     ("GLM 4.5", RoutingSpec(8, "sigmoid"), 160, True),
     ("DeepSeek V3", RoutingSpec(8, "sigmoid", factor=2.5, groups=8, top_groups=4, group_rank="best_two"), 256, True),
 )
-"""Name, routing, experts, whether there is a bias: of models that many use."""
+"""Name, routing, number of experts, and whether there is a bias, for widely used models."""
 
 
 def _row(kind: str, name: str, routing: RoutingSpec, experts: int, biased: bool) -> KernelRow:

@@ -1,11 +1,11 @@
-"""Tiles of a prepared weight as numbers, in registers: the one place that reads every format.
+"""Decoding of tiles of a prepared weight in registers: the only code that reads every format.
 
-Owns: those functions of Triton, and how a kernel hands a weight on to them. Never does: multiply.
+Owns: these Triton functions, and the passing of a weight to them. Never does: multiply.
 Called by: the products, the embedding.
 
-FORM is a `packed.Form`. Inputs lie in blocks of its width, all of which share their scales. A byte of `stored` holds the
-integers of as many blocks as have room (fields), so that a tile of bytes is read once and gives as many tiles of numbers
-whose inputs lie together.
+FORM is a `packed.Form`. Inputs are stored in blocks of its width, and each block shares its scales. A byte of `stored`
+holds the integers of several blocks (fields), so that a tile of bytes is read once and yields several tiles of
+neighbouring inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_kernels.triton import portable
 
 
 class Weight(NamedTuple):
-    """A weight's tensors, None where it has none, and its sizes: `packed.Packed` as a kernel has it."""
+    """A weight's tensors (None for absent ones) and sizes: `packed.Packed` as seen by a kernel."""
 
     stored: tl.tensor
     high: tl.tensor | None
@@ -43,7 +43,7 @@ class Weight(NamedTuple):
 def stored_run(
     weight: Weight, row: tl.tensor, run: tl.tensor, num_inputs: tl.tensor, FORM: tl.constexpr, WHOLE: tl.constexpr
 ) -> tl.tensor:
-    """What is stored of a run of blocks: [rows, WIDTH]. WHOLE: runs fill the inputs."""
+    """Load the stored bytes of a run of blocks: [rows, WIDTH]. WHOLE: runs fill the inputs."""
     at = run * FORM.width + tl.arange(0, FORM.width)[None, :]
     if FORM.code == "dense" and not WHOLE:
         raw = tl.load(weight.stored + row * weight.value_stride + at, mask=at < num_inputs, other=0.0)
@@ -56,7 +56,7 @@ def stored_run(
 def numbers(
     raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
-    """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
+    """Decode a block's stored codes, before zero points and scales: float32 [rows, WIDTH].
 
     raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
@@ -71,7 +71,7 @@ def numbers(
         if FORM.code == "table":
             result = tl.load(weight.table + code)
         elif FORM.code == "e2m1":
-            half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with an exponent that is 14 too small
+            half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with its exponent 14 too small
             result = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
         else:
             result = code.to(tl.float32)
@@ -82,7 +82,7 @@ def numbers(
 def _code(
     raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
-    """The integers of a block: int32 [rows, WIDTH]."""
+    """Return the integers of a block: int32 [rows, WIDTH]."""
     code = raw.to(tl.int32)
     if FORM.low_bits < 8:
         code = (code >> (field * FORM.low_bits)) & ((1 << FORM.low_bits) - 1)
@@ -97,7 +97,7 @@ def _code(
 
 @triton.jit
 def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
-    """Scales as float32."""
+    """Load scales as float32."""
     stored = tl.load(place)
     if FORM.scale == "e8m0":
         bits = tl.where(stored == 0, 0x400000, stored.to(tl.int32) << 23)
@@ -113,7 +113,7 @@ def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
 def weight_tile(
     raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
-    """W of some rows and the inputs of one block: float32 [rows, WIDTH]."""
+    """Return W for some rows and the inputs of one block: float32 [rows, WIDTH]."""
     result = numbers(raw, field, block, row, weight, FORM)
     first = block * FORM.width
     upper = row * weight.scale_stride + tl.minimum(first // weight.super_size, weight.scale_stride - 1)

@@ -1,6 +1,6 @@
-"""Tables of tiles: lines of text that a person reads and adds to.
+"""Tables of tiles: text lines that users can read and extend.
 
-Owns: the form of a line, and what is wrong with one. Never does: choose a tile. Called by: `product_tiles.py`, tuning.
+Owns: the format of a line, and its error messages. Never does: choose a tile. Called by: `product_tiles.py`, tuning.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from core.api.errors import UserError
 ANY: Final = "-"
 COLUMNS: Final = ("chip", "weight", "outputs", "inputs", "rows", "bn", "bt", "warps", "stages")
 WIDTHS: Final = (11, 15, 8, 7, 5, 4, 4, 6, 0)
-"""Of the columns, for people; a space is between two."""
+"""Column widths, for readability; columns are separated by a space."""
 LIMITS: Final = {"bn": (16, 512), "bt": (16, 512), "warps": (1, 32), "stages": (1, 8)}
 SMALLEST: Final = 16
-"""Rows of a tile that every group begins with: blocks of experts' rows may be as small."""
+"""Row count that the first tile of every group must serve: blocks of experts' rows can be this small."""
 MOST_BYTES: Final = 1 << 20
-"""Of a file."""
+"""Maximum file size in bytes."""
 
 
 class Tile(NamedTuple):
-    """One configuration.
+    """A configuration of the product kernel.
 
-    rows: at most for which it is chosen; 0: for any number.
-    bn: outputs of a program. bt: rows of a program.
-    warps: of a program. stages: of its pipeline.
+    rows: maximum row count for which it is chosen; 0: any. bn, bt: outputs and rows per program. warps, stages: of a
+    program.
     """
 
     rows: int
@@ -37,7 +36,7 @@ class Tile(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a group of lines is for. outputs, inputs: 0: any."""
+    """The product that a group of lines applies to. outputs, inputs: 0 for any."""
 
     chip: str
     weight: str
@@ -49,7 +48,7 @@ Groups = dict[Key, tuple[Tile, ...]]
 
 
 def read_tiles(text: str, source: str) -> Groups:
-    """The groups of a table. source: its name, for people. Raises UserError with the line."""
+    """Parse a table into groups. source: its name in messages. Raises UserError with the line."""
     found: dict[Key, list[Tile]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -63,7 +62,7 @@ def read_tiles(text: str, source: str) -> Groups:
 
 
 def line_of(key: Key, tile: Tile) -> str:
-    """One line of a table."""
+    """Format one line of a table."""
     numbers = [str(number) if number else ANY for number in (key.outputs, key.inputs, tile.rows)]
     words = [key.chip, key.weight, *numbers, *map(str, tile[1:])]
     padded = [word.ljust(width) for word, width in zip(words, WIDTHS, strict=True)]
@@ -95,7 +94,7 @@ def _number(word: str, subject: str) -> int:
 
 
 def _check_group(key: Key, tiles: Iterable[Tile], source: str) -> None:
-    """Numbers of rows rise, the last line takes any, and the first one serves the smallest blocks."""
+    """Check that row counts increase, that the last line accepts any, and that the first serves the smallest blocks."""
     rows = [tile.rows for tile in tiles]
     name = " ".join(str(word or ANY) for word in key)
     if rows[-1] or not all(rows[:-1]) or sorted(rows[:-1]) != rows[:-1]:

@@ -1,10 +1,10 @@
-"""Tiles of products, measured on the device that is there: lines for a table.
+"""Tuning: measures tiles of products on the present device and writes lines for a table.
 
-Owns: which products of a model are measured, in which tiles, and which tile is best. Never does: change what is used (a
-user gives the lines to `--kernels-config.triton.tiles`). Called by: `core kernels tune`, through the capability `tune`.
+Owns: the choice of products and tiles to measure, and of the best tile. Never does: change the tiles in use (a user
+passes the lines to `--kernels-config.triton.tiles`). Called by: `core kernels tune`, through the capability `tune`.
 
-A tile that does not fit into the chip, or does without the matrix units that the others use, is none: all tiles of a weight
-must give the same bits.
+A tile that does not fit the chip, or does not use the matrix units that the others use, is not a candidate: all tiles
+of a weight must give the same bits.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from core_runtime.contracts.ahead import Run
 from core_runtime.contracts.tuning import Tuned
 
 PRODUCT: Final = "product_kernel:product"
-"""The kernel whose tiles are in the table; others of that name have tiles of their own."""
+"""The kernel whose tiles are in the table; other kernels named `product` have their own."""
 LEVELS: Final = (16, 32, 64, 0)
-"""Rows for which a group has lines; 0: any number."""
+"""Row counts for which a group has lines; 0: any."""
 BN: Final = (32, 64, 128, 256)
 BT: Final = {16: (16,), 32: (16, 32), 64: (32, 64), 0: (32, 64, 128)}
 WARPS: Final = (4, 8)
 USES: Final[dict[str, Use]] = {"segments": "segments", "experts": "experts"}
-"""What lines of dense weights are for, by their word."""
+"""Use of a group of lines, by its word in the launch's title."""
 STAGES: Final = {"cuda": (2, 3, 4, 5), "hip": (1, 2)}
 
 
@@ -38,17 +38,17 @@ class Bench(Protocol):
     """A device to measure on."""
 
     def admits(self, work: Work, tile: Tile, level: int) -> bool:
-        """Whether the device can run it, as it runs the others."""
+        """Whether the device can run this tile with the same instructions as the others."""
         ...
 
     def seconds(self, work: Work, tile: Tile, level: int) -> float:
-        """Of one call for rows of a level."""
+        """Return the seconds of one call for the rows of a level."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """What was found for rows of a level. seconds: of the tile; before: of the one that comes with the kernels."""
+    """The result for the rows of a level. seconds: of the best tile; before: of the built-in one."""
 
     key: Key
     tile: Tile
@@ -57,12 +57,12 @@ class Best:
 
     @property
     def line(self) -> str:
-        """For a table, with what was measured."""
+        """Format a table line with the measurement."""
         return f"{line_of(self.key, self.tile):<70}  # {self.seconds * 1e6:.1f} us, {self.before * 1e6:.1f} before"
 
 
 def tune(chip: str, run: Run, say: Tuned) -> str:
-    """The lines of a table for the products of a model; see `Tune`. Raises UserError without such a device."""
+    """Return table lines for the products of a model; see `Tune`. Raises UserError without such a device."""
     from core_kernels.triton.tune_device import DeviceBench
 
     target = target_of(chip)
@@ -73,14 +73,16 @@ def tune(chip: str, run: Run, say: Tuned) -> str:
 
 
 def launched(run: Run, chip: str) -> list[Call]:
-    """What a model calls on the device that is there."""
+    """Return a model's kernel calls on the present device."""
     with written() as calls:
         run(chip)
     return list(calls)
 
 
 def works_of(calls: Iterable[Call], chip: str) -> list[Work]:
-    """The products in tiles of the table that differ in more than their rows. Raises UserError where there is none."""
+    """Return the products with tiles in the table that differ in more than their rows. Raises UserError when there are
+    none.
+    """
     products = [call for call in calls if call.launch.function.endswith(PRODUCT)]
     works = list(dict.fromkeys(work_of(call, chip) for call in products))
     if not works:
@@ -89,11 +91,11 @@ def works_of(calls: Iterable[Call], chip: str) -> list[Work]:
 
 
 def measured(works: Iterable[Work], bench: Bench, chip: str, backend: str, say: Tuned) -> Iterator[Best]:
-    """The best tile of each product for each level; `say` is told of each."""
+    """Yield the best tile of each product and level; reports each to `say`."""
     before = Tiles(shipped())
     done: set[Key] = set()
     for work in works:
-        if work.key in done:  # of experts and of a plain layer: one group
+        if work.key in done:  # experts and a plain layer with the same key share a group
             continue
         done.add(work.key)
         for level in LEVELS:
@@ -107,7 +109,7 @@ def measured(works: Iterable[Work], bench: Bench, chip: str, backend: str, say: 
 
 
 def best_of(work: Work, usual: Tile, level: int, bench: Bench, backend: str) -> Best:
-    """The quickest tile, the usual one where none is quicker."""
+    """Return the fastest tile; the usual one where none is faster."""
     usual = usual._replace(rows=level)
     before = best = bench.seconds(work, usual, level)
     chosen = usual
@@ -120,7 +122,7 @@ def best_of(work: Work, usual: Tile, level: int, bench: Bench, backend: str) -> 
 
 
 def candidates(level: int, backend: str) -> Iterator[Tile]:
-    """The tiles that are tried for rows of a level."""
+    """Yield the tiles to try for the rows of a level."""
     for bn in BN:
         for bt in BT[level]:
             for warps in WARPS:
@@ -129,6 +131,6 @@ def candidates(level: int, backend: str) -> Iterator[Tile]:
 
 
 def table(found: Iterable[Best]) -> str:
-    """The lines, for a file."""
+    """Format the lines as a file."""
     head = f"# {' '.join(COLUMNS)} ({ANY}: any); measured by `core kernels tune`"
     return "\n".join([head, *(best.line for best in found)]) + "\n"

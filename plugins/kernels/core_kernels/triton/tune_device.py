@@ -1,6 +1,6 @@
 """A GPU to measure products on.
 
-Owns: the calls that are timed. Never does: choose. Called by: tuning.
+Owns: the timed calls. Never does: choose a tile. Called by: tuning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class DeviceBench:
-    """The `Bench` of torch's current device of a kind. chip: of that kind."""
+    """The `Bench` over torch's current device. chip: its family."""
 
     def __init__(self, chip: Chip, device: torch.device | None = None) -> None:
         self._chip = chip
@@ -29,13 +29,13 @@ class DeviceBench:
         self._prepared: tuple[Work, int, Prepared] | None = None
 
     def admits(self, work: Work, tile: Tile, level: int) -> bool:
-        """See `Bench`. What the compiler refuses is not admitted."""
+        """Whether the chip can run this tile: the `Bench` contract. Tiles that the compiler rejects are not admitted."""
         prepared = self._prepare(work, level)
         with written() as calls:
             prepared.call(tile)
         try:
             kernels = [compile_launch(call.launch) for call in calls]
-        except Exception:  # whatever a compiler raises: the tile is none
+        except Exception:  # whatever the compiler raises, the tile is rejected
             return False
         if any(kernel.metadata.shared > self._chip.shared for kernel in kernels):
             return False
@@ -43,15 +43,15 @@ class DeviceBench:
         return work.compute == "fp32" or re.search(self._chip.matrix, assembly) is not None
 
     def seconds(self, work: Work, tile: Tile, level: int) -> float:
-        """See `Bench`: the median of calls that find nothing in the cache."""
+        """Return the median time of calls with a cold cache: the `Bench` contract."""
         prepared = self._prepare(work, level)
         milliseconds = do_bench(lambda: prepared.call(tile), return_mode="median")
         return float(milliseconds) / 1e3
 
     def _prepare(self, work: Work, level: int) -> Prepared:
-        """The tensors of a product, which stay for all tiles that are tried on it."""
+        """Return the tensors of a product, which are kept for all tiles tried on it."""
         if self._prepared is None or self._prepared[:2] != (work, level):
-            self._prepared = None  # before others are allocated
+            self._prepared = None  # frees them before others are allocated
             self._prepared = work, level, Prepared(work, level, self._device)
         return self._prepared[2]
 
@@ -69,6 +69,6 @@ class Prepared:
         self._routed = routed_rows(level, device) if work.routed else None
 
     def call(self, tile: Tile) -> None:
-        """The product in a tile."""
+        """Compute the product with a tile."""
         only = Tiles({Key(self._chip, "any"): (tile,)})
         multiply(self._x, self._weight, self.out, None, compute=self._dtype, tiles=only, routed=self._routed)

@@ -1,6 +1,6 @@
-"""A product as it was launched, taken apart and made again with weights of noise.
+"""A launched product, analysed and rebuilt with random weights.
 
-Owns: that. Never does: measure. Called by: tuning.
+Owns: the analysis and the random weights. Never does: measure. Called by: tuning.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from core_kernels.triton.product_tiles import weight_word
 from core_kernels.triton.tile_rows import Key
 
 EXPERTS: Final = 8
-"""Of a layer of experts that is measured: as many matrices are read one behind the other."""
+"""Experts of a measured layer: as many matrices are read one after another."""
 MANY_ROWS: Final = 512
-"""Rows that stand for any number."""
+"""Row count that represents "any number"."""
 TABLE: Final = 256
 WIDTHS: Final = {
     "values": "value_stride",
@@ -32,16 +32,16 @@ WIDTHS: Final = {
     "sub_scale": "sub_stride",
     "sub_minimum": "sub_stride",
 }
-"""Numbers of a row of each tensor."""
+"""Stride argument of each tensor."""
 
 
 class Work(NamedTuple):
     """A product of a model.
 
-    key: of its lines. form: of the weight. compute: its type, as Triton names it.
-    tensors: of the weight, by name: their types, as torch names them.
-    sizes: of the weight as kernels take them, see `Packed.sizes`.
-    routed: whether its rows are those of experts.
+    key: of its table lines. form: of the weight. compute: Triton's name of its type.
+    tensors: torch dtypes of the weight's tensors by name.
+    sizes: the weight's sizes in kernel order, see `Packed.sizes`.
+    routed: whether its rows are routed to experts.
     """
 
     key: Key
@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 def work_of(call: Call, chip: str) -> Work:
-    """The product that a launch computes a part of."""
+    """Return the product that a launch computes a part of."""
     constants = dict(call.launch.constants)
     arguments = dict(call.launch.arguments)
     numbers = dict(call.numbers)
@@ -75,7 +75,7 @@ def work_of(call: Call, chip: str) -> Work:
 
 
 def noise_weight(work: Work, device: torch.device) -> Packed:
-    """A weight of that form and size. Of experts: all of them, with the shape of one."""
+    """Build a random weight of that form and size; for experts, all of them, with the shape of one."""
     sizes = dict(work.sizes)
     rows = work.key.outputs * (EXPERTS if work.routed else 1)
     tensors: dict[str, Tensor] = {}
@@ -90,7 +90,7 @@ def noise_weight(work: Work, device: torch.device) -> Packed:
 
 
 def routed_rows(level: int, device: torch.device) -> Routed:
-    """Blocks of `level` rows, one for each expert."""
+    """Return blocks of `level` rows, one per expert."""
     size = level or 128
     pairs = torch.arange(EXPERTS * size, dtype=torch.int32, device=device)
     experts = torch.arange(EXPERTS, dtype=torch.int32, device=device)
@@ -98,7 +98,7 @@ def routed_rows(level: int, device: torch.device) -> Routed:
 
 
 def num_rows(work: Work, level: int) -> int:
-    """Rows of x that stand for a level."""
+    """Return the number of rows of x that represents a level."""
     if work.routed:
         return EXPERTS * (level or 128)
     return level or MANY_ROWS

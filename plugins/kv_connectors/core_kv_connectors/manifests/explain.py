@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="explain", summary="why a prompt was not cached (--explain-answers)")
 
 

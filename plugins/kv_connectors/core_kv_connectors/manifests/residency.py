@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="residency", summary="how long cached blocks stay (--kv-cache-metrics)")
 
 

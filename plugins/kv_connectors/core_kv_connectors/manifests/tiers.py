@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="tiers",
         summary="evicted blocks in host memory and on disk (--kv-offloading-size, -disk-path)",

@@ -1,12 +1,12 @@
 """The tier on disk, which survives a restart and may be shared by processes.
 
-Owns: `DiskTier`: pages in a directory for each fingerprint. Never does: trust a file (see
-`core_kv_connectors.tiers.page_file`), touch what is not its own (`core_kv_connectors.tiers.page_directory`), make the
+Owns: `DiskTier`: pages in a directory per fingerprint. Never does: trust a file (see
+`core_kv_connectors.tiers.page_file`), touch files of others (`core_kv_connectors.tiers.page_directory`), make the
 engine wait for a write (`core_kv_connectors.tiers.page_writer`), or raise because of the disk. Called by: `KVTiers`.
 
-The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
-`contains` and `read` may be called by another thread than the rest; what they share with it are single sets and numbers.
-A disk that fails is left alone for a while, to read and to write each on its own; until then nothing is found there.
+The files are the only truth: pages written by another process are found, and deleted ones are merely missing.
+`contains` and `read` may be called by another thread than the rest; they share only single sets and numbers with it. A
+failing disk is not used for a while, for reading and writing separately; until then it counts as empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DiskTier:
     """Pages of `page_bytes` bytes under `directory`.
 
     fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
-    capacity: bytes of all page files below `directory`, of other fingerprints too.
+    capacity: limit in bytes on all page files below `directory`, including other fingerprints.
 
     Raises ConfigError when the directory cannot be written or other users can write to it.
     """
@@ -46,32 +46,32 @@ class DiskTier:
 
     @property
     def num_dropped(self) -> int:
-        """Pages that were not written because the disk was too slow or failed."""
+        """Return the number of pages that were not written because the disk was too slow or failed."""
         return self._writer.num_dropped
 
     @property
     def is_ready(self) -> bool:
-        """Whether a page that is handed over now would be written at once."""
+        """Whether a page passed now would be written immediately."""
         return self._writer.is_ready and not self._rest.remaining
 
     @property
     def resting_s(self) -> float:
-        """Seconds for which a disk that failed is still left alone; 0 when it is not."""
+        """Return the seconds for which a failed disk is still not used; 0 when it is usable."""
         return max(self._rest.remaining, self._writer.rest.remaining)
 
     @property
     def may_be_read(self) -> bool:
-        """Whether the disk is not being left alone."""
+        """Whether the disk may currently be read."""
         return not self._rest.remaining
 
     def leave_alone(self) -> None:
-        """The disk does not answer: ask it for nothing for a while."""
+        """Stop using a disk that does not answer, for a while."""
         if not self._rest.num_failures:
             logger.warning("KV pages in %s cannot be read for now: the disk does not answer.", self.directory)
         self._rest.begin()
 
     def find(self, group: int, key: PrefixKey) -> Page | None:
-        """The block's page while it is on its way to the disk, or None. Asks no disk."""
+        """Return the block's page while it is waiting to be written, or None. Does not access the disk."""
         pending = self._writer.find(page_name(group, key))
         if pending is None or pending.key.payload != key.payload:
             return None
@@ -92,7 +92,7 @@ class DiskTier:
             return False
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The block's page, verified, or None. A file that is not what it should be is deleted, with a warning."""
+        """Return the block's page, verified, or None. An invalid file is deleted, with a warning."""
         name = page_name(group, key)
         pending = self._writer.find(name)
         if pending is not None:
@@ -102,11 +102,11 @@ class DiskTier:
         try:
             with self._writer.directory.open(name) as file:
                 page = read_page(file, self.fingerprint, group, key, self.page_bytes)
-                with contextlib.suppress(OSError):  # such as that of a disk which is only read by now
+                with contextlib.suppress(OSError):  # for example on a disk that has become read-only
                     os.utime(file.fileno())
         except FileNotFoundError:
             if self.contains(group, key):
-                self._bad.add(name)  # seen, but not to be opened: looking again would find the same
+                self._bad.add(name)  # remembered as invalid: opening it again would give the same result
             return None
         except PageError as error:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
@@ -122,7 +122,7 @@ class DiskTier:
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
-        """Have a page written soon; one that comes faster than the disk takes it is dropped."""
+        """Queue a page for writing; it is dropped when the disk is too slow."""
         if not self.contains(group, key):
             name = page_name(group, key)
             self._bad.discard(name)
@@ -141,17 +141,17 @@ class DiskTier:
             self._failed(error)
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Wait until what was handed over is written; False when that takes too long or the disk fails."""
+        """Wait until all queued pages are written; False when that takes too long or the disk fails."""
         return self._writer.flush(timeout_s)
 
     def clear(self) -> None:
-        """Delete the pages of this fingerprint; those on their way do not arrive, and nothing is found until all is done."""
+        """Delete the pages of this fingerprint; queued ones are dropped, and no page is found until all is done."""
         self._writer.forget_all()
         self._is_cleared = False
         self._sweep()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish writing and end the thread; what is not written by then is lost."""
+        """Finish writing and end the thread; pages not written by then are lost."""
         self._writer.close(timeout_s)
 
     def _may_look_for(self, name: str) -> bool:
@@ -162,7 +162,7 @@ class DiskTier:
         return self._is_cleared
 
     def _sweep(self) -> None:
-        """Delete all pages; what cannot be deleted is not looked for any more."""
+        """Delete all pages; those that cannot be deleted are ignored from now on."""
         try:
             self._bad.update(self._writer.directory.remove_all())
             self._is_cleared = True
@@ -170,14 +170,14 @@ class DiskTier:
             self._failed(error)
 
     def _failed(self, error: OSError) -> None:
-        """Leave the disk alone for a while; of failures in a row only the first is worth a line."""
+        """Stop using the disk for a while; of consecutive failures only the first is logged."""
         if not self._rest.num_failures:
             logger.warning("KV pages in %s cannot be read for now: %s.", self.directory, error)
         self._rest.begin()
 
 
 def _open_writer(root: Path, fingerprint: str, capacity: int) -> PageWriter:
-    """A writer that has begun, or the user's mistake."""
+    """Return a started writer. Raises ConfigError for a directory that cannot be used."""
     argument = f"--kv-offloading-disk-path {root}"
     try:
         writer = PageWriter(root, fingerprint, capacity)

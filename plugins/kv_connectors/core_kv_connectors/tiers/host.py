@@ -21,15 +21,15 @@ PageName = tuple[int, bytes]
 """Group and digest."""
 
 Entry = tuple[bytes, Page, bytes]
-"""A page between the payload of its key, which is its very tokens, and its checksum (XXH3, 128 bits; empty: none is kept)."""
+"""A page between the payload of its key (its exact tokens) and its checksum (XXH3, 128 bits; empty: not kept)."""
 
 
 class HostTier:
-    """A store of pages.
+    """Pages in host memory, with least-recently-used eviction.
 
-    capacity:  most bytes of all pages.
-    checked:   verify checksums and drop pages that fail.
-    num_bytes: bytes now.
+    capacity: limit in bytes on all pages.
+    checked: verify checksums and drop pages that fail.
+    num_bytes: current size in bytes.
     """
 
     def __init__(self, capacity: int, *, checked: bool = False) -> None:
@@ -42,7 +42,7 @@ class HostTier:
         return len(self._pages)
 
     def contains(self, group: int, key: PrefixKey) -> bool:
-        """Whether the page of these very tokens is here."""
+        """Whether the page with exactly these tokens is here."""
         entry = self._pages.get((group, key.digest))
         if entry is None:
             return False
@@ -50,7 +50,7 @@ class HostTier:
         return payload == key.payload
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The page, which counts as used now, or None."""
+        """Return the page and mark it as used, or None."""
         if not self.contains(group, key):
             return None
         name = (group, key.digest)
@@ -63,7 +63,7 @@ class HostTier:
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
-        """Keep a page, dropping old ones for it; one that is larger than the tier is not kept."""
+        """Store a page, dropping old ones to make room; a page larger than the tier is not stored."""
         name = (group, key.digest)
         if name in self._pages or page.nbytes > self.capacity:
             return
@@ -75,18 +75,18 @@ class HostTier:
         self.num_bytes += page.nbytes
 
     def discard(self, group: int, key: PrefixKey) -> None:
-        """Forget a page, if it is here."""
+        """Drop a page, if it is here."""
         entry = self._pages.pop((group, key.digest), None)
         if entry is not None:
             _, page, _ = entry
             self.num_bytes -= page.nbytes
 
     def _checksum(self, page: Page) -> bytes:
-        """Empty where none is kept."""
+        """Return the checksum; empty if checksums are not kept."""
         return xxhash.xxh3_128_digest(np.ascontiguousarray(page).data) if self.checked else b""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all pages."""
         self._pages.clear()
         self.num_bytes = 0
 

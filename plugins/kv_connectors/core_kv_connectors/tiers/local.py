@@ -1,7 +1,7 @@
-"""The tiers that a configuration asks for, as the KV connector `tiers`.
+"""The configured tiers, as the KV connector `tiers`.
 
-Owns: `LocalTiers`: opening host memory and disk, again for other weights, and filling the disk in the background. Never does:
-keep pages. Called by: the manifest of the connector `tiers`.
+Owns: `LocalTiers`: opening host memory and disk, reopening them for other weights, and filling the disk in the
+background. Never does: keep pages. Called by: the manifest of the connector `tiers`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from core_kv_connectors.tiers.tiers import KVTiers
 logger = logging.getLogger(__name__)
 
 LAST_WRITES_S = 1.0
-"""Seconds that the disk gets for pages of the previous weights."""
+"""Seconds allowed for writing pages of the previous weights."""
 
 
 class LocalTiers(KVTiers):
     """Host memory and disk of an engine.
 
-    fingerprint: 32 hex digits over everything besides tokens that values depend on.
-    page_bytes:  bytes of one block in all layers of its group.
+    fingerprint: 32 hex digits over everything except tokens that values depend on.
+    page_bytes: bytes of one block in all layers of its group.
 
     Raises ConfigError.
     """
@@ -39,9 +39,9 @@ class LocalTiers(KVTiers):
         self._saver = self._new_saver()
 
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
-        """Keep pages of other weights from now on: host memory starts empty, the disk has another directory.
+        """Switch to pages of other weights: host memory starts empty, the disk uses another directory.
 
-        A disk that fails is left out until the weights change again, because they are in use already.
+        A failing disk is left out until the weights change again, because the new weights are already in use.
         """
         try:
             self.close(LAST_WRITES_S)
@@ -54,16 +54,16 @@ class LocalTiers(KVTiers):
         self._saver = self._new_saver()
 
     def after_step(self, cache: BlockCache) -> None:
-        """Save a little."""
+        """Save a few blocks after a step."""
         if self._saver is not None:
             self._saver.after_step(cache)
 
     def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
-        """Save a little more; see `BlockSaver.save_idle`."""
+        """Save more blocks in idle time; see `BlockSaver.save_idle`."""
         return None if self._saver is None else self._saver.save_idle(cache, copy)
 
     def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
-        """Save what the disk lacks."""
+        """Save all blocks missing on disk, within `seconds`."""
         if self._saver is not None:
             self._saver.save_all(cache, copy, seconds)
 

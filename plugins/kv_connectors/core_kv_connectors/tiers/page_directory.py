@@ -1,11 +1,11 @@
-"""The directory of page files, and which files in it are ours.
+"""The directory of page files, and the ownership check of its files.
 
-Owns: `PageDirectory`: opening and making it, the names of files, every operation on them. Never does: read what is in a
-page, or decide what is deleted. Called by: the disk tier.
+Owns: `PageDirectory`: opening and creating it, the names of files, every operation on them. Never does: read a page's
+content, or decide which files are deleted. Called by: the disk tier.
 
-Ours is a regular file of our own user whose name, and whose directory's name, have exactly our form. Nothing else is
-read, counted or deleted. All operations go through the descriptors of directories that were checked when they were
-opened, so another directory that takes their place gets nothing of ours.
+A file is ours if it is a regular file of our own user, and its name and its directory's name have exactly our form.
+Nothing else is read, counted or deleted. All operations use the descriptors of directories that were checked when they
+were opened, so a directory that replaces one of them is never used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 ABANDONED_S = 600.0
-"""Age at which a temporary file is what a crash left."""
+"""Age in seconds at which a temporary file counts as the remains of a crash."""
 
 
 class UnsafeDirectoryError(OSError):
-    """A directory in which other users could replace pages. The message is the end of a sentence, with a way out."""
+    """Raised for a directory in which other users could replace pages. The message is the end of a sentence, with a way
+    out.
+    """
 
 
 class StoredPage(NamedTuple):
@@ -47,14 +49,14 @@ class StoredPage(NamedTuple):
 
 
 def page_name(group: int, key: PrefixKey) -> str:
-    """The file of a block."""
+    """Return a block's file name."""
     return f"{key.digest.hex()}-{group}.kv"
 
 
 class PageDirectory:
-    """`root`/`fingerprint`, made where it is missing, and its siblings of other fingerprints.
+    """The directory `root`/`fingerprint`, created if missing, and its siblings of other fingerprints.
 
-    All operations raise OSError; operations on a file raise FileNotFoundError for one that is not ours.
+    All operations raise OSError; operations on a file raise FileNotFoundError for a foreign one.
     fingerprint: 32 hex digits. Raises UnsafeDirectoryError when other users may write to it.
     """
 
@@ -69,14 +71,14 @@ class PageDirectory:
         _check_private(self._own, root / fingerprint)
 
     def __del__(self) -> None:
-        """Closed with the last reference: another thread may still use an object that has been replaced."""
+        """Close the descriptors with the last reference: another thread may still use an object that has been replaced."""
         for descriptor in (self._root, self._own):
             if descriptor >= 0:
                 os.close(descriptor)
 
     @property
     def writable(self) -> bool:
-        """Whether files can be made in it."""
+        """Whether files can be created in it."""
         return os.access(".", os.W_OK | os.X_OK, dir_fd=self._own)
 
     def has(self, name: str) -> bool:
@@ -87,14 +89,16 @@ class PageDirectory:
             return False
 
     def open(self, name: str) -> BufferedReader:
-        """A page's file, to read."""
+        """Open a page's file for reading."""
         if not self.has(name):
             raise FileNotFoundError(name)
         return open(os.open(name, _READ, dir_fd=self._own), "rb")
 
     @contextlib.contextmanager
     def temporary(self, parts: Sequence[bytes | memoryview]) -> Iterator[str]:
-        """A file with this content, under a name that `publish` takes; it is gone afterwards if nobody did."""
+        """Create a file with this content, under a name for `publish`; it is deleted afterwards unless it was
+        published.
+        """
         name = f".{secrets.token_hex(16)}.tmp"
         descriptor = os.open(name, _CREATE, 0o600, dir_fd=self._own)
         try:
@@ -107,7 +111,7 @@ class PageDirectory:
                 os.unlink(name, dir_fd=self._own)
 
     def publish(self, temporary: str, name: str) -> None:
-        """Make a temporary file a page, at once. Raises FileExistsError when the name is taken by what is not ours."""
+        """Atomically make a temporary file a page. Raises FileExistsError when a foreign file has the name."""
         with contextlib.suppress(FileNotFoundError):
             if not _is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False)):
                 raise FileExistsError(f"'{name}' is not a page of ours")
@@ -119,12 +123,14 @@ class PageDirectory:
             os.unlink(name, dir_fd=self._own)
 
     def remove_all(self) -> list[str]:
-        """Delete the pages of this fingerprint; returns the ones that cannot be deleted."""
+        """Delete the pages of this fingerprint; returns those that cannot be deleted."""
         names = [name for name, _ in _files(self._own, ".") if _PAGE_NAME.fullmatch(name)]
         return [name for name in names if not _unlink(self._own, name)]
 
     def all_pages(self) -> list[StoredPage]:
-        """The pages of all fingerprints; temporary files that a crash left are deleted. What cannot be read is left out."""
+        """Return the pages of all fingerprints, and delete temporary files left by a crash. Unreadable parts are left
+        out.
+        """
         found: list[StoredPage] = []
         for directory in os.listdir(self._root):
             if not _DIRECTORY_NAME.fullmatch(directory):
@@ -139,7 +145,7 @@ class PageDirectory:
         return found
 
     def remove_stored(self, path: str) -> bool:
-        """Delete what `all_pages` found; False when it cannot be deleted."""
+        """Delete a page listed by `all_pages`; False when it cannot be deleted."""
         return _unlink(self._root, path)
 
 
@@ -154,7 +160,7 @@ def _unlink(parent: int, path: str) -> bool:
 
 
 def _files(parent: int, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Names and states of our own user's regular files in a directory, if that is our own user's as well."""
+    """Yield names and states of our own user's regular files in a directory, if our own user owns that too."""
     descriptor = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
@@ -180,7 +186,7 @@ def _write_all(descriptor: int, part: bytes | memoryview) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for our own user alone."""
+    """Create a directory and its missing parents, for our own user only."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:

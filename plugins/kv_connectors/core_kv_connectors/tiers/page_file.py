@@ -1,9 +1,9 @@
-"""One block in one file.
+"""The file format of one block.
 
 Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier.
 
-A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The checksum
-reveals the remains of a crash or a bad disk (XXH3, 128 bits).
+A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The
+checksum reveals the remains of a crash or a bad disk (XXH3, 128 bits).
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from core.api.kv_transfer import Page, PrefixKey
 
 MAGIC = "core-kv-1"
 MAX_HEADER = 1 << 14
-"""More bytes than the header of the largest block has: 1024 tokens of 4 bytes each, and less than 200 others."""
+"""Limit on header bytes, above the largest block's: 1024 tokens of 4 bytes each, and less than 200 others."""
 
 
 class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The beginning of a file: which page it is.
+    """The header of a file, which identifies its page.
 
-    magic:       the format.
+    magic: the format.
     fingerprint: of model, numerics and layout.
-    group:       of the block.
-    digest:      see `PrefixKey`.
-    payload:     the same.
-    nbytes:      of the page.
-    checksum:    of the page.
+    group: of the block. digest, payload: see `PrefixKey`.
+    nbytes: of the page.
+    checksum: of the page.
     """
 
     magic: str
@@ -46,11 +44,11 @@ class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class PageError(CoreError):
-    """A file is not the page that was looked for; the message says in which way."""
+    """Raised when a file is not the expected page; the message says why."""
 
 
 def page_parts(fingerprint: str, group: int, key: PrefixKey, page: Page) -> tuple[bytes, memoryview]:
-    """The content of a page's file: what precedes the page, and the page."""
+    """Return the content of a page's file: the part before the page, and the page."""
     data = np.ascontiguousarray(page).data
     checksum = xxhash.xxh3_128_digest(data)
     header = PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, checksum)
@@ -60,7 +58,7 @@ def page_parts(fingerprint: str, group: int, key: PrefixKey, page: Page) -> tupl
 
 
 def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int) -> Page:
-    """The page of `page_bytes` bytes in a file; no more than it and its header is read, whatever the file's size.
+    """Read the page of `page_bytes` bytes in a file; only the header and the page are read, whatever the file's size.
 
     Raises PageError for any other content, OSError.
     """

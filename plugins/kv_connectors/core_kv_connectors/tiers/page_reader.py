@@ -1,10 +1,10 @@
-"""The thread that reads pages for sequences that wait.
+"""The thread that reads pages for waiting sequences.
 
-Owns: `PageReader`: loads in the order in which they were started, and the memory that they hold. Never does: write a page, or
-make the caller wait for a read. Called by: `PageSource`.
+Owns: `PageReader`: loads in order of submission, and their memory. Never does: write a page, or make the caller wait
+for a read. Called by: `PageSource`.
 
-A disk that answers slowly delays the sequences that wait for it, and no others. When it does not answer at all, the KV manager
-ends each wait after a while and has the sequence computed.
+A slow disk delays only the sequences that wait for it. When it does not answer at all, the KV manager ends each wait
+after a timeout and has the sequence computed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from core.api.kv_transfer import Page, PrefixKey
 logger = logging.getLogger(__name__)
 
 STUCK_S = 1.0
-"""A disk that takes longer for one page is asked for nothing else until it has answered."""
+"""Seconds for one page after which the disk counts as stuck and gets no further requests until it answers."""
 MAX_HELD_BYTES = 1 << 30
-"""No load begins while pages of this size wait for their sequences. A load that has begun is read to its end; it is never
-larger than the pool, where all of it has to fit."""
+"""No load starts while this many bytes of pages wait for their sequences. A started load is read to its end; it is
+never larger than the pool, into which all of it has to fit.
+"""
 
 
 class ReadableTier(Protocol):
-    """A tier that may take its time. Both methods are called by the reader's thread."""
+    """A tier that may be slow. Both methods are called by the reader's thread."""
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether a page may be there."""
         ...
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The page, verified, or None."""
+        """Return the page, verified, or None."""
         ...
 
 
 class PageReader:
-    """Fills loads from `tier`, one after the other. clock: seconds."""
+    """Fills loads from `tier`, one after another. clock: seconds."""
 
     def __init__(self, tier: ReadableTier, clock: Callable[[], float] = time.monotonic) -> None:
         self._tier = tier
@@ -56,12 +57,12 @@ class PageReader:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the thread has waited for one answer for long."""
+        """Whether the thread has been waiting for one answer for too long."""
         asked = self._asked
         return asked is not None and self._clock() - asked > STUCK_S
 
     def start(self, load: KVLoad) -> None:
-        """Have a load filled; `end` it when its pages have been taken or are not wanted any more."""
+        """Queue a load; call `end` when its pages have been taken or are no longer needed."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
             self._thread.start()
@@ -72,7 +73,7 @@ class PageReader:
             self._changed.notify()
 
     def end(self, load: KVLoad) -> None:
-        """Nobody waits for a load any more; its pages do not count as held."""
+        """Release a load; its pages no longer count towards the memory limit."""
         with self._changed:
             self._forget_pages(load)
             self._loads.discard(load)
@@ -81,7 +82,7 @@ class PageReader:
             self._changed.notify()
 
     def end_all(self) -> None:
-        """All loads are done, and have no pages."""
+        """Mark all loads as done, without pages."""
         with self._changed:
             for load in self._loads:
                 self._forget_pages(load)
@@ -90,7 +91,7 @@ class PageReader:
             self._changed.notify()
 
     def forget(self, group: int, key: PrefixKey) -> None:
-        """A page has wrong values: no load may have it."""
+        """Drop a page with wrong values from all loads."""
         with self._changed:
             for load in self._loads:
                 for index, known in enumerate(load.keys):
@@ -98,7 +99,7 @@ class PageReader:
                         self._forget_page(load, group, index)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread; one that waits for a disk is left to its fate."""
+        """End the thread; one that is waiting for a disk is abandoned."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -110,14 +111,14 @@ class PageReader:
         while (load := self._next()) is not None:
             try:
                 self._fill(load)
-            except Exception as error:  # a defect costs this load, not the thread: its sequence is computed instead
+            except Exception as error:  # a defect costs only this load: its sequence is computed instead
                 logger.error("KV pages could not be loaded.", exc_info=error)
             with self._changed:
                 self._asked = None
             load.finish()
 
     def _next(self) -> KVLoad | None:
-        """The next load as soon as there is memory for it; None at the end."""
+        """Return the next load as soon as there is memory for it; None at the end."""
         with self._changed:
             while not self._closing:
                 if self._queue and self._num_bytes < MAX_HELD_BYTES:
@@ -126,7 +127,7 @@ class PageReader:
             return None
 
     def _fill(self, load: KVLoad) -> None:
-        """Read what the longest prefix needs; a page that cannot be read makes it shorter."""
+        """Read the pages of the longest prefix; an unreadable page shortens it."""
 
         def contains(group: int, key: PrefixKey) -> bool:
             self._asked = self._clock()

@@ -1,7 +1,7 @@
-"""Where a look-up finds pages: host memory, pages on their way to the disk, the disk.
+"""The sources of pages for look-ups: host memory, pages waiting to be written, the disk.
 
-Owns: `PageSource`: what is there at once, and loads of what is not. Never does: decide what is saved, or copy from or to the
-device. Called by: `KVTiers`.
+Owns: `PageSource`: pages available immediately, and loads of the others. Never does: decide what is saved, or copy from
+or to the device. Called by: `KVTiers`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_kv_connectors.tiers.page_reader import PageReader
 class PageSource:
     """Host memory first, then disk; either may be None.
 
-    Host memory answers at once, and so do pages that are on their way to the disk. Pages on the disk have to be waited for:
+    Pages in host memory, and pages waiting to be written, are available immediately. Pages on disk have to be loaded:
     `start`, then `collect` until it answers True, then `end`.
     """
 
@@ -37,7 +37,7 @@ class PageSource:
         return self._disk is not None and self._disk.find(group, key) is not None
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The block's page if it is in memory, or None."""
+        """Return the block's page if it is in memory, or None."""
         page: Page | None = None
         if self._host is not None:
             page = self._host.read(group, key)
@@ -46,7 +46,7 @@ class PageSource:
         return page
 
     def answers(self) -> bool:
-        """Whether there is something to wait for: a disk, and one that answers. One that does not is left alone."""
+        """Whether there is a disk that answers; one that does not is not used for a while."""
         if self._disk is None or self._reader is None:
             return False
         if not self._disk.may_be_read:
@@ -57,18 +57,18 @@ class PageSource:
         return True
 
     def may_load(self, group: int, key: PrefixKey) -> bool:
-        """Whether the disk seems to have a block; its page may still turn out to be unreadable."""
+        """Whether the disk seems to have a block; its page may still be unreadable."""
         return self._disk is not None and self._disk.contains(group, key)
 
     def start(self, load: KVLoad) -> None:
-        """Have pages read from the disk."""
+        """Start to read pages from the disk."""
         if self._reader is not None:
             self._reader.start(load)
 
     def collect(self, load: KVLoad) -> bool:
-        """Whether a load is done; what came is in host memory as well from then on."""
+        """Whether a load is done; its pages are then in host memory as well."""
         if not load.is_done:
-            self.answers()  # a disk that has stopped answering is left alone from here on, before anybody else asks it
+            self.answers()  # stops using a disk that no longer answers, before any other call accesses it
             return False
         if self._host is not None:
             for (group, index), page in load.pages.items():
@@ -77,17 +77,17 @@ class PageSource:
         return True
 
     def end(self, load: KVLoad) -> None:
-        """The pages of a load have been taken, or nobody waits for them any more."""
+        """End a load: its pages have been taken, or are no longer needed."""
         if self._reader is not None:
             self._reader.end(load)
 
     def end_all(self) -> None:
-        """Nobody waits any more; nothing that is being read arrives."""
+        """End all loads; pages still being read are dropped."""
         if self._reader is not None:
             self._reader.end_all()
 
     def discard(self, group: int, key: PrefixKey) -> None:
-        """A page may have wrong values: nobody gets it, wherever it is."""
+        """Drop a page that may have wrong values, wherever it is."""
         if self._reader is not None:
             self._reader.forget(group, key)
         if self._host is not None:
@@ -96,6 +96,6 @@ class PageSource:
             self._disk.discard(group, key)
 
     def close(self, timeout_s: float) -> None:
-        """End the reading; a page under way gets `timeout_s` seconds."""
+        """Stop reading; a page in progress gets `timeout_s` seconds."""
         if self._reader is not None:
             self._reader.close(timeout_s)

@@ -1,7 +1,7 @@
 """The thread that writes pages.
 
-Owns: `PageWriter`: pages on their way, the bound of what lies on disk, and what to do when the disk is full, slow or
-fails. Never does: read a page, or make the caller wait. Called by: the disk tier.
+Owns: `PageWriter`: queued pages, the size limit on disk, and the handling of a full, slow or failing disk. Never does:
+read a page, or make the caller wait. Called by: the disk tier.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_BYTES = 256 << 20
 KEPT_SHARE = 0.9
-"""Deleting goes on until this share of the bound is left, so that it is rare."""
+"""Share of the limit at which deletion stops, so that it happens rarely."""
 LOWERED_S = 600.0
-"""How long a disk that was full gets less than its capacity."""
+"""Seconds for which a disk that was full gets less than its capacity."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True, eq=False)
 class PendingPage:
-    """A page on its way. It becomes a file under its name only if it is still listed then."""
+    """A queued page. It becomes a file only if it is still listed when its turn comes."""
 
     group: int
     key: PrefixKey
@@ -39,11 +39,12 @@ class PendingPage:
 
 
 class PageWriter:
-    """Writes pages of `fingerprint` below `root`, one after the other, as they were handed over.
+    """Writes pages of `fingerprint` below `root`, in order of submission.
 
-    capacity: bytes of all page files below `root`, of other fingerprints too; those unused for longest are deleted.
-    directory: where the files are; another object when the directory had to be made again.
-    rest: after a failure.
+    capacity: limit in bytes on all page files below `root`, including other fingerprints; least recently used files are
+        deleted.
+    directory: of the files; replaced when the directory had to be recreated.
+    rest: the pause after a failure.
     num_dropped: pages that were not written because the disk was too slow or failed.
 
     Raises the errors of `PageDirectory`.
@@ -66,20 +67,20 @@ class PageWriter:
         self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a page that is handed over now would be written at once."""
+        """Whether a page passed now would be written immediately."""
         return not (self._pending or self._closing or self.rest.remaining)
 
     def find(self, name: str) -> PendingPage | None:
-        """A page that is not written yet."""
+        """Return a page that is not written yet, or None."""
         return self._pending.get(name)
 
     def put(self, name: str, pending: PendingPage) -> None:
-        """Have a page written soon; one that comes faster than the disk takes it is dropped."""
+        """Queue a page for writing; it is dropped when the disk is too slow."""
         nbytes = pending.page.nbytes
         with self._changed:
             if name in self._pending:
@@ -92,7 +93,7 @@ class PageWriter:
             self._changed.notify_all()
 
     def forget(self, name: str) -> None:
-        """Do not write a page that is on its way, if it is."""
+        """Remove a page from the queue, if it is there."""
         with self._changed:
             pending = self._pending.pop(name, None)
             if pending is not None:
@@ -100,7 +101,7 @@ class PageWriter:
             self._changed.notify_all()
 
     def forget_all(self) -> None:
-        """Write no page that is on its way. Those on disk are counted anew."""
+        """Remove all pages from the queue. Files on disk are counted again."""
         with self._changed:
             self._pending.clear()
             self._pending_bytes = 0
@@ -108,13 +109,13 @@ class PageWriter:
         self._num_bytes = None
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was handed over is written; False when that takes too long or the disk fails."""
+        """Wait until all queued pages are written; False when that takes too long or the disk fails."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending or self.rest.remaining, timeout_s)
             return not self._pending
 
     def close(self, timeout_s: float) -> None:
-        """Finish writing and end the thread; what is not written by then is lost."""
+        """Finish writing and end the thread; pages not written by then are lost."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -133,7 +134,7 @@ class PageWriter:
                     self.forget(name)
 
     def _next_pending(self) -> tuple[str, PendingPage] | None:
-        """The next page as soon as the disk may be tried; None at the end."""
+        """Return the next page as soon as the disk may be tried; None at the end."""
         with self._changed:
             while True:
                 rest = self.rest.remaining
@@ -144,7 +145,7 @@ class PageWriter:
                 self._changed.wait(rest if self._pending else None)
 
     def _try_to_store(self, name: str, pending: PendingPage) -> bool:
-        """Write a page; False when the disk fails, of which only the first time in a row is worth a line."""
+        """Write a page; False when the disk fails, which is logged only the first time in a row."""
         try:
             self._store(name, pending)
         except FileExistsError as error:
@@ -157,7 +158,7 @@ class PageWriter:
         return True
 
     def _store(self, name: str, pending: PendingPage) -> None:
-        """Write a page; a directory that was deleted is made again, on a full disk older pages make room."""
+        """Write a page, recreating a deleted directory, and deleting older pages on a full disk."""
         parts = page_parts(self._fingerprint, pending.group, pending.key, pending.page)
         size = sum(map(len, parts))
         try:
@@ -175,18 +176,18 @@ class PageWriter:
             self._make_room()
 
     def _place(self, name: str, pending: PendingPage, parts: tuple[bytes, memoryview]) -> None:
-        """Make a file, and give it its name unless the page has been forgotten since."""
+        """Write a file, and publish it unless the page was removed from the queue meanwhile."""
         directory = self.directory
         with directory.temporary(parts) as temporary, self._changed:
             if self._pending.get(name) is pending:
                 directory.publish(temporary, name)
 
     def _bound(self) -> int:
-        """Bytes that all page files may have now."""
+        """Return the current size limit of all page files."""
         return self._lowered if time.monotonic() < self._lowered_until else self._capacity
 
     def _lower_bound(self, size: int) -> bool:
-        """On a full disk: give back `size` bytes and more, and do with less for a while. False when there is nothing."""
+        """On a full disk, free `size` bytes or more and lower the limit for a while. False when nothing can be freed."""
         held = sum(stored.size for stored in self.directory.all_pages())
         if held <= size:
             return False
@@ -198,7 +199,7 @@ class PageWriter:
         return True
 
     def _make_room(self) -> None:
-        """Look at all files and, above the bound, delete those unused for longest."""
+        """Scan all files and, above the limit, delete the least recently used."""
         bound = self._bound()
         pages = self.directory.all_pages()
         total = sum(stored.size for stored in pages)

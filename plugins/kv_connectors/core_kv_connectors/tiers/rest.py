@@ -1,6 +1,6 @@
-"""Leaving alone what fails.
+"""Back-off after failures.
 
-Owns: `Rest`. Never does: wait, or touch what it is about. Called by: the disk tier.
+Owns: `Rest`. Never does: wait, or access the failing resource. Called by: the disk tier.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ LONGEST_S = 60.0
 
 
 class Rest:
-    """After a failure nothing is tried for a second, after each further one twice as long, up to a minute.
+    """A back-off of one second after a failure, doubled by each further one, up to a minute.
 
-    num_failures: in a row.
+    num_failures: consecutive failures.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class Rest:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the next try; 0 when one may be made now."""
+        """Return the seconds until the next try; 0 when one is allowed now."""
         return max(0.0, self._until - time.monotonic()) if self.num_failures else 0.0
 
     def begin(self) -> None:
-        """Something failed."""
+        """Record a failure."""
         self._until = time.monotonic() + min(FIRST_S * 2 ** min(self.num_failures, 10), LONGEST_S)
         self.num_failures += 1
 
     def end(self) -> None:
-        """Something worked."""
+        """Record a success."""
         self.num_failures = 0

@@ -1,10 +1,10 @@
 """Host memory and disk as one KV connector.
 
-Owns: `KVTiers`: which blocks are saved, when they are evicted and in the background. Never does: decide what is evicted, or
+Owns: `KVTiers`: the choice of blocks to save, on eviction and in the background. Never does: decide about eviction, or
 copy from or to the device. Called by: `KVConnectors`, `BlockSaver`.
 
-Cached blocks that are not evicted are saved to disk as well, each once, in the order in which they were cached, so that a
-prefix' head precedes its tail and an engine that is killed loses little. Their page goes nowhere but to the disk.
+Cached blocks that are not evicted are saved to disk as well, each once, in the order in which they were cached, so that
+a prefix's head precedes its tail and a killed engine loses little. Their pages go only to the disk.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_source import PageSource
 
 EXAMINED_AT_ONCE = 256
-"""Cached blocks that are looked up on disk before anything else gets its turn."""
+"""Cached blocks looked up on disk before other work gets its turn."""
 
 READER_END_S = 0.5
-"""Seconds that a page which is being read gets at the end."""
+"""Seconds allowed at shutdown for a page being read."""
 
 
 class KVTiers(KVConnector):
     """Host memory and disk; either may be None.
 
-    pages: what they have, for look-ups.
-    num_saved: blocks since the start.
+    pages: their content, for look-ups.
+    num_saved: blocks saved since the start.
     """
 
     argument = "kv_offloading_disk_path"
@@ -50,7 +50,7 @@ class KVTiers(KVConnector):
         self.put_on(host, disk)
 
     def put_on(self, host: HostTier | None, disk: DiskTier | None) -> None:
-        """Use these from now on. The ones before must have been closed."""
+        """Use these tiers from now on. The previous ones must have been closed."""
         self.host = host
         self.disk = disk
         self.pages = PageSource(host, disk, self._clock)
@@ -58,7 +58,7 @@ class KVTiers(KVConnector):
 
     @property
     def num_missed(self) -> int:
-        """Pages that should have reached the disk and did not, since the start."""
+        """Return the number of pages that should have reached the disk and did not, since the start."""
         num_dropped = 0 if self.disk is None else self.disk.num_dropped
         return self._num_failed + num_dropped
 
@@ -72,7 +72,7 @@ class KVTiers(KVConnector):
         return self.pages.has_in_memory(group, key)
 
     def get(self, group: int, key: PrefixKey) -> Page | None:
-        """A page in memory."""
+        """Return a page in memory, or None."""
         return self.pages.read(group, key)
 
     def can_load(self) -> bool:
@@ -80,15 +80,15 @@ class KVTiers(KVConnector):
         return self.pages.answers()
 
     def may_load(self, group: int, key: PrefixKey) -> bool:
-        """Whether there is a file."""
+        """Whether the disk seems to have a page."""
         return self.pages.may_load(group, key)
 
     def start_load(self, load: KVLoad) -> None:
-        """Have pages read from the disk."""
+        """Start to read pages from the disk."""
         self.pages.start(load)
 
     def is_loaded(self, load: KVLoad) -> bool:
-        """Whether a load is done; its pages are in host memory as well from then on."""
+        """Whether a load is done; its pages are then in host memory as well."""
         return self.pages.collect(load)
 
     def end_load(self, load: KVLoad) -> None:
@@ -102,7 +102,7 @@ class KVTiers(KVConnector):
         return self.disk is not None and not self.disk.contains(group, key)
 
     def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
-        """Keep a page. While its block is cached host memory would only double it."""
+        """Store a page. While its block is cached, only on disk: in host memory it would be a duplicate."""
         self.num_saved += 1
         if evicted and self.host is not None:
             self.host.write(group, key, page)
@@ -110,7 +110,7 @@ class KVTiers(KVConnector):
             self.disk.write(group, key, page)
 
     def lost(self, group: int, key: PrefixKey) -> None:
-        """Have the saver look at all cached blocks again."""
+        """Let the saver examine all cached blocks again."""
         self._num_failed += 1
 
     def discard(self, group: int, key: PrefixKey) -> None:
@@ -123,11 +123,11 @@ class KVTiers(KVConnector):
             self._unsaved[block_id] = (group, key)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """Forget a block that is no longer cached."""
+        """Drop a block that is no longer cached."""
         self._unsaved.pop(block_id, None)
 
     def cleared(self) -> None:
-        """Forget everything."""
+        """Drop all pages and pending blocks."""
         self._unsaved.clear()
         if self.host is not None:
             self.host.clear()
@@ -135,12 +135,12 @@ class KVTiers(KVConnector):
             self.disk.clear()
 
     def pool_replaced(self) -> None:
-        """Nothing is cached."""
+        """Drop the pending blocks: nothing is cached any more."""
         self.pages.end_all()
         self._unsaved.clear()
 
     def save_some(self, cache: BlockCache, limit: int) -> None:
-        """Have the next plan return up to `limit` cached blocks that the disk lacks, unless that has enough to do."""
+        """Let the next plan return up to `limit` cached blocks that are missing on disk, unless the disk is busy."""
         disk = self.disk
         if disk is None or not disk.is_ready:
             return
@@ -154,21 +154,21 @@ class KVTiers(KVConnector):
                 limit -= 1
 
     def remember(self, cached: Iterable[tuple[int, int, PrefixKey]]) -> None:
-        """Have `save_some` look at all these cached blocks (block id, group, key) again."""
+        """Let `save_some` examine all these cached blocks (block id, group, key) again."""
         for block_id, group, key in cached:
             self._unsaved.setdefault(block_id, (group, key))
 
     def report(self, stats: SchedulerStats) -> None:
-        """Pages saved since the start."""
+        """Report the pages saved since the start."""
         stats.tier_saved += self.num_saved
 
     def drop_memory(self) -> None:
-        """Forget what lies in host memory."""
+        """Drop all pages in host memory."""
         if self.host is not None:
             self.host.clear()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End reading and finish writing, for so many seconds at most."""
+        """Stop reading and finish writing, for at most `timeout_s` seconds."""
         self.pages.close(min(timeout_s, READER_END_S))
         if self.disk is not None:
             self.disk.close(timeout_s)

@@ -1,1 +1,1 @@
-"""The loader that invents weights for a configuration."""
+"""The loader that generates random weights for a configuration."""

@@ -1,7 +1,7 @@
 """A loader that needs only config.json: random weights, the same in every run.
 
-Owns: the invented values. Never does: read a weight file, but for an update that replaces these values. Called by: tests,
-benchmarks, memory planning, trainers that send the weights later.
+Owns: the generated values. Never does: read a weight file, except for an update that replaces these values. Called by:
+tests, benchmarks, memory planning, trainers that send the weights later.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ STANDARD_DEVIATION = 0.02
 
 
 class DummyLoader:
-    """Kind `loader`."""
+    """Loader plugin with random weights for a configuration."""
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """A manifest with the tensors that the configuration implies. Raises CheckpointError, UserError."""
+        """Build a manifest of the tensors that the configuration implies. Raises CheckpointError, UserError."""
         directory = read_directory(ref)
         named = directory.config.get("dtype") or directory.config.get("torch_dtype") or "bfloat16"
         if named not in DTYPES:
@@ -53,13 +53,13 @@ class DummyLoader:
         )
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
-        """The `ResolvesTensors` contract: an update of dummy weights brings real ones, from safetensors files."""
+        """Resolve the tensors of an update: the `ResolvesTensors` contract. Real ones come from safetensors files."""
         return SafetensorsLoader().resolve_tensors(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield normal values of deviation 0.02, seeded by the name; norms leave their input as it is, biases are 0.
 
-        Tensors that `resolve_tensors` has found are read from their files.
+        Tensors resolved by `resolve_tensors` are read from their files.
         """
         if manifest.format != FORMAT:
             yield from SafetensorsLoader().iter(manifest, reads)

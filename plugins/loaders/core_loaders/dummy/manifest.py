@@ -11,4 +11,4 @@ core_spec, core_load = manifest_of(
     "random weights for a directory with config.json; only when asked for",
     "core_loaders.dummy.loader:DummyLoader",
 )
-"""There is no `core_claim`: users get invented weights only if they ask for them."""
+"""There is no `core_claim`: users get random weights only by request."""

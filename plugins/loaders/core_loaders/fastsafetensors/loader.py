@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class FastSafetensorsLoader:
-    """Kind `loader`."""
+    """Loader plugin over fastsafetensors."""
 
     def __init__(self, arguments: FastArguments) -> None:
         self._arguments = arguments
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """Read configuration and headers; no torch, no weights. Raises CheckpointError, UserError."""
+        """Read the configuration and headers; no torch, no weights. Raises CheckpointError, UserError."""
         require("fastsafetensors", "fastsafetensors", "--load-format fastsafetensors")
         return SafetensorsLoader().resolve(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
+        """Yield the tensors file by file, in the order of their offsets. Raises CheckpointError."""
         wanted = wanted_of(manifest, reads)
         for number in dict.fromkeys(info.file for info in wanted):
             inside = [info for info in wanted if info.file == number]
             yield from self._file(manifest.files[number], inside)
 
     def _file(self, path: str, wanted: Sequence[TensorInfo]) -> Iterator[tuple[str, Tensor]]:
-        """One file, whose memory is given back before the next one is read."""
+        """Yield the tensors of one file, whose memory is freed before the next file is read."""
         from fastsafetensors import SafeTensorsFileLoader
 
         arguments = self._arguments

@@ -14,4 +14,4 @@ core_spec, core_load = manifest_of(
     "core_loaders.fastsafetensors.loader:FastSafetensorsLoader",
     arguments=FastArguments,
 )
-"""There is no `core_claim`: users get it only when they ask for it."""
+"""There is no `core_claim`: users get this loader only by request."""

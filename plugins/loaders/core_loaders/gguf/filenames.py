@@ -1,4 +1,4 @@
-"""What the names of GGUF files say: which of them are parts of one model.
+"""File names of GGUF models: which files are parts of one model.
 
 Owns: the pattern of names. Never does: open a file. Called by: the loader's manifest and `split`.
 """
@@ -11,11 +11,13 @@ from typing import Final
 
 PART: Final = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 PROJECTOR: Final = "mmproj"
-"""How the names of files with a model's eyes or ears begin, which lie beside those of its text."""
+"""Prefix of the vision or audio projector files stored next to a model's text weights."""
 
 
 def models_among(names: Iterable[str]) -> dict[str, list[str]]:
-    """File names by model: a whole model by its own name, a split one by that of its parts; projectors are left out."""
+    """Group file names by model: a whole model by its own name, a split one by that of its parts; projectors are left
+    out.
+    """
     found: dict[str, list[str]] = {}
     for name in sorted(names):
         if not name.lower().endswith(".gguf") or name.lower().startswith(PROJECTOR):

@@ -1,6 +1,6 @@
-"""The metadata keys that say a model's shape, and what their values may be.
+"""Metadata keys that describe a model's shape, and the limits of their values.
 
-Owns: the bounds of each key, and the keys that nearly all architectures have. Never does: know an architecture.
+Owns: the limits of each key, and the keys common to nearly all architectures. Never does: know an architecture.
 Called by: `core_loaders.gguf.translate`, rows.
 """
 
@@ -18,7 +18,7 @@ LONGEST: Final = 1 << 30
 
 
 class Kind(NamedTuple):
-    """What a key's value may be: an integer, a number or (None) a truth value, from low to high."""
+    """The allowed values of a key: integers or floats from low to high, or (None) booleans."""
 
     type: type[int] | type[float] | None
     low: float = 0
@@ -67,7 +67,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 RMS: Final[Mapping[str, str]] = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
-"""Root-mean-square norms, as `keys` of a row has it."""
+"""RMS norm's epsilon, for the `keys` of a row."""
 MOE: Final[Mapping[str, str]] = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 REQUIRED: Final = frozenset(
     (
@@ -81,7 +81,7 @@ REQUIRED: Final = frozenset(
         "ssm.time_step_rank",
     )
 )
-"""Keys without which a file of an architecture that has them in its row cannot be; others have a default in the row."""
+"""Keys that must be present if the architecture's row lists them; others have a default in the row."""
 NONE_IF_ZERO: Final = frozenset(
     (
         "attention.clamp_kqv",
@@ -92,4 +92,4 @@ NONE_IF_ZERO: Final = frozenset(
         "residual_scale",
     )
 )
-"""Keys whose 0 says that there is no such thing."""
+"""Keys for which 0 means that the feature is absent."""

@@ -1,6 +1,6 @@
-"""What conversion to GGUF did to rows and values, undone.
+"""Inverses of the changes that conversion to GGUF makes to rows and values.
 
-Owns: one function for each such thing; those that move rows work on packed rows as well. Never does: know an architecture.
+Owns: one function per change; those that reorder rows also work on packed rows. Never does: know an architecture.
 Called by: the GGUF loader.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def by_group(tensor: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
-    """Rows of all queries, all keys, all values to groups: the queries of a head of keys, its keys, its values."""
+    """Regroup rows from all queries, all keys, all values to groups: the queries of a key head, its keys, its values."""
     import torch
 
     size = tensor.shape[0] // (num_heads + 2 * num_kv_heads)
@@ -23,7 +23,9 @@ def by_group(tensor: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
 
 
 def unfolded(keys: Tensor, values: Tensor) -> Tensor:
-    """The matrix of latent attention from its halves: keys [H, rank, D], values [H, Dv, rank]; to [H * (D + Dv), rank]."""
+    """Return the matrix [H * (D + Dv), rank] of latent attention from its halves: keys [H, rank, D], values [H, Dv,
+    rank].
+    """
     import torch
 
     return torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)

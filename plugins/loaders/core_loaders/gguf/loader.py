@@ -1,7 +1,7 @@
 """The loader of GGUF files.
 
-Owns: the way from files to a manifest, and from a manifest to tensors in canonical row order and values.
-Never does: unpack blocks, but for the one matrix of latent attention that is stored transposed.
+Owns: the conversion of files to a manifest, and of a manifest to tensors in canonical row order and values.
+Never does: unpack blocks, except for the one matrix of latent attention that is stored transposed.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GGUFLoader:
-    """Kind `loader`: one GGUF file, the parts of a split one, or a directory that holds exactly one model."""
+    """Loader plugin for GGUF: one file, the parts of a split one, or a directory that holds exactly one model."""
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Read headers, configuration and tokenizer; no torch, no weights. Raises CheckpointError."""
@@ -73,8 +73,8 @@ class GGUFLoader:
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in file order: packed types as uint8 [N, row bytes], plain ones in dtype and shape.
 
-        The pages of a tensor are given back to the system when the next one is drawn. Raises CheckpointError for an
-        unknown name or a file that changed since `resolve`.
+        The pages of a tensor are returned to the system when the next tensor is requested. Raises CheckpointError for
+        an unknown name or a file that changed since `resolve`.
         """
         path = manifest.files[0]
         for name in reads:
@@ -89,7 +89,7 @@ class GGUFLoader:
 
 
 class _Reader:
-    """The mapped files of one model, and the way from their bytes to canonical tensors."""
+    """The mapped files of one model, and the conversion of their bytes to canonical tensors."""
 
     def __init__(self, manifest: CheckpointManifest) -> None:
         self.manifest = manifest
@@ -98,7 +98,7 @@ class _Reader:
         self._tensors: dict[str, tuple[int, GGUFTensor]] = {}
 
     def read(self, info: TensorInfo) -> Tensor:
-        """One canonical tensor. Raises CheckpointError when its file changed."""
+        """Return one canonical tensor. Raises CheckpointError when its file has changed."""
         names = info.source.split(JOINT)
         if len(names) == 1:
             return _canonical(self._view(info), info, self.manifest, self.row)
@@ -111,12 +111,13 @@ class _Reader:
         return _canonical(joined, info, self.manifest, self.row)
 
     def give_back(self, info: TensorInfo) -> None:
-        """Let the system have the pages of a tensor."""
-        # From the start of the file: a page fault also maps neighbouring pages, some of tensors already given back.
+        """Return the pages of a tensor to the system."""
+        # From the start of the file: a page fault also maps neighbouring pages, some of them of tensors already
+        # released.
         self._maps[info.file].madvise(mmap.MADV_DONTNEED, 0, info.offset + info.nbytes)
 
     def _whole(self, name: str) -> TensorInfo:
-        """A tensor of the files by its own name; only those that were joined are looked for, so headers are read late."""
+        """Return a tensor of the files by its own name. Only joined tensors need this, so headers are read lazily."""
         if not self._tensors:
             for file, path in enumerate(self.manifest.files):
                 for tensor in read_header(path).tensors:
@@ -125,7 +126,7 @@ class _Reader:
         return TensorInfo(name, tensor.shape, tensor.type.name, tensor.nbytes, file, tensor.offset, name)
 
     def _unfolded(self, parts: list[TensorInfo], info: TensorInfo) -> Tensor:
-        """float32, whatever the halves are."""
+        """Join the halves as float32, whatever their types are."""
         halves = [self._floats(part) for part in parts]
         return layout.unfolded(*halves).reshape(info.shape)
 
@@ -138,7 +139,7 @@ class _Reader:
         return dequantized(raw, info.dtype, info.shape[-1]).view(info.shape)
 
     def _view(self, info: TensorInfo) -> Tensor:
-        """The bytes as they lie in the file, without a copy."""
+        """Return the stored bytes without a copy."""
         import torch
 
         data = self._map(info.file)
@@ -171,7 +172,7 @@ class _Reader:
 
 
 def _spec_of(path: str, config: dict[str, Any]) -> DecoderSpec:
-    """The model that a configuration says. Raises CheckpointError naming the file."""
+    """Return the model described by a configuration. Raises CheckpointError naming the file."""
     try:
         return decoder_spec(config)
     except UserError as error:
@@ -179,7 +180,7 @@ def _spec_of(path: str, config: dict[str, Any]) -> DecoderSpec:
 
 
 def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
-    """Name the tokens that the vocabulary knows, as `config.json` does."""
+    """Add the vocabulary's special tokens to the configuration, under the names of `config.json`."""
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         token = getattr(vocabulary, key)
         if token is not None:
@@ -187,7 +188,7 @@ def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
 
 
 def _heads(config: dict[str, Any]) -> tuple[int, int]:
-    """Of queries and of keys, under whichever names the configuration has them."""
+    """Return the number of query heads and key heads, under any of the names that configurations use."""
     heads = config.get("num_attention_heads") or config["n_head"]
     if "num_kv_heads" in config:
         return heads, config["num_kv_heads"]
@@ -195,7 +196,7 @@ def _heads(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, row: Architecture) -> Tensor:
-    """Undo what the conversion to GGUF did to values and rows."""
+    """Undo the changes that the conversion to GGUF made to values and rows."""
     if row.norm_offset and info.name.endswith("norm.weight"):
         return tensor.float() - row.norm_offset
     if info.name.endswith(".mixer.A_log"):

@@ -1,6 +1,6 @@
 """Typed and range-checked access to a GGUF file's metadata.
 
-Owns: the sentence for a key that is missing or absurd, and the record of keys that were read. Never does: know an
+Owns: the error for a missing or implausible key, and the record of keys that were read. Never does: know an
 architecture. Called by: `translate` and `vocabulary`.
 """
 
@@ -24,7 +24,7 @@ class Metadata:
         return key in self.values
 
     def unread(self, namespace: str) -> list[str]:
-        """The keys of a namespace (`llama.`) that no getter was asked for."""
+        """Return the keys of a namespace (`llama.`) that no getter has read."""
         return [key for key in self.values if key.startswith(namespace) and key not in self.reads]
 
     def _value(self, key: str, default: Any = None) -> Any:
@@ -45,42 +45,42 @@ class Metadata:
         )
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer in low..high."""
+        """Read an integer in low..high."""
         value = self._value(key, default)
-        # A truth value is an `int` for Python, but not for the file.
+        # bool is a subclass of int in Python, but a separate type in the file.
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             self.fail(key, f"an integer from {low} to {high}")
         return value
 
     def token(self, key: str, vocab_size: int) -> int | None:
-        """A token id below vocab_size, or None when the key is absent."""
+        """Read a token id below vocab_size; None when the key is absent."""
         if key not in self:
             return None
         return self.integer(key, 0, vocab_size - 1)
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number in low..high."""
+        """Read a finite number in low..high."""
         value = self._value(key, default)
         if not isinstance(value, float | int) or not math.isfinite(value) or not low <= value <= high:
             self.fail(key, f"a number from {low:g} to {high:g}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """A truth value."""
+        """Read a boolean. Raises CheckpointError for another type."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             self.fail(key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
+        """Read a string. Raises CheckpointError for another type."""
         value = self._value(key, default)
         if not isinstance(value, str):
             self.fail(key, "a string")
         return value
 
     def items(self, key: str, kind: type, length: int | None = None, optional: bool = False) -> list[Any]:
-        """A list of `kind`; of the given length unless None; empty when it may be absent and is."""
+        """Read a list of `kind`; of the given length unless None; empty when it is optional and absent."""
         if optional and key not in self:
             return []
         value = self._value(key)

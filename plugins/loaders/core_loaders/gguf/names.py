@@ -1,6 +1,6 @@
-"""The names of tensors in GGUF files, and their canonical ones.
+"""Tensor names in GGUF files, and their canonical names.
 
-Owns: the common table; an architecture's row has its own names over it. Never does: read a file.
+Owns: the common table; an architecture's row overrides it with its own names. Never does: read a file.
 Called by: `core_loaders.gguf.placement`.
 """
 
@@ -19,7 +19,7 @@ MODEL: Final[dict[str, str]] = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-"""Modules outside of layers."""
+"""Modules outside the layers."""
 
 LAYER: Final[dict[str, str]] = {
     "attn_norm": "input_layernorm",
@@ -63,7 +63,9 @@ LAYER: Final[dict[str, str]] = {
     "shortconv.out_proj": "mixer.out_proj",
     "shortconv.conv": "mixer.conv",
 }
-"""Modules of a layer, after `blk.N.` and after `model.layers.N.`. `*` is a number of an expert: the tensor has them all."""
+"""Modules of a layer: names after `blk.N.` and after `model.layers.N.`. `*` is an expert's number: the tensor stacks
+all experts.
+"""
 
 WHOLE: Final[dict[str, str]] = {
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
@@ -71,21 +73,21 @@ WHOLE: Final[dict[str, str]] = {
     "ssm_a": "mixer.A_log",
     "ssm_d": "mixer.D",
 }
-"""Tensors of a layer whose canonical names end otherwise."""
+"""Tensors of a layer whose canonical names have other endings."""
 
 ENDINGS: Final = {"weight": "weight", "bias": "bias", "scale": "weight_scale_2"}
-"""Of modules' tensors. A scale is one number for a whole matrix of type NVFP4."""
+"""Endings of a module's tensors. A scale is one number for a whole matrix of type NVFP4."""
 STATIC_SCALE: Final = ".input_scale"
-"""How scales of inputs end, which are computed anew for each token here."""
+"""Ending of static input scales, which are ignored: scales are computed per token here."""
 EACH_EXPERT: Final = re.compile(r"ffn_(gate|up|down)\.(\d{1,4})\.(weight|bias)")
-"""Experts one by one, as files of 2023 have them."""
+"""Experts stored separately, as in files of 2023."""
 IN_LAYER: Final = re.compile(r"blk\.(\d{1,7})\.(.+)")
 
 
 def canonical_name(name: str, own: Names) -> str | None:
-    """The canonical name of a tensor, None for an unknown one.
+    """Return the canonical name of a tensor; None for an unknown one.
 
-    own: an architecture's names over the common ones, in the forms of `LAYER` and `WHOLE`.
+    own: an architecture's names, which override the common ones; in the form of `LAYER` and `WHOLE`.
     """
     layer = IN_LAYER.fullmatch(name)
     if layer is None:
@@ -110,6 +112,6 @@ def _in_layer(short: str, own: Names) -> str | None:
 
 
 def known_names(own: Names) -> list[str]:
-    """The names after `blk.N.`, for hints."""
+    """Return the known names after `blk.N.`, for hints in errors."""
     modules = {**LAYER, **own}
     return [*(f"{module}.weight" for module in modules), *WHOLE]

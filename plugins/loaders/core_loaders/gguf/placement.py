@@ -1,10 +1,10 @@
-"""From a file's tensors to canonical ones: names, shapes, experts out of stacks, and parts of fused matrices.
+"""The mapping of a file's tensors to canonical ones: names, shapes, experts in stacks, and parts of fused matrices.
 
-Owns: which bytes of the file become which canonical tensor. Never does: read weights; accept a tensor that no name is known
-for. Called by: the GGUF loader.
+Owns: the assignment of the file's bytes to canonical tensors. Never does: read weights; accept a tensor with an unknown
+name. Called by: the GGUF loader.
 
-A canonical tensor is a whole tensor of the file, some of its rows (`source` then ends in `[first:last]`), or several of one
-type behind one another (`source` then has ` + `).
+A canonical tensor is a whole tensor of the file, some of its rows (`source` then ends in `[first:last]`), or several of
+one type concatenated (`source` then contains ` + `).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ FUSED: Final = {
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.shared_experts.gate_up_proj": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
 }
-"""Matrices that files have whole or in parts, whatever the model has."""
+"""Matrices that files may store whole or in parts, independently of the model's form."""
 HALVES: Final = ("self_attn.k_b_proj", "self_attn.v_b_proj")
 UNFOLDED: Final = "self_attn.kv_b_proj"
-"""Of latent attention: files have it in halves, the one of keys transposed."""
+"""Latent attention's matrix, which files store in halves, with the keys' half transposed."""
 FLOATS: Final = ("F32", "F16", "BF16", "F64")
 JOINT: Final = " + "
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Piece(NamedTuple):
-    """Rows of a file's tensor. rows: all rows of its matrices, stacked. file: of a split model."""
+    """Rows of a tensor in a file. rows: all rows of its matrices, stacked. file: index within a split model."""
 
     tensor: GGUFTensor
     first: int
@@ -43,29 +43,29 @@ class Piece(NamedTuple):
 
     @property
     def source(self) -> str:
-        """See the module's docstring."""
+        """Return the `source` string described in the module's docstring."""
         is_whole = self.last - self.first == self.rows
         return self.tensor.name if is_whole else f"{self.tensor.name}[{self.first}:{self.last}]"
 
     @property
     def offset(self) -> int:
-        """Bytes from the start of the file."""
+        """Return the offset from the start of the file in bytes."""
         return self.tensor.offset + self.first * (self.tensor.nbytes // self.rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Return the size in the file in bytes."""
         return (self.last - self.first) * (self.tensor.nbytes // self.rows)
 
 
 def whole(tensor: GGUFTensor, file: int) -> Piece:
-    """All of a tensor."""
+    """Return a piece with all rows of a tensor."""
     rows = math.prod(tensor.shape[:-1])
     return Piece(tensor, 0, rows, rows, file)
 
 
 def _column(tensor: GGUFTensor) -> GGUFTensor:
-    """A vector, whose numbers are rows."""
+    """Return a vector as a column, whose numbers are rows."""
     return tensor._replace(shape=(*tensor.shape, 1))
 
 
@@ -74,9 +74,9 @@ class Placement:
 
     path: of the file, for errors.
     prefix: name of the architecture.
-    own: its names of tensors over the common ones.
+    own: its tensor names, which override the common ones.
     shapes: of the tensors that the configuration implies, by canonical name.
-    num_layers: that are announced; layers behind them draft tokens when `drafting` says how many there are.
+    num_layers: declared number of layers; if `drafting` is set, that many layers after them draft tokens.
     """
 
     def __init__(self, path: str, prefix: str, own: Names, shapes: Shapes, num_layers: int, drafting: int = 0) -> None:
@@ -89,7 +89,7 @@ class Placement:
         self._pieces: dict[str, list[Piece]] = {}
 
     def run(self, parts: Sequence[Sequence[GGUFTensor]]) -> dict[str, TensorInfo]:
-        """Every canonical tensor, in the order of the files. parts: the tensors of each file. Raises CheckpointError."""
+        """Return every canonical tensor, in file order. parts: the tensors of each file. Raises CheckpointError."""
         for file, tensors in enumerate(parts):
             for tensor in tensors:
                 self._place(tensor, file)
@@ -108,7 +108,7 @@ class Placement:
         return found
 
     def _place(self, tensor: GGUFTensor, file: int) -> None:
-        """Under its canonical name, each expert under one of its own."""
+        """Place a tensor under its canonical name; each expert of a stack under its own."""
         if tensor.name.startswith("rope_") or tensor.name.endswith((".rope_freqs.weight", ".attn_rot_embd")):
             return  # part of the configuration, or computed from it
         if tensor.name.endswith(STATIC_SCALE):
@@ -128,7 +128,7 @@ class Placement:
             self._put_expert(name.replace("*", str(expert)), stack._replace(first=first, last=first + size))
 
     def _put_expert(self, name: str, piece: Piece) -> None:
-        """Of gate and up in one, the rows of the gate come first."""
+        """Place an expert's matrix; where gate and up are joined, the gate's rows come first."""
         if "gate_up_proj" not in name:
             self._put(name, piece)
             return
@@ -145,7 +145,7 @@ class Placement:
         self._pieces[name] = [piece]
 
     def _name_of(self, name: str) -> str | None:
-        """None for a tensor of a layer that drafts. Raises CheckpointError for an unknown name."""
+        """Return the canonical name; None for a tensor of a draft layer. Raises CheckpointError for an unknown name."""
         layer = IN_LAYER.fullmatch(name)
         if layer is not None and int(layer[1]) >= self.num_layers:
             if int(layer[1]) < self.num_layers + self.drafting:
@@ -162,13 +162,13 @@ class Placement:
         return canonical
 
     def _fuse(self, layer: str, whole: str, several: tuple[str, ...]) -> None:
-        """From the form that the file has to the one that the model has."""
+        """Convert a matrix from the file's form (whole or in parts) to the model's."""
         for ending in (".weight", ".bias"):
             name = f"{layer}{whole}{ending}"
             names = [f"{layer}{one}{ending}" for one in several]
             if name in self.shapes and name not in self._pieces:
                 present = [one for one in names if one in self._pieces]
-                if present:  # the one of gate and up alone has the name of up
+                if present:  # gate and up joined have the name of up
                     self._pieces[name] = [self._pieces.pop(one)[0] for one in present]
             elif name in self._pieces and name not in self.shapes and names[0] in self.shapes:
                 self._split(name, names)
@@ -196,14 +196,14 @@ class Placement:
         self._pieces[name] = [self._pieces.pop(half)[0] for half in halves]
 
     def _info(self, name: str, pieces: list[Piece]) -> TensorInfo:
-        """Raises CheckpointError when the shape is not the one that the configuration implies."""
+        """Describe a canonical tensor. Raises CheckpointError when its shape differs from the configuration's."""
         first = pieces[0]
         expected = self.shapes.get(name)
         source = JOINT.join(piece.source for piece in pieces)
         shape = _shape_of(pieces)
         dtype = first.tensor.type.name
         if name.endswith(f"{UNFOLDED}.weight") and len(pieces) == 2:
-            dtype = "F32"  # the half that is turned is unpacked for it
+            dtype = "F32"  # the transposed half is unpacked to be turned
             shape = expected or shape
         elif any(piece.tensor.type != first.tensor.type for piece in pieces):
             kinds = " and ".join(piece.tensor.type.name for piece in pieces)
@@ -220,7 +220,7 @@ class Placement:
 
 
 def _shape_of(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    """Of the canonical tensor."""
+    """Return the shape of the canonical tensor."""
     tensor = pieces[0].tensor
     if len(pieces) == 1 and pieces[0].last - pieces[0].first == pieces[0].rows:
         return tensor.shape
@@ -231,7 +231,7 @@ def _shape_of(pieces: Sequence[Piece]) -> tuple[int, ...]:
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
-    """Without the extents of one that formats add or drop."""
+    """Return the shape without dimensions of 1, which formats add or drop."""
     return tuple(extent for extent in shape if extent != 1)
 
 
@@ -241,7 +241,7 @@ def _flattens(shape: Sequence[int], expected: Sequence[int]) -> bool:
 
 
 def _check_type(path: str, tensor: GGUFTensor) -> None:
-    """Norms and biases are floating-point numbers, and no matrix is made of integers. Raises CheckpointError."""
+    """Check the types: norms and biases must be floats, and no matrix may be of integers. Raises CheckpointError."""
     name = tensor.type.name
     if name in FLOATS or (tensor.type.packed and len(tensor.shape) > 1):
         return

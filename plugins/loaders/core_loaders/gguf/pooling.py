@@ -1,6 +1,6 @@
-"""What a GGUF file says of pooling.
+"""The pooling declared by a GGUF file.
 
-Owns: the numbers of its key. Never does: choose how a model pools (the configuration does).
+Owns: the values of its metadata key. Never does: choose how a model pools (the configuration does).
 Called by: the loader, rows.
 """
 
@@ -14,14 +14,14 @@ from core_loaders.gguf.source import Source
 KEY: Final = "pooling_type"
 KINDS: Final[dict[int, PoolingKind]] = {1: "mean", 2: "cls", 3: "last"}
 RANK: Final = 4
-"""A head for classes scores pairs of texts."""
+"""Value for ranking: a classification head scores pairs of texts."""
 
 
 def pooling_of(source: Source) -> int:
-    """The number in the file; 0, which stands for nothing, without one. Raises CheckpointError for an unknown one."""
+    """Return the file's value; 0 (none) without one. Raises CheckpointError for an unknown value."""
     return source.integer(KEY, 0, RANK, 0)
 
 
 def pooling_kind(source: Source) -> PoolingKind | None:
-    """What becomes of hidden states; None: the file does not say, or a head has its own way."""
+    """Return the pooling of hidden states; None if the file does not declare one, or a head has its own."""
     return KINDS.get(pooling_of(source))

@@ -21,11 +21,11 @@ MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 65_535
 MAX_ALIGNMENT = 1 << 20
 MAX_HEADER_BYTES = 256 << 20
-"""In front of the weights; those of the largest vocabularies have 20 MB."""
+"""Limit on the bytes before the weights; those of the largest vocabularies take 20 MB."""
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
 MAX_ITEMS = 1 << 24
-"""Items of all lists in the metadata together, each of which takes up to 60 bytes of memory."""
+"""Limit on the items of all metadata lists together; each takes up to 60 bytes of memory."""
 STRING = 8
 ARRAY = 9
 UINT32 = 4
@@ -33,7 +33,7 @@ UINT64 = 10
 MIN_KEY_BYTES = 13
 """Size of the shortest metadata entry: length of the name, type, one byte of value."""
 MIN_ROW_BYTES = 24
-"""Size of the shortest row of the tensor table: length of the name, number of dimensions, type, offset."""
+"""Size of the shortest entry in the tensor table: length of the name, number of dimensions, type, offset."""
 SCALARS: dict[int, struct.Struct] = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
@@ -50,7 +50,7 @@ SCALARS: dict[int, struct.Struct] = {
 
 
 class GGUFTensor(NamedTuple):
-    """One row of the tensor table.
+    """A tensor's entry in the table of a header.
 
     name: as in the file.
     shape: outermost first, (N, K) for a matrix.
@@ -67,7 +67,7 @@ class GGUFTensor(NamedTuple):
 
 
 class GGUFHeader(NamedTuple):
-    """Everything in front of the weights.
+    """The header of a file: everything before the weights.
 
     metadata: scalars, strings and lists by key.
     tensors: in the file's order.
@@ -98,7 +98,7 @@ def read_header(path: str) -> GGUFHeader:
 
 
 def read_architecture(path: str) -> str:
-    """The value of `general.architecture`, which usually comes first. Raises CheckpointError."""
+    """Return the value of `general.architecture`, which usually comes first. Raises CheckpointError."""
     data = open_map(path)
     try:
         return str(_Cursor(path, data).header(only="general.architecture").metadata.get("general.architecture"))
@@ -107,7 +107,7 @@ def read_architecture(path: str) -> str:
 
 
 class _Cursor:
-    """A position in the mapped file, and the checks of everything that is read there."""
+    """A position in the mapped file; every read is bounds-checked."""
 
     def __init__(self, path: str, data: mmap.mmap) -> None:
         self.path = path
@@ -120,7 +120,7 @@ class _Cursor:
         raise CheckpointError(f"{self.path}: {problem}. The file is damaged or incomplete; download it again.")
 
     def header(self, only: str | None = None) -> GGUFHeader:
-        """Everything; or what stands in front of the weights up to the metadata key `only`."""
+        """Parse the whole header, or only up to the metadata key `only`."""
         magic = self.data[:4]
         if magic != MAGIC:
             raise CheckpointError(f"{self.path}: starts with {magic!r}; a GGUF file starts with {MAGIC!r}.")
@@ -151,7 +151,7 @@ class _Cursor:
         return GGUFHeader(metadata, self.placed(rows, metadata))
 
     def need(self, count: int) -> int:
-        """Advance over `count` bytes; returns where they start."""
+        """Advance over `count` bytes and return their start. Fails past the end of the file."""
         start = self.at
         if count > self.size - start:
             self.fail(f"ends at byte {self.size}, but {count} bytes are announced at byte {start}")
@@ -195,13 +195,13 @@ class _Cursor:
         return np.frombuffer(raw, dtype=np.dtype(form.format)).tolist()
 
     def count_items(self, count: int, key: str) -> None:
-        """Fail when the lists of the metadata have too many items to be kept."""
+        """Fail when the metadata lists have too many items in total to keep in memory."""
         self.num_items += count
         if self.num_items > MAX_ITEMS:
             self.fail(f"metadata key '{key}' is a list of {count} items; all lists together have at most {MAX_ITEMS}")
 
     def strings(self, count: int, key: str) -> list[str]:
-        """A list of strings, in one tight loop: vocabularies have hundreds of thousands."""
+        """Read a list of strings in one tight loop: vocabularies have hundreds of thousands."""
         if count * 8 > self.size - self.at:
             self.fail(f"metadata key '{key}' announces {count} strings, more than the file holds")
         self.count_items(count, key)
@@ -226,13 +226,13 @@ class _Cursor:
         return texts
 
     def tensor_row(self) -> GGUFTensor:
-        """One row of the table; `offset` still counts from the start of the data section."""
+        """Read one entry of the table; its `offset` still counts from the start of the data section."""
         name = self.string(MAX_NAME_BYTES)
         num_dimensions = self.scalar(UINT32)
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
             self.fail(f"tensor '{name}' has {num_dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}")
         extents = [self.scalar(UINT64) for _ in range(num_dimensions)]
-        shape = tuple(reversed(extents))  # the file names the innermost first
+        shape = tuple(reversed(extents))  # the file lists the innermost dimension first
         number = self.scalar(UINT32)
         offset = self.scalar(UINT64)
         kind = BLOCK_TYPES.get(number)
@@ -245,7 +245,7 @@ class _Cursor:
         return GGUFTensor(name, shape, kind, offset, nbytes)
 
     def placed(self, rows: list[GGUFTensor], metadata: dict[str, Any]) -> list[GGUFTensor]:
-        """The rows with offsets from the file's start; checks alignment, bounds, overlaps and names."""
+        """Return the entries with offsets from the file's start; checks alignment, bounds, overlaps and names."""
         alignment = metadata.get("general.alignment", 32)
         in_range = isinstance(alignment, int) and 1 <= alignment <= MAX_ALIGNMENT
         if not in_range or alignment.bit_count() != 1:
@@ -256,7 +256,7 @@ class _Cursor:
         return placed
 
     def check_places(self, placed: list[GGUFTensor], base: int, alignment: int) -> None:
-        """Fail unless the tensors have different names and lie aligned, one after the other, in the file."""
+        """Fail unless the tensors have distinct names and are aligned and consecutive in the file."""
         names: set[str] = set()
         end = base
         for row in sorted(placed, key=lambda row: row.offset):

@@ -1,9 +1,9 @@
 """Rotary scaling of GGUF files in Hugging Face's terms.
 
-Owns: reading the scaling back. Never does: apply it (the model's rotary embedding does). Called by: the GGUF loader.
+Owns: the reading of the scaling. Never does: apply it (the model's rotary embedding does). Called by: the GGUF loader.
 
-Conversions of Llama 3 models store one divisor a rotary frequency instead of the parameters; those are found again here and
-accepted only when they reproduce the divisors.
+Conversions of Llama 3 models store one divisor per rotary frequency instead of the parameters. The parameters are
+recovered here and accepted only when they reproduce the divisors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ ORIGINAL_CONTEXTS = (8192, 4096, 16384, 32768)
 
 
 def rotary_scaling(source: Source, size: int, theta: float) -> dict[str, Any] | None:
-    """The value of `rope_scaling`, or None. Raises CheckpointError for a scaling that is not understood.
+    """Return the value of `rope_scaling`, or None. Raises CheckpointError for an unsupported scaling. Raises
+    CheckpointError for a scaling that is not understood.
 
-    size: numbers of a head that rotate.
+    size: rotated numbers per head.
     """
     kind = source.text("rope.scaling.type", "linear")
     factor = _factor(source)
@@ -53,7 +54,7 @@ def rotary_scaling(source: Source, size: int, theta: float) -> dict[str, Any] | 
 
 
 def _yarn(source: Source, factor: float) -> dict[str, Any]:
-    """Of what has a default, only what the file says."""
+    """Return YaRN's parameters; parameters with defaults only if the file has them."""
     found: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": factor,
@@ -66,7 +67,7 @@ def _yarn(source: Source, factor: float) -> dict[str, Any]:
 
 
 def _longrope(source: Source, size: int) -> dict[str, Any]:
-    """A divisor for each frequency in short texts, and one in long ones."""
+    """Return LongRoPE's divisors of each frequency, for short and for long texts."""
     source.integer("rope.scaling.original_context_length", 1, LONGEST)
     return {
         "rope_type": "longrope",
@@ -94,19 +95,19 @@ def _divisors_of(source: Source, name: str, size: int) -> list[float]:
 
 
 def _factor(source: Source) -> float:
-    """Of linear scaling, 1 without any; `scale_linear` is its older name, and 0 says that there is none."""
+    """Return the factor of linear scaling, 1 without any. `scale_linear` is its older name, and 0 means none."""
     older = source.number("rope.scale_linear", 0.0, 1e6, 0.0)
     factor = source.number("rope.scaling.factor", 0.0, 1e6, older)
     return factor or 1.0
 
 
 def _llama3(path: str, tensor: GGUFTensor, head_dim: int, theta: float) -> dict[str, Any]:
-    """The parameters that reproduce the stored divisors. Raises CheckpointError when there are none."""
+    """Return the parameters that reproduce the stored divisors. Raises CheckpointError when there are none."""
     if tensor.type.name == "F32" and tensor.shape == (head_dim // 2,):
         data = open_map(path)
         raw = data[tensor.offset : tensor.offset + tensor.nbytes]
         stored = np.frombuffer(raw, dtype="<f4").astype(np.float64)
-        factor = float(stored.max(initial=1.0))  # the longest waves are divided by the whole factor
+        factor = float(stored.max(initial=1.0))  # the longest waves are divided by the full factor
         for original in ORIGINAL_CONTEXTS:
             divisors = _divisors(head_dim, theta, factor, original)
             if factor >= 1 and np.allclose(stored, divisors, rtol=1e-4):
@@ -123,7 +124,9 @@ def _llama3(path: str, tensor: GGUFTensor, head_dim: int, theta: float) -> dict[
 
 
 def _divisors(head_dim: int, theta: float, factor: float, original: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Short waves keep their frequency, long ones are divided by the factor, and the ones between are blended."""
+    """Return the divisors: short waves keep their frequency, long ones are divided by the factor, and those between are
+    blended.
+    """
     exponents = np.arange(0, head_dim, 2) / head_dim
     wavelength = 2 * math.pi * theta**exponents
     blend = np.clip((original / wavelength - LOW) / (HIGH - LOW), 0.0, 1.0)

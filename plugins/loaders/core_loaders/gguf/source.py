@@ -1,4 +1,4 @@
-"""What a row may ask of a file: its metadata under the architecture's name, and its tensors.
+"""The view of a file that a row gets: its metadata under the architecture's name, and its tensors.
 
 Owns: the prefix of keys. Never does: interpret a value. Called by: `translate`, `rotary`, rows.
 """
@@ -15,7 +15,7 @@ from core_loaders.gguf.reader import GGUFTensor
 
 
 class Source:
-    """One model's header.
+    """The header of one model.
 
     metadata: of the file (of a split one: of its first part).
     prefix: name of the architecture.
@@ -29,34 +29,34 @@ class Source:
 
     @property
     def path(self) -> str:
-        """Of the file, for errors."""
+        """Return the path of the file, for errors."""
         return self.metadata.path
 
     def key(self, name: str) -> str:
-        """The whole metadata key."""
+        """Return the full metadata key."""
         return f"{self.prefix}.{name}"
 
     def __contains__(self, name: str) -> bool:
         return self.key(name) in self.metadata
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """See `Metadata.integer`."""
+        """Read an integer, as `Metadata.integer` does."""
         return self.metadata.integer(self.key(name), low, high, default)
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        """See `Metadata.number`."""
+        """Read a number, as `Metadata.number` does."""
         return self.metadata.number(self.key(name), low, high, default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """See `Metadata.flag`."""
+        """Read a boolean, as `Metadata.flag` does."""
         return self.metadata.flag(self.key(name), default)
 
     def text(self, name: str, default: str) -> str:
-        """See `Metadata.text`."""
+        """Read a string, as `Metadata.text` does."""
         return self.metadata.text(self.key(name), default)
 
     def value(self, name: str) -> Any:
-        """A key of `KINDS`, within its bounds."""
+        """Read a key of `KINDS`, within its limits."""
         kind = KINDS[name]
         if kind.type is None:
             return self.metadata.flag(self.key(name), False)
@@ -65,11 +65,11 @@ class Source:
         return self.number(name, kind.low, kind.high)
 
     def by_layer(self, name: str, kind: type, num_layers: int) -> list[Any] | None:
-        """A list with an item for each layer; None when the key is absent or not a list."""
+        """Read a list with an item per layer; None when the key is absent or not a list."""
         if not isinstance(self.metadata.values.get(self.key(name)), list):
             return None
         return self.metadata.items(self.key(name), kind, num_layers)
 
     def fail(self, problem: str) -> CheckpointError:
-        """The error for a file that cannot be translated."""
+        """Return the error for a file that cannot be translated."""
         return CheckpointError(f"{self.path}: {problem} Use the model's safetensors checkpoint.")

@@ -1,6 +1,7 @@
 """Models in several GGUF files, named `NAME-00001-of-00003.gguf` and so on.
 
-Owns: which files are one model, and the checks that they belong together. Never does: interpret metadata of models.
+Owns: the grouping of files into models, and the checks that they belong together. Never does: interpret metadata of
+models.
 Called by: the GGUF loader.
 """
 
@@ -21,14 +22,14 @@ AGAIN: Final = "Download all parts again."
 
 
 class Parts(NamedTuple):
-    """The files of one model, in their order. headers: of each; the first one has the metadata."""
+    """The files of one model, in order. headers: of each; the first one has the metadata."""
 
     files: list[str]
     headers: list[GGUFHeader]
 
 
 def find_file(ref: str) -> str:
-    """The file that a reference names, or the (first) one of the only model of a directory. Raises CheckpointError."""
+    """Return the file that a reference names, or the (first) one of a directory's only model. Raises CheckpointError."""
     path = Path(ref).expanduser()
     if path.is_dir():
         models = models_among(entry.name for entry in path.iterdir())
@@ -46,7 +47,7 @@ def find_file(ref: str) -> str:
 
 
 def read_parts(path: str) -> Parts:
-    """The whole model of which `path` is a file. Raises CheckpointError when parts are missing or do not fit together."""
+    """Read the whole model that `path` is a file of. Raises CheckpointError when parts are missing or inconsistent."""
     header = read_header(path)
     metadata = Metadata(path, header.metadata)
     count = metadata.integer("split.count", 0, MAX_PARTS, 0)
@@ -63,7 +64,7 @@ def read_parts(path: str) -> Parts:
 
 
 def _names_of_parts(path: str, count: int) -> list[str]:
-    """The paths of all parts. Raises CheckpointError when one is not there."""
+    """Return the paths of all parts. Raises CheckpointError when one is missing."""
     folder, name = os.path.split(path)
     part = PART.fullmatch(name)
     if part is None or int(part["count"]) != count:
@@ -98,7 +99,7 @@ def _check_part(file: str, header: GGUFHeader, number: int, count: int) -> None:
 
 
 def _check_together(files: list[str], headers: list[GGUFHeader]) -> None:
-    """No tensor twice, and as many as the first part announces."""
+    """Check that no tensor appears twice, and that there are as many as the first part declares."""
     owners: dict[str, str] = {}
     for file, header in zip(files, headers, strict=True):
         for tensor in header.tensors:

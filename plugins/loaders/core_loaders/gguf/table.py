@@ -1,6 +1,6 @@
 """The table of architectures of GGUF files: all rows together.
 
-Owns: that table. Never does: know a row. Called by: `core_loaders.gguf.translate`.
+Owns: the table. Never does: know a row. Called by: `core_loaders.gguf.translate`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from core_loaders.gguf.rows import early, encoders, llamas, mixtures, states, wi
 
 
 def architectures() -> dict[str, Architecture]:
-    """Name in `general.architecture` → row."""
+    """Return the rows by name in `general.architecture`."""
     decoders = {**llamas.ROWS, **windows.ROWS, **early.ROWS, **mixtures.ROWS, **states.ROWS}
     return {**decoders, **encoders.ROWS}

@@ -1,6 +1,6 @@
-"""From a GGUF header to a configuration in Hugging Face's style.
+"""Translation of a GGUF header to a configuration in Hugging Face's style.
 
-Owns: the keys that all architectures have. Never does: read weights, know an architecture by name (its row does).
+Owns: the keys common to all architectures. Never does: read weights, know an architecture by name (its row does).
 Called by: the GGUF loader.
 """
 
@@ -29,7 +29,7 @@ from core_loaders.gguf.unread import check_unread
 
 
 def find_architecture(path: str, name: str) -> Architecture:
-    """A file's architecture. Raises CheckpointError when the table has no row for it."""
+    """Return a file's architecture. Raises CheckpointError for an unknown one."""
     known = architectures()
     if name not in known:
         listed = ", ".join(sorted(known))
@@ -40,12 +40,12 @@ def find_architecture(path: str, name: str) -> Architecture:
 
 
 def drafting_layers(source: Source) -> int:
-    """The layers, behind the others, that draft tokens and are not loaded."""
+    """Return the number of draft layers, which follow the others and are not loaded."""
     return source.integer("nextn_predict_layers", 0, MAX_LAYERS, 0)
 
 
 def translate_config(source: Source, row: Architecture) -> dict[str, Any]:
-    """The configuration in the style of `config.json`. Raises CheckpointError for absurd values."""
+    """Return the configuration in the style of `config.json`. Raises CheckpointError for implausible values."""
     embeddings = source.tensors.get("token_embd.weight")
     if embeddings is None:
         raise CheckpointError(f"{source.path}: tensor 'token_embd.weight' is missing; is this a language model?")
@@ -64,7 +64,7 @@ def translate_config(source: Source, row: Architecture) -> dict[str, Any]:
         _add_attention(config, source, row)
     else:
         for name in ("feed_forward_length", "attention.head_count"):
-            source.integer(name, 0, 0, 0)  # formats of models without them say so
+            source.integer(name, 0, 0, 0)  # files of models without these features may store 0
     for name, key in row.keys.items():
         if name not in source and name not in REQUIRED:
             continue
@@ -77,13 +77,13 @@ def translate_config(source: Source, row: Architecture) -> dict[str, Any]:
         config[key] = _are_there(source, names, num_layers)
     if row.adjust is not None:
         row.adjust(source, config)
-    pooling_of(source)  # an unknown number is refused, whatever the model is run for
+    pooling_of(source)  # an unknown value is rejected whatever the model is used for
     check_unread(source.metadata, source.prefix, row.neutral)
     return config
 
 
 def _add_attention(config: dict[str, Any], source: Source, row: Architecture) -> None:
-    """Sizes of heads and of MLPs."""
+    """Add the sizes of heads and MLPs."""
     num_layers = config["num_hidden_layers"]
     heads = source.integer("attention.head_count", 1, MAX_HEADS)
     by_layer = source.by_layer("attention.head_count_kv", int, num_layers)
@@ -103,7 +103,7 @@ def _add_attention(config: dict[str, Any], source: Source, row: Architecture) ->
 
 
 def _one_of(source: Source, name: str, by_layer: list[int]) -> int:
-    """The number of all layers that have one. Raises CheckpointError when they differ."""
+    """Return the number shared by all layers that have one. Raises CheckpointError when they differ."""
     found = {count for count in by_layer if count}
     if len(found) != 1 or not 1 <= max(found) <= MAX_HEADS:
         raise source.fail(f"metadata key '{source.key(name)}' is {by_layer!r:.60}; expected one number for all layers.")
@@ -111,7 +111,7 @@ def _one_of(source: Source, name: str, by_layer: list[int]) -> int:
 
 
 def _add_rotary(config: dict[str, Any], source: Source, row: Architecture) -> None:
-    """The base, the share of heads that rotates, and the scaling."""
+    """Add the rotary base, the rotated share of heads, and the scaling."""
     if row.rotary == "none":
         return
     if row.rotary == "latent":
@@ -128,13 +128,13 @@ def _add_rotary(config: dict[str, Any], source: Source, row: Architecture) -> No
 
 
 def _share(size: int, whole: int) -> float:
-    """A number of which, times the whole, `size` is the integer part."""
+    """Return a fraction whose product with `whole` has the integer part `size`."""
     share = size / whole
     return share if int(whole * share) == size else math.nextafter(share, 1.0)
 
 
 def _rotary_size(config: dict[str, Any], source: Source, row: Architecture) -> int:
-    """The numbers of a head that rotate; queries, keys and values are of one size. Raises CheckpointError."""
+    """Return the rotated numbers per head; queries, keys and values have one size. Raises CheckpointError."""
     head_dim: int = config["head_dim"]
     value_size = source.integer("attention.value_length", 1, MAX_EXTENT, head_dim)
     size = source.integer("rope.dimension_count", 1, MAX_EXTENT, head_dim)
@@ -146,7 +146,7 @@ def _rotary_size(config: dict[str, Any], source: Source, row: Architecture) -> i
 
 
 def _are_there(source: Source, names: tuple[str, ...], num_layers: int) -> bool:
-    """Whether layers have some tensors: all of them, or none. Raises CheckpointError."""
+    """Whether layers have these tensors: all layers, or none. Raises CheckpointError otherwise."""
     present: list[str] = []
     missing: list[str] = []
     layers = {int(found[1]) for name in source.tensors if (found := IN_LAYER.fullmatch(name))}

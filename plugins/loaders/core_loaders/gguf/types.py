@@ -1,4 +1,4 @@
-"""The tensor types of GGUF files: how many bytes a block of weights takes.
+"""Tensor types of GGUF files: bytes and weights per block.
 
 Owns: the table of type numbers. Never does: interpret a block (quantization methods do).
 Called by: the reader (sizes), the loader (row bytes).
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class BlockType(NamedTuple):
-    """One tensor type: a row of K weights is K / block_size blocks of block_bytes bytes."""
+    """A tensor type: a row of K weights is K / block_size blocks of block_bytes bytes."""
 
     name: str
     block_size: int

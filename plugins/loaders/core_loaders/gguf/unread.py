@@ -1,6 +1,6 @@
-"""Metadata of an architecture that nobody read: what may be ignored, and the refusal of the rest.
+"""Metadata keys of an architecture that were not read: the ignorable ones, and the rejection of the rest.
 
-Owns: the list of what may. Never does: interpret it. Called by: `translate`, after the configuration was read.
+Owns: the list of ignorable keys. Never does: interpret it. Called by: `translate`, after the configuration was read.
 """
 
 from __future__ import annotations

@@ -27,19 +27,19 @@ NOT_SERVED = {
 BEGINNING = frozenset(
     ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken", "chameleon")
 )
-"""Pre-tokenizers of models whose texts begin with a token, where the file does not say."""
+"""Pre-tokenizers of models whose texts start with a BOS token, for files that do not say."""
 SEPARATED = ("jina-v1-en", "jina-v2-code", "roberta-bpe")
-"""Pre-tokenizers of models that read texts between separators."""
+"""Pre-tokenizers of models that enclose texts in separators."""
 RANKED = ("kimi-k2",)
-"""Pre-tokenizers of files without merges: tokens stand in the order of tiktoken's ranks."""
+"""Pre-tokenizers of files without merges: tokens are in the order of tiktoken's ranks."""
 PREFIX = "▁"
 CONTROL = 3
-# Tokens that end a turn. Conversions name one end token only, and not always the one that chats end with.
+# Tokens that end a turn. Conversions name only one end token, which is not always the one that ends a chat turn.
 END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 
 
 def read_tokenizer(metadata: Metadata, vocab_size: int) -> TokenizerSource:
-    """The vocabulary and the chat templates; without a `tokenizer.ggml.model`, no tokenizer. Raises CheckpointError."""
+    """Read the vocabulary and the chat templates; no tokenizer without `tokenizer.ggml.model`. Raises CheckpointError."""
     if "tokenizer.ggml.model" not in metadata:
         return TokenizerSource()
     name = metadata.text("tokenizer.ggml.model")
@@ -59,7 +59,7 @@ def read_tokenizer(metadata: Metadata, vocab_size: int) -> TokenizerSource:
 
 
 def _named_templates(metadata: Metadata) -> dict[str, str]:
-    """Further templates by name, as `tokenizer.chat_templates` lists them."""
+    """Return the additional templates by name, as listed in `tokenizer.chat_templates`."""
     named: dict[str, str] = {}
     for name in metadata.items("tokenizer.chat_templates", str, optional=True):
         named[name] = metadata.text(f"tokenizer.chat_template.{name}")
@@ -74,7 +74,7 @@ def _vocabulary(
     tokens = metadata.items(f"{prefix}.tokens", str, vocab_size)
     is_bert = model == "wordpiece"
     begins = model == "spm" or is_bert or pre in BEGINNING
-    # An old spelling of `separator` is the one in files.
+    # Files use an old spelling of `separator`.
     separator = metadata.token(f"{prefix}.seperator_token_id", vocab_size)
     has_separator = is_bert or pre in SEPARATED
     merges = metadata.items(f"{prefix}.merges", str, optional=model != "bpe" or pre in RANKED)
@@ -103,7 +103,7 @@ def _vocabulary(
 
 
 def _begin(metadata: Metadata, vocab_size: int, *, is_bert: bool) -> int | None:
-    """The token that a text begins with; BERT's may have a name of its own."""
+    """Return the token that starts a text; BERT's may have its own key."""
     token = metadata.token("tokenizer.ggml.bos_token_id", vocab_size)
     if token is None and is_bert:
         return metadata.token("tokenizer.ggml.cls_token_id", vocab_size)
@@ -111,7 +111,7 @@ def _begin(metadata: Metadata, vocab_size: int, *, is_bert: bool) -> int | None:
 
 
 def _scores(metadata: Metadata, model: str, vocab_size: int, *, ranked: bool) -> list[float]:
-    """Of all tokens. ranked: a vocabulary without merges is in the order of its ranks."""
+    """Return the scores of all tokens. ranked: a vocabulary without merges is in the order of its ranks."""
     found = metadata.items("tokenizer.ggml.scores", float, vocab_size, optional=model in ("bpe", "wordpiece"))
     if model == "bpe" and ranked:
         return [-float(rank) for rank in range(vocab_size)]
@@ -123,7 +123,7 @@ def _accents(metadata: Metadata, key: str) -> bool | None:
 
 
 def _charsmap(metadata: Metadata, key: str) -> bytes:
-    """Rules of normalization, written as a list of bytes with or without a sign."""
+    """Return the normalization rules, stored as a list of signed or unsigned bytes."""
     values = metadata.items(key, int, optional=True)
     if any(not -128 <= value <= 255 for value in values):
         raise CheckpointError(f"{metadata.path}: metadata key '{key}' holds numbers that are no bytes.")
@@ -131,7 +131,9 @@ def _charsmap(metadata: Metadata, key: str) -> bytes:
 
 
 def _bert_tokens(tokens: list[str]) -> list[str]:
-    """Back to BERT's spelling: such files mark the first piece of a word (`▁`), BERT the later ones (`##`)."""
+    """Convert tokens back to BERT's spelling: these files mark the first piece of a word (`▁`), BERT the later ones
+    (`##`).
+    """
     found = []
     for token in tokens:
         is_named = token.startswith("[") and token.endswith("]")
@@ -143,7 +145,9 @@ def _bert_tokens(tokens: list[str]) -> list[str]:
 
 
 def read_generation(metadata: Metadata, vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """The style of `generation_config.json`: bos, eos (a list when several tokens end a text) and pad."""
+    """Return generation defaults in the style of `generation_config.json`: bos, eos (a list when several tokens end a
+    text) and pad.
+    """
     if vocabulary is None:
         return {}
     ends = _end_tokens(metadata, vocabulary)
@@ -156,7 +160,7 @@ def read_generation(metadata: Metadata, vocabulary: Vocabulary | None) -> dict[s
 
 
 def _end_tokens(metadata: Metadata, vocabulary: Vocabulary) -> list[int]:
-    """The tokens that end a text, each once: the file's end tokens, then the known ones that end a turn."""
+    """Return the tokens that end a text, each once: the file's end tokens, then known ones that end a turn."""
     ends = [vocabulary.eos_token_id, metadata.token("tokenizer.ggml.eot_token_id", len(vocabulary.tokens))]
     for text in END_OF_TURN:
         ends.append(_control_token(vocabulary, text))
@@ -165,7 +169,7 @@ def _end_tokens(metadata: Metadata, vocabulary: Vocabulary) -> list[int]:
 
 
 def _control_token(vocabulary: Vocabulary, text: str) -> int | None:
-    """The id of `text`, or None when the vocabulary lacks it or does not say that it is a control token."""
+    """Return the id of `text`; None when the vocabulary lacks it or does not mark it as a control token."""
     if text not in vocabulary.tokens or not vocabulary.types:
         return None
     index = vocabulary.tokens.index(text)

@@ -1,6 +1,6 @@
 """The loader of Mistral's own layout: consolidated safetensors files, and params.json.
 
-Owns: the way from a directory to a manifest in Hugging Face's terms, and from a manifest to tensors.
+Owns: the conversion of a directory to a manifest in Hugging Face's terms, and of a manifest to tensors.
 Never does: know a tokenizer. Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -33,7 +33,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 class MistralLoader:
-    """Kind `loader`. strategy: see `core_loaders.mapped`."""
+    """Loader plugin for Mistral's layout. strategy: see `core_loaders.mapped`."""
 
     def __init__(self, strategy: str | None = None) -> None:
         self._strategy = strategy
@@ -64,13 +64,13 @@ class MistralLoader:
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield tensors in the order of the files, rows of rotary pairs as halves. Raises CheckpointError."""
+        """Yield tensors in file order, with rows reordered from rotary pairs to halves. Raises CheckpointError."""
         for name, tensor in mapped_tensors(manifest, reads, self._strategy, _lying):
             yield name, _rotary(name, tensor, manifest.config)
 
 
 def _canonical(files: Sequence[Path], stored: dict[str, TensorInfo], config: dict[str, Any]) -> dict[str, TensorInfo]:
-    """The tensors under their canonical names. Raises CheckpointError."""
+    """Return the tensors by canonical name. Raises CheckpointError."""
     num_experts = config.get("num_local_experts", 0)
     tensors: dict[str, TensorInfo] = {}
     for info in stored.values():
@@ -85,7 +85,7 @@ def _canonical(files: Sequence[Path], stored: dict[str, TensorInfo], config: dic
 
 
 def _heads(name: str, config: dict[str, Any]) -> int:
-    """Heads of a matrix whose outputs are rotated, 0 for others. name: of a tensor of the matrix."""
+    """Return the heads of a matrix whose outputs are rotated, 0 for others. name: of one of the matrix's tensors."""
     matrix, _, _ = name.rpartition(".")
     if matrix.endswith(".self_attn.q_proj"):
         return int(config["num_attention_heads"])
@@ -95,7 +95,9 @@ def _heads(name: str, config: dict[str, Any]) -> int:
 
 
 def _check_rows(path: str, info: TensorInfo, config: dict[str, Any]) -> None:
-    """A tensor of a rotated matrix has a row for each output, or is of the whole matrix. Raises CheckpointError."""
+    """Check that a tensor of a rotated matrix has a row per output, or describes the whole matrix. Raises
+    CheckpointError.
+    """
     heads = _heads(info.name, config)
     is_whole = math.prod(info.shape) == 1 or info.name.endswith(".weight_shape")
     if not heads or (is_whole and not info.name.endswith(".weight")):
@@ -108,7 +110,7 @@ def _check_rows(path: str, info: TensorInfo, config: dict[str, Any]) -> None:
 
 
 def _lying(data: Bytes, info: TensorInfo) -> Tensor:
-    """The tensor from its file, where some lie transposed."""
+    """Return the stored tensor, transposed back where the file stores it transposed."""
     if not is_turned(info):
         return view(data, info)
     lying = msgspec.structs.replace(info, shape=info.shape[::-1])
@@ -116,7 +118,7 @@ def _lying(data: Bytes, info: TensorInfo) -> Tensor:
 
 
 def _rotary(name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
-    """The tensor with the rows of rotary pairs as halves, where it has a row for each output."""
+    """Return the tensor with its rows reordered from rotary pairs to halves, where it has a row per output."""
     heads = _heads(name, config)
     has_rows = heads and tensor.dim() == 2 and tensor.shape[0] == heads * config["head_dim"]
     return half_split(tensor, heads) if has_rows else tensor

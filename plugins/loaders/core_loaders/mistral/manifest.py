@@ -12,13 +12,13 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="mistral", summary="directories with params.json and consolidated*.safetensors")
 
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim directories in Mistral's layout, unless they are in Hugging Face's, too."""
+    """Claim directories in Mistral's layout, unless they are in Hugging Face's layout as well."""
     if not isinstance(facts, FileFacts) or not facts.is_directory or "params.json" not in facts.names:
         return None
     has_weights = any(name.startswith("consolidated") and name.endswith(".safetensors") for name in facts.names)

@@ -1,6 +1,7 @@
-"""Canonical names of tensors of consolidated files.
+"""Canonical names of the tensors in consolidated files.
 
-Owns: the table of names, and which tensors are cut or turned. Never does: read a weight. Called by: the mistral loader.
+Owns: the table of names, and the lists of tensors to split or transpose. Never does: read a weight. Called by: the
+mistral loader.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ KINDS = {
     "weight_global_scale": "weight_global_scale",
     "input_global_scale": "input_global_scale",
 }
-"""Tensors of a quantized matrix that stand beside its `weight`, or in its place."""
+"""Tensors of a quantized matrix that accompany or replace its `weight`."""
 STACKED = LAYER + r"block_sparse_moe\.(w[123])"
-"""Rows of all experts in one tensor."""
+"""The rows of all experts in one tensor."""
 
 
 def canonical(path: str, info: TensorInfo, num_experts: int) -> Iterator[TensorInfo]:
-    """What a tensor of a file is called, or its parts. Raises CheckpointError for a name that is not known."""
+    """Yield the canonical name of a tensor, or of its parts. Raises CheckpointError for an unknown name."""
     stem, _, kind = info.name.rpartition(".")
     kept = KINDS.get(kind)
     of_weight = info.name if kept is None else f"{stem}.weight"
@@ -84,6 +85,6 @@ def canonical(path: str, info: TensorInfo, num_experts: int) -> Iterator[TensorI
 
 
 def is_turned(info: TensorInfo) -> bool:
-    """Whether the tensor lies transposed in its file, as the second matrices of experts in one tensor do."""
+    """Whether the file stores the tensor transposed, as it does the experts' stacked second matrices."""
     found = re.fullmatch(STACKED, info.source)
     return found is not None and found[2] == "w2"

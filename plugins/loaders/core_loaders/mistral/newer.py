@@ -1,6 +1,6 @@
-"""The parameters of Mistral's newer models, in the style of `config.json`: a stretched rotation, and 8-bit floats.
+"""Parameters of Mistral's newer models in the style of `config.json`: scaled rotation, and 8-bit floats.
 
-Owns: `yarn`, `llama_4_scaling` and `quantization`. Never does: ignore a key of theirs. Called by: `params`.
+Owns: `yarn`, `llama_4_scaling` and `quantization`. Never does: ignore a key in them. Called by: `params`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ YARN = {
     "alpha": "beta_slow",
 }
 SCALING = ("beta", "original_max_position_embeddings")
-"""Of queries far from the beginning."""
+"""Parameters of the query scaling at distant positions."""
 FP8 = "fp8_e4m3"
 SCHEMES = {"TENSOR": "static", "NO_SCALES": "dynamic", None: "static"}
-"""How the inputs of a matrix were scaled."""
+"""How a matrix's inputs are scaled, by declared scheme."""
 
 
 def rotation(path: Path, yarn: Any, scaling: Any) -> dict[str, Any]:
-    """The parameters of a rotation that was stretched; empty for a plain one. Raises CheckpointError."""
+    """Return the parameters of a scaled rotation; empty for a plain one. Raises CheckpointError."""
     if not yarn:
         if scaling:
             raise CheckpointError(f"{path}: has llama_4_scaling without yarn; expected both or neither.")
@@ -49,7 +49,7 @@ def rotation(path: Path, yarn: Any, scaling: Any) -> dict[str, Any]:
 
 
 def quantization(path: Path, declared: Any) -> dict[str, Any]:
-    """The declaration of a method, by the name under which `config.json` has it. Raises CheckpointError."""
+    """Return the quantization declaration under the names of `config.json`. Raises CheckpointError."""
     if not declared:
         return {}
     if isinstance(declared, dict):

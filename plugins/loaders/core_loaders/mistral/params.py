@@ -1,4 +1,4 @@
-"""`params.json` in the style of `config.json`.
+"""Translation of `params.json` to the style of `config.json`.
 
 Owns: the names of Mistral's parameters. Never does: ignore one that changes what a model computes.
 Called by: the mistral loader.
@@ -19,7 +19,7 @@ RENAMED = {
     "hidden_dim": "intermediate_size",
     "vocab_size": "vocab_size",
 }
-"""Parameters that every model has."""
+"""Parameters common to all models."""
 OF_EXPERTS = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
 READ = frozenset(
     {
@@ -39,16 +39,16 @@ READ = frozenset(
     }
 )
 NEUTRAL = frozenset({"model_type", "activation", "max_batch_size", "dtype"})
-"""Parameters that do not change what is computed, or that have one value."""
+"""Parameters that do not affect the computation, or that have only one value."""
 DEFAULT_LENGTH = 32_768
 DEFAULT_EPS = 1e-5
 THETA_OF_WINDOWS = 10_000.0
 THETA = 1_000_000.0
-"""Of the rotation, where the parameters do not name it: models with a sliding window are the older ones."""
+"""The rotation's base, where the parameters omit it: models with a sliding window are the older ones."""
 
 
 def translated(path: Path, params: dict[str, Any]) -> dict[str, Any]:
-    """The configuration. Raises CheckpointError for a parameter that is missing or that is not known."""
+    """Return the configuration. Raises CheckpointError for a missing or unknown parameter."""
     for key, value in params.items():
         if key not in READ and key not in NEUTRAL and value not in (None, False, {}, []):
             raise CheckpointError(
@@ -85,7 +85,7 @@ def translated(path: Path, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scaled_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The type of models whose queries are scaled by their position."""
+    """Return the type of models whose queries are scaled by position."""
     if config["model_type"] != "mistral" or config["sliding_window"] is not None:
         raise CheckpointError(
             f"{path}: has llama_4_scaling together with windows or experts, which is not supported; use the model in Hugging "
@@ -95,7 +95,7 @@ def _scaled_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _windows(path: Path, value: Any, num_layers: int) -> dict[str, Any]:
-    """The window of all layers, or of the layers of a list that repeats."""
+    """Return the window of all layers, or of each layer from a repeating list."""
     if not isinstance(value, list):
         return {"sliding_window": _count(path, "sliding_window", value) if value else None}
     sizes = {size for size in value if size}
@@ -110,7 +110,7 @@ def _windows(path: Path, value: Any, num_layers: int) -> dict[str, Any]:
 
 
 def _experts(path: Path, moe: Any, *, has_kinds: bool) -> dict[str, Any]:
-    """The type of the model, and how many experts it has."""
+    """Return the model type and the number of experts."""
     if not moe:
         model_type = "ministral" if has_kinds else "mistral"
         return {"model_type": model_type, "architectures": ["MistralForCausalLM"]}

@@ -1,1 +1,1 @@
-"""The loader that keeps torch's files as numpy files beside them."""
+"""The loader that caches torch's files as numpy files next to them."""

@@ -1,6 +1,6 @@
-"""The folder of numpy files: one a tensor, and `weights.json`, which says what they were made of.
+"""The cache folder: one numpy file per tensor, and `weights.json`, which records their sources.
 
-Owns: the folder's layout, and when it is stale. Never does: replace a folder that is not its own.
+Owns: the folder's layout, and the staleness check. Never does: replace a folder that it did not write.
 Called by: the npcache loader.
 """
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 FOLDER = "np"
 INDEX = "weights.json"
 NUMPY_NAMES = {"bfloat16": "uint16"}
-"""Types that numpy lacks are kept as plain numbers of their size; all others of one byte as uint8."""
+"""Types that numpy lacks are stored as integers of the same size; all other one-byte types as uint8."""
 
 
 class Folder:
-    """A folder that is complete.
+    """A complete cache folder.
 
     path: of the folder.
-    files: of each tensor its file and its type in torch.
+    files: each tensor's file and torch type.
     """
 
     def __init__(self, path: Path, files: dict[str, dict[str, str]]) -> None:
@@ -41,7 +41,7 @@ class Folder:
         self._files = files
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """The tensor's numbers, mapped; changes to them stay in memory. Raises CheckpointError."""
+        """Map a tensor's array; changes to it stay in memory. Raises CheckpointError."""
         entry = self._files.get(name)
         file = None if entry is None else entry.get("file")
         if not isinstance(file, str) or Path(file).name != file:
@@ -58,7 +58,7 @@ class Folder:
 
     @staticmethod
     def write(sources: Sequence[Path], tensors: Iterable[tuple[str, Tensor]]) -> Folder:
-        """Write the folder beside `sources`; it takes its place when it is complete. Raises CheckpointError."""
+        """Write the folder next to `sources`, under a temporary name until it is complete. Raises CheckpointError."""
         parent = sources[0].parent
         target = parent / FOLDER
         if target.exists() and not (target / INDEX).is_file():
@@ -79,12 +79,12 @@ class Folder:
         except OSError as error:
             raise _unwritable(target, error) from None
         finally:
-            shutil.rmtree(part, ignore_errors=True)  # there only when it did not take its place
+            shutil.rmtree(part, ignore_errors=True)  # exists only when the rename did not happen
         return Folder(target, files)
 
 
 def open_folder(sources: Sequence[Path]) -> Folder | None:
-    """The folder beside `sources`; None when there is none, or when it was made of other files."""
+    """Open the folder next to `sources`; None when there is none, or when it was made from other files."""
     path = sources[0].parent / FOLDER
     if not (path / INDEX).is_file():
         return None
@@ -96,7 +96,7 @@ def open_folder(sources: Sequence[Path]) -> Folder | None:
 
 
 def _write_arrays(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, dict[str, str]]:
-    """Write one file a tensor. Its number is its name, as names of tensors may be anything."""
+    """Write one file per tensor, named by its number, because tensor names may contain anything."""
     import torch
 
     files: dict[str, dict[str, str]] = {}
@@ -114,7 +114,7 @@ def _write_arrays(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> dict[s
 
 
 def _facts(sources: Sequence[Path]) -> dict[str, list[int]]:
-    """Size and time of each file."""
+    """Return the size and time of each file."""
     found: dict[str, list[int]] = {}
     for source in sources:
         status = source.stat()

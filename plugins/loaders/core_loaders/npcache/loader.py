@@ -1,6 +1,6 @@
-"""The loader that copies torch's files once to numpy files, in the folder `np` beside them, and reads these later.
+"""The loader that copies torch's files once into numpy files, in the folder `np` next to them, and reads those later.
 
-Owns: reading through the folder. Never does: read weights while it resolves, or run what a pickle names.
+Owns: reading through the folder. Never does: read weights while resolving, or execute a pickle.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class NpcacheLoader:
-    """Kind `loader`."""
+    """Loader plugin with a numpy cache."""
 
     def __init__(self) -> None:
         self._source = PtLoader()
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """What torch's files hold; no torch, no weights, and nothing is written. Raises CheckpointError."""
+        """Describe the contents of torch's files; no torch, no weights, and nothing is written. Raises CheckpointError."""
         manifest = self._source.resolve(ref)
         return msgspec.structs.replace(manifest, format="npcache")
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield mapped tensors of the folder, which is written first unless it is there. Raises CheckpointError."""
+        """Yield mapped tensors of the folder, which is written first if missing. Raises CheckpointError."""
         wanted = wanted_of(manifest, reads)
         files = [Path(file) for file in manifest.files]
         folder = open_folder(files)
@@ -47,7 +47,7 @@ class NpcacheLoader:
 
 
 def _tensor(folder: Folder, info: TensorInfo) -> Tensor:
-    """A tensor of the folder, mapped. Raises CheckpointError when it is not what the source holds."""
+    """Return a tensor of the folder, mapped. Raises CheckpointError when it differs from the source's description."""
     import torch
 
     array = folder.array(info.source)

@@ -17,5 +17,5 @@ core_spec, core_load = manifest_of(
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim nothing, as it writes into the model's directory: users have to ask for it."""
+    """Claim nothing: this loader writes into the model's directory, so users must request it."""
     return None

@@ -1,6 +1,6 @@
 """The arguments of the `object_store` loader.
 
-Owns: them. Never does: import the library. Called by: the manifest, the loader.
+Owns: their declarations. Never does: import the library. Called by: the manifest, the loader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class ObjectStoreArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--model-loader-extra-config`. Credentials come from wherever the store's own client finds them."""
+    """Keys of `--model-loader-extra-config` for this loader. Credentials are looked up by the store's own client."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256, description="Requests in flight.")] = 16
     part_bytes: Annotated[int, msgspec.Meta(ge=4096, description="Most bytes of one request.")] = 8 << 20

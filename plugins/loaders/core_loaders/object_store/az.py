@@ -1,4 +1,4 @@
-"""Azure Blob Storage through its own client. Owns: these calls. Called by: store."""
+"""Azure Blob Storage through its own client. Owns: the client's calls. Called by: store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from core_loaders.object_store.store import ObjectChanged, StoredObject
 
 
 class AzureContainer:
-    """`Bucket`: a container."""
+    """`Bucket` over an Azure container."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
-        """The objects directly under `prefix`."""
+        """List the objects directly under `prefix`."""
         found = []
         for blob in self._client.walk_blobs(name_starts_with=prefix, delimiter="/"):
             if not blob.name.endswith("/"):
@@ -24,7 +24,7 @@ class AzureContainer:
         return found
 
     def read(self, found: StoredObject, begin: int, end: int) -> bytes:
-        """A range of bytes of that version. Raises ObjectChanged."""
+        """Read a range of bytes of that version. Raises ObjectChanged."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceModifiedError, ResourceNotFoundError
 
@@ -38,7 +38,7 @@ class AzureContainer:
 
 
 def open_bucket(name: str, endpoint: str | None, connections: int) -> AzureContainer:
-    """The container of the account at `endpoint`, which may end in a signature. Raises UserError without one."""
+    """Open the container of the account at `endpoint`, which may end in a signature. Raises UserError without one."""
     from azure.storage.blob import BlobServiceClient
 
     if endpoint is None:
@@ -54,7 +54,7 @@ def open_bucket(name: str, endpoint: str | None, connections: int) -> AzureConta
 
 
 def _credential() -> Any:
-    """The login of this machine, where the library for it is installed; else what everybody may read."""
+    """Return this machine's login where the identity library is installed; otherwise None for anonymous access."""
     try:
         from azure.identity import DefaultAzureCredential
     except ImportError:

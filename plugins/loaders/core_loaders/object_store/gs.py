@@ -1,4 +1,4 @@
-"""Google Cloud Storage through its own client. Owns: these calls. Called by: store."""
+"""Google Cloud Storage through its own client. Owns: the client's calls. Called by: store."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from core_loaders.object_store.store import ObjectChanged, StoredObject
 
 
 class GoogleBucket:
-    """`Bucket`. The version of an object is its generation."""
+    """`Bucket` over a Google Cloud bucket. The version of an object is its generation."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
         self._name = name
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
-        """The objects directly under `prefix`."""
+        """List the objects directly under `prefix`."""
         found = []
         for blob in self._client.list_blobs(self._name, prefix=prefix, delimiter="/"):
             found.append(StoredObject(blob.name, blob.size, str(blob.generation)))
         return found
 
     def read(self, found: StoredObject, begin: int, end: int) -> bytes:
-        """A range of bytes of that version. Raises ObjectChanged."""
+        """Read a range of bytes of that version. Raises ObjectChanged."""
         from google.api_core.exceptions import NotFound, PreconditionFailed, RequestRangeNotSatisfiable
 
         blob = self._client.bucket(self._name).blob(found.key)
@@ -38,7 +38,7 @@ class GoogleBucket:
 
 
 def open_bucket(name: str, endpoint: str | None, connections: int) -> GoogleBucket:
-    """The bucket, with the credentials that the client finds; without any, what everybody may read."""
+    """Open the bucket with the credentials that the client finds, or anonymously without any."""
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError

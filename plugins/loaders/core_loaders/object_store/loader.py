@@ -1,6 +1,6 @@
-"""The loader of safetensors in a bucket: headers by range requests first, tensors by several requests at once later.
+"""The loader of safetensors in a bucket: headers by range requests first, tensors by concurrent requests later.
 
-Owns: the way from a reference to a manifest, and the pin of every object to the version whose header was read.
+Owns: the conversion of a reference to a manifest, and the pinning of every object to the version whose header was read.
 Never does: store weights on this machine. Called by: the engine's loading (`iter`), the command line (`resolve`).
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 INDEX = "model.safetensors.index.json"
 SMALL = (".json", ".txt", ".model", ".jinja", ".tiktoken")
-"""Endings of the files that are copied to the cache: configuration, tokenizer, templates."""
+"""Extensions of the files copied to the cache: configuration, tokenizer, templates."""
 FIRST_READ = 1 << 16
-"""Bytes with which most headers are whole."""
+"""Bytes of the first read, enough for most headers."""
 
 
 class ObjectStoreLoader:
-    """Kind `loader`."""
+    """Loader plugin for object stores."""
 
     def __init__(self, arguments: ObjectStoreArguments) -> None:
         self._arguments = arguments
@@ -68,7 +68,7 @@ class ObjectStoreLoader:
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
+        """Yield the tensors file by file, in the order of their offsets. Raises CheckpointError."""
         wanted = wanted_of(manifest, reads)
         arguments = self._arguments
         place = place_of(manifest.ref)
@@ -92,7 +92,7 @@ class ObjectStoreLoader:
                 yield info.name, view(buffer, placed)
 
     def _copied(self, place: Place, bucket: Bucket, listed: dict[str, StoredObject]) -> Path:
-        """A local directory with the small files, named by what they are."""
+        """Return a local directory with the small files, named by their content."""
         small = {name: found for name, found in sorted(listed.items()) if name.endswith(SMALL) and "/" not in name}
         identity = "\n".join([place.url, *map(str, small.values())])
         digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
@@ -117,7 +117,7 @@ class ObjectStoreLoader:
 
 
 def _weight_objects(place: Place, directory: Path, listed: dict[str, StoredObject]) -> list[StoredObject]:
-    """The objects with weights: the ones that the index names, or all; not the same weights under other names."""
+    """Return the objects with weights: those named by the index, or all, without second copies under other names."""
     found = sorted(name for name in listed if name.endswith(".safetensors"))
     names = [name for name in found if not name.startswith("consolidated")] or found
     if INDEX in listed:
@@ -134,7 +134,7 @@ def _weight_objects(place: Place, directory: Path, listed: dict[str, StoredObjec
 
 
 def _header(place: Place, bucket: Bucket, found: StoredObject, number: int) -> Header:
-    """The header of one object, by one request, or two when its header is long."""
+    """Read an object's header with one request, or two for a long header."""
     url = f"{place.scheme}://{place.bucket}/{found.key}"
     first = _read(place, bucket, found, 0, min(FIRST_READ, found.size)) if found.size else b""
     length = header_bytes(url, first[:8], found.size)
@@ -146,7 +146,7 @@ def _header(place: Place, bucket: Bucket, found: StoredObject, number: int) -> H
 
 
 def _read(place: Place, bucket: Bucket, found: StoredObject, begin: int, end: int) -> bytes:
-    """A range of the version that was listed. Raises CheckpointError."""
+    """Read a range of the listed version. Raises CheckpointError."""
     try:
         return bucket.read(found, begin, end)
     except CoreError:
@@ -156,11 +156,11 @@ def _read(place: Place, bucket: Bucket, found: StoredObject, begin: int, end: in
 
 
 def _pinned(place: Place, found: StoredObject) -> str:
-    """The object and its version, as a file of the manifest."""
+    """Encode an object and its version as a file name of the manifest."""
     return f"{place.scheme}://{place.bucket}/{found.key}#{found.version}"
 
 
 def _unpinned(place: Place, file: str) -> StoredObject:
-    """The object that a file of the manifest names; its size is no longer needed."""
+    """Decode a file name of the manifest to its object; the size is no longer needed."""
     url, _, version = file.rpartition("#")
     return StoredObject(url.removeprefix(f"{place.scheme}://{place.bucket}/"), 0, version)

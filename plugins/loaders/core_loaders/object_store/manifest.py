@@ -21,7 +21,7 @@ core_spec, core_load = manifest_of(
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim references with the scheme of a store that is known."""
+    """Claim references with the scheme of a known store."""
     if isinstance(facts, FileFacts) and facts.ref.startswith(SCHEMES):
         return f"the reference starts with {facts.ref.partition(':')[0]}://"
     return None

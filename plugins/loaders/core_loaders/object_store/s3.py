@@ -1,4 +1,4 @@
-"""S3, and whatever speaks its protocol, through boto3. Owns: these calls. Called by: store."""
+"""S3 and compatible stores, through boto3. Owns: the client's calls. Called by: store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from core_loaders.object_store.store import ObjectChanged, StoredObject
 
 
 class S3Bucket:
-    """`Bucket`."""
+    """`Bucket` over an S3 bucket."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
         self._name = name
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
-        """The objects directly under `prefix`."""
+        """List the objects directly under `prefix`."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=prefix, Delimiter="/")
         found = []
         for page in pages:
@@ -25,7 +25,7 @@ class S3Bucket:
         return found
 
     def read(self, found: StoredObject, begin: int, end: int) -> bytes:
-        """A range of bytes of that version. Raises ObjectChanged."""
+        """Read a range of bytes of that version. Raises ObjectChanged."""
         from botocore.exceptions import ClientError
 
         span = f"bytes={begin}-{end - 1}"
@@ -41,7 +41,7 @@ class S3Bucket:
 
 
 def open_bucket(name: str, endpoint: str | None, connections: int) -> S3Bucket:
-    """The bucket, with the credentials that boto3 finds."""
+    """Open the bucket with the credentials that boto3 finds."""
     import boto3
     from botocore.config import Config
 

@@ -1,7 +1,7 @@
-"""A bucket, as the loader sees it.
+"""The interface of a bucket.
 
-Owns: the interface, the choice by scheme, and the sentences about failures. Never does: know a client's types (each store has
-a file of its own). Called by: the object store loader.
+Owns: the interface, the choice by scheme, and the errors about failures. Never does: know a client's types (each store
+has its own file). Called by: the object store loader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXTRA = "pip install 'core-loaders[object-store]'"
 
 
 class StoredObject(NamedTuple):
-    """One object.
+    """A stored object.
 
     key: its whole name in the bucket.
     size: bytes.
@@ -30,23 +30,23 @@ class StoredObject(NamedTuple):
 
 
 class ObjectChanged(Exception):
-    """The object is not the version any more that was asked for."""
+    """Raised when the object is no longer the requested version."""
 
 
 class Bucket(Protocol):
-    """One bucket through its provider's client. Any exception of the client may leave these methods."""
+    """A bucket accessed through its provider's client. Its methods may raise any exception of the client."""
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
-        """The objects directly under `prefix`, which ends in `/`."""
+        """List the objects directly under `prefix`, which ends in `/`."""
         ...
 
     def read(self, found: StoredObject, begin: int, end: int) -> bytes:
-        """Bytes from `begin` to before `end`. Called by several threads. Raises ObjectChanged."""
+        """Read bytes from `begin` to before `end`. Called by several threads. Raises ObjectChanged."""
         ...
 
 
 class Place(NamedTuple):
-    """A reference such as `s3://bucket/some/model`, taken apart. prefix: ends in `/`, or is empty."""
+    """A parsed reference such as `s3://bucket/some/model`. prefix: ends in `/`, or is empty."""
 
     scheme: str
     bucket: str
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
     @property
     def url(self) -> str:
-        """As it is shown."""
+        """Return the URL as shown to users."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}"
 
 
@@ -66,7 +66,7 @@ CLIENTS = {
 
 
 def place_of(ref: str) -> Place:
-    """Take a reference apart. Raises CheckpointError."""
+    """Parse a reference. Raises CheckpointError."""
     scheme, _, rest = ref.partition("://")
     bucket, _, prefix = rest.partition("/")
     if scheme not in CLIENTS or not bucket:
@@ -76,7 +76,7 @@ def place_of(ref: str) -> Place:
 
 
 def open_bucket(place: Place, endpoint: str | None, connections: int) -> Bucket:
-    """The bucket through its client. Raises UserError when that is not installed."""
+    """Open the bucket through its client. Raises UserError when that is not installed."""
     module, library = CLIENTS[place.scheme]
     try:
         importlib.import_module(library)
@@ -87,7 +87,7 @@ def open_bucket(place: Place, endpoint: str | None, connections: int) -> Bucket:
 
 
 def failure(url: str, error: Exception) -> CheckpointError:
-    """The sentence about what a client raised."""
+    """Return the error for an exception of a client."""
     if isinstance(error, ObjectChanged):
         return CheckpointError(f"{url}: has changed since its header was read; start again to read the new version.")
     cause = " ".join(str(error).split())[:MAX_CAUSE]

@@ -1,6 +1,7 @@
-"""Ranges of bytes of several objects, read ahead by several requests within a limit of memory.
+"""Byte ranges of several objects, read ahead by concurrent requests within a memory limit.
 
-Owns: the order of requests and the memory in flight. Never does: know what the bytes are. Called by: the object store loader.
+Owns: the order of requests and the memory in flight. Never does: know what the bytes are. Called by: the object store
+loader.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 from core_runtime.specs.checkpoint import TensorInfo
 
 Read = Callable[[int, int, int], bytes]
-"""(file, begin, end) -> bytes."""
+"""Reads bytes: (file, begin, end) -> bytes."""
 WASTE = 64 << 10
-"""Bytes between two tensors that are rather read than left out."""
+"""Gap between two tensors up to which reading it is cheaper than a separate request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tensors that lie together. begin, end: bytes of the file."""
+    """Neighbouring tensors read together. begin, end: bytes of the file."""
 
     file: int
     begin: int
@@ -29,13 +30,13 @@ class Span:
 
     @property
     def nbytes(self) -> int:
-        """Of memory that it takes."""
+        """Return the memory it takes in bytes."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """A span on its way."""
+    """A span with requests in flight."""
 
     span: Span
     buffer: bytearray
@@ -43,7 +44,7 @@ class _Coming:
 
 
 def spans_of(infos: Sequence[TensorInfo], part_bytes: int) -> list[Span]:
-    """Spans of about a request each; a tensor that is longer is one of its own. infos: by file and offset."""
+    """Group tensors into spans of about one request each; a longer tensor is its own span. infos: by file and offset."""
     spans: list[Span] = []
     for info in infos:
         end = info.offset + info.nbytes
@@ -59,7 +60,7 @@ def spans_of(infos: Sequence[TensorInfo], part_bytes: int) -> list[Span]:
 def stream(
     spans: Sequence[Span], read: Read, *, part_bytes: int, connections: int, memory_limit: int
 ) -> Iterator[tuple[Span, bytearray]]:
-    """Each span with its bytes, in order.
+    """Yield each span with its bytes, in order.
 
     Spans are requested ahead as long as their buffers together are below `memory_limit`; the first one always is.
     """
@@ -83,7 +84,7 @@ def stream(
 
 
 def _request(pool: ThreadPoolExecutor, span: Span, read: Read, part_bytes: int) -> _Coming:
-    """Ask for all parts of a span."""
+    """Request all parts of a span."""
     buffer = bytearray(span.nbytes)
     parts = []
     for begin in range(span.begin, span.end, part_bytes):

@@ -1,1 +1,1 @@
-"""The loader of directories that `core convert` wrote."""
+"""The loader of directories written by `core convert`."""

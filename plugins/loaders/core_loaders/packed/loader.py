@@ -1,6 +1,6 @@
-"""The loader of directories that `core convert` wrote.
+"""The loader of directories written by `core convert`.
 
-Owns: the way from an index to a manifest, and to tensors that are in no kernel. Never does: prepare a weight.
+Owns: the conversion of an index to a manifest, and to tensors outside kernels. Never does: prepare a weight.
 Called by: the engine's loading, the command line (`resolve`, without torch).
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class PackedLoader:
-    """Kind `loader`, with `HasPrepared`. mapped: see `PreparedWeights`."""
+    """Loader plugin for converted directories, with `HasPrepared`. mapped: see `PreparedWeights`."""
 
     def __init__(self, *, mapped: bool = False) -> None:
         self._mapped = mapped
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """The manifest of the model that was converted; no torch, no weights. Raises CheckpointError."""
+        """Return the manifest of the converted model; no torch, no weights. Raises CheckpointError."""
         directory = _directory(ref)
         manifest = read_index(directory).manifest
         tokenizer = manifest.tokenizer
@@ -38,7 +38,7 @@ class PackedLoader:
         return msgspec.structs.replace(manifest, ref=ref, files=[str(directory / DATA)], tokenizer=tokenizer)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield tensors that lie in the data file as they are. Raises CheckpointError, also for those in kernels."""
+        """Yield tensors stored unchanged in the data file. Raises CheckpointError, also for those inside kernels."""
         stored = set(read_index(_directory(manifest.ref)).stored)
         for name in reads:
             if name in manifest.tensors and name not in stored:
@@ -49,7 +49,7 @@ class PackedLoader:
         return mapped_tensors(manifest, reads)
 
     def prepared(self, manifest: CheckpointManifest) -> PreparedWeights:
-        """The kernels. Raises CheckpointError."""
+        """Return the prepared kernels. Raises CheckpointError."""
         directory = _directory(manifest.ref)
         return PreparedWeights(directory / DATA, read_index(directory), mapped=self._mapped)
 

@@ -27,7 +27,7 @@ class PackedArguments(msgspec.Struct, frozen=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="packed",
         summary="directories that core convert wrote: kernels that need no packing",

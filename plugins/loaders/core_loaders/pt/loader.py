@@ -1,6 +1,7 @@
 """The loader of directories with config.json and torch's own files.
 
-Owns: which files hold weights, and the way from their storages to tensors. Never does: unpickle: nothing in a file is run.
+Owns: the list of weight files, and the conversion of their storages to tensors. Never does: unpickle: nothing in a file
+is executed.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 INDEX = "pytorch_model.bin.index.json"
 ENDINGS = (".bin", ".pt", ".pth")
-"""In the order in which they are looked for; files of one ending are one model."""
+"""Extensions of weight files, in order of preference; files of one extension are one model."""
 OF_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state", "random_states")
-"""Beginnings of files that training leaves beside the weights."""
+"""Prefixes of files that training leaves next to the weights."""
 
 
 class PtLoader:
-    """Kind `loader`."""
+    """Loader plugin for torch's files."""
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """Read configuration and what each tensor is; no torch, no weights. Raises CheckpointError."""
+        """Read the configuration and the description of each tensor; no torch, no weights. Raises CheckpointError."""
         directory = read_directory(ref)
         index = read_index(directory.path / INDEX)
         names = sorted(set(index.values())) if index else _names_of(directory.path)
@@ -63,7 +64,7 @@ class PtLoader:
 
 
 def _names_of(directory: Path) -> list[str]:
-    """Files with weights, where no index names them."""
+    """Return the weight files, where no index names them."""
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(OF_TRAINING))
     for ending in ENDINGS:
         found = [name for name in names if name.endswith(ending)]
@@ -73,7 +74,7 @@ def _names_of(directory: Path) -> list[str]:
 
 
 def _stored(files: Sequence[Path]) -> dict[str, StoredTensor]:
-    """The tensors of all files. Raises CheckpointError, also for a name that is in two of them."""
+    """Return the tensors of all files. Raises CheckpointError, also for a name that is in two of them."""
     found: dict[str, StoredTensor] = {}
     for number, file in enumerate(files):
         for name, tensor in read_tensors(str(file), number).items():
@@ -84,7 +85,7 @@ def _stored(files: Sequence[Path]) -> dict[str, StoredTensor]:
 
 
 def _strided(data: Bytes, info: TensorInfo, stored: Mapping[str, StoredTensor]) -> Tensor:
-    """A view of the tensor, whatever its strides. Raises CheckpointError when the file is another than it was."""
+    """Return a view of the tensor with its strides. Raises CheckpointError when the file has changed."""
     tensor = stored.get(info.source)
     if tensor is None or msgspec.structs.replace(tensor.info, name=info.name) != info:
         raise CheckpointError(
@@ -97,7 +98,7 @@ def _strided(data: Bytes, info: TensorInfo, stored: Mapping[str, StoredTensor]) 
 
 
 def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last one of a tensor."""
+    """Return the number of elements from a tensor's first to its last."""
     if 0 in shape:
         return 0
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))

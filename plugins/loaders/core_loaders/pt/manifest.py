@@ -17,7 +17,7 @@ core_spec, core_load = manifest_of(
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim directories with a configuration and torch's files, where there is no safetensors file."""
+    """Claim directories with a configuration and torch's files, but without safetensors files."""
     if not isinstance(facts, FileFacts) or not facts.is_directory or "config.json" not in facts.names:
         return None
     if any(name.endswith(".safetensors") for name in facts.names):

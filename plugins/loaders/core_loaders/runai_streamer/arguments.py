@@ -1,6 +1,6 @@
 """The arguments of the loaders `runai_streamer` and `runai_streamer_sharded`.
 
-Owns: them. Never does: import the library. Called by: the manifests, the loader.
+Owns: their declarations. Never does: import the library. Called by: the manifests, the loader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_runtime.models.shards import DEFAULT
 
 
 class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--model-loader-extra-config`."""
+    """Keys of `--model-loader-extra-config` for `runai_streamer`."""
 
     concurrency: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
@@ -28,7 +28,7 @@ class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class ShardedArguments(StreamerArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same, for files of `core save-sharded`."""
+    """Keys of `--model-loader-extra-config` for `runai_streamer_sharded`, which reads files of `core save-sharded`."""
 
     pattern: Annotated[
         str, msgspec.Meta(description="Names of the files, with {part} and, if it is there, {rank}.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunaiStreamerLoader:
-    """Kind `loader`. layout: the loader that knows which files there are; it reads their headers."""
+    """Loader plugin over the streamer. layout: the loader that lists the files and reads their headers."""
 
     def __init__(self, arguments: StreamerArguments, layout: Loader | None = None) -> None:
         self._arguments = arguments
@@ -37,7 +37,7 @@ class RunaiStreamerLoader:
         return self._layout.resolve(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors as the streamer delivers them. Raises CheckpointError."""
+        """Yield the tensors in the order in which the streamer delivers them. Raises CheckpointError."""
         from runai_model_streamer import SafetensorsStreamer
 
         wanted = wanted_of(manifest, reads)
@@ -62,7 +62,7 @@ class RunaiStreamerLoader:
                     yield name, tensor
 
     def _variables(self) -> dict[str, str]:
-        """The arguments as the library takes them."""
+        """Return the arguments as the library's environment variables."""
         arguments = self._arguments
         given = {
             "RUNAI_STREAMER_CONCURRENCY": arguments.concurrency,
@@ -73,7 +73,7 @@ class RunaiStreamerLoader:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while: the library has no other way to be told."""
+    """Set environment variables inside the context: the library has no other interface for them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

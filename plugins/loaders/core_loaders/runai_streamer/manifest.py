@@ -17,17 +17,17 @@ core_spec, core_load = manifest_of(
     "core_loaders.runai_streamer.loader:RunaiStreamerLoader",
     arguments=StreamerArguments,
 )
-"""There is no `core_claim`: users get it only when they ask for it."""
+"""There is no `core_claim`: users get this loader only by request."""
 
 
 class ShardedManifest:
-    """The manifest of `runai_streamer_sharded`. It claims nothing either."""
+    """The manifest of `runai_streamer_sharded`, which claims nothing either."""
 
     CONTRACT = 1
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say what the plugin is."""
+        """Describe the plugin."""
         return PluginSpec(
             name="runai_streamer_sharded",
             summary="directories that core save-sharded wrote, through the Run:ai model streamer; only when asked for",

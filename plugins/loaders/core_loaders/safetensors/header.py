@@ -1,4 +1,4 @@
-"""Headers of safetensors files: names, shapes, places and metadata, without torch.
+"""Headers of safetensors files: names, shapes, offsets and metadata, without torch.
 
 Owns: the format and its checks. Never does: read weights. Called by: the safetensors loader.
 """
@@ -21,10 +21,10 @@ METADATA = "__metadata__"
 
 
 class Header(NamedTuple):
-    """What headers say, of one file or of all.
+    """The parsed header of one file, or of all files together.
 
     tensors: by name.
-    metadata: strings by name, about the tensors or the tool that wrote them.
+    metadata: strings by name, about the tensors or the writing tool.
     """
 
     tensors: dict[str, TensorInfo]
@@ -32,12 +32,12 @@ class Header(NamedTuple):
 
 
 def read_all(files: Sequence[Path]) -> Header:
-    """The headers of all files of one model. Raises CheckpointError, also for a name that is in two of them."""
+    """Read the headers of all files of one model. Raises CheckpointError, also for a name that is in two of them."""
     return together([read_header(file, number) for number, file in enumerate(files)], [str(file) for file in files])
 
 
 def together(headers: Sequence[Header], files: Sequence[str]) -> Header:
-    """One header for all files. files: their names. Raises CheckpointError for a tensor that is in two of them."""
+    """Merge the headers of all files. files: their names. Raises CheckpointError for a tensor that is in two of them."""
     whole = Header({}, {})
     for number, header in enumerate(headers):
         whole.metadata.update(header.metadata)
@@ -50,7 +50,7 @@ def together(headers: Sequence[Header], files: Sequence[str]) -> Header:
 
 
 def read_header(path: Path, file: int) -> Header:
-    """The header of one file, which is number `file` of the manifest. Raises CheckpointError naming the file."""
+    """Read the header of one file, number `file` in the manifest. Raises CheckpointError naming the file."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
@@ -62,7 +62,9 @@ def read_header(path: Path, file: int) -> Header:
 
 
 def header_bytes(path: Path | str, first: bytes, size: int) -> int:
-    """Bytes of the header of a file of `size` bytes. first: its first 8. Raises CheckpointError when that cannot be."""
+    """Return the header's size in a file of `size` bytes. first: its first 8 bytes. Raises CheckpointError for an
+    impossible size.
+    """
     length = int.from_bytes(first, "little")
     if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
         raise CheckpointError(
@@ -72,7 +74,7 @@ def header_bytes(path: Path | str, first: bytes, size: int) -> int:
 
 
 def parsed(path: Path | str, raw: bytes, size: int, file: int) -> Header:
-    """What the header `raw` of a file of `size` bytes says. path: for sentences. Raises CheckpointError."""
+    """Parse the header `raw` of a file of `size` bytes. path: for errors. Raises CheckpointError."""
     try:
         header = parse_json(path, raw)
     except CheckpointError:
@@ -95,7 +97,7 @@ def _metadata(path: Path | str, found: object) -> dict[str, str]:
 
 
 def _check_places(path: Path | str, tensors: Iterable[TensorInfo], base: int, size: int) -> None:
-    """The tensors fill the file: none lies on another, and no bytes are left over. Raises CheckpointError."""
+    """Check that the tensors fill the file without overlaps or gaps. Raises CheckpointError."""
     end = base
     before = "the header"
     for info in sorted(tensors, key=lambda info: (info.offset, info.nbytes)):
@@ -109,7 +111,7 @@ def _check_places(path: Path | str, tensors: Iterable[TensorInfo], base: int, si
 
 
 def _tensor(path: Path | str, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:
-    """One entry: dtype, shape and place must agree with each other and with the file's size."""
+    """Parse one entry: dtype, shape and offsets must agree with each other and with the file's size."""
     fields = entry if isinstance(entry, dict) else {}
     dtype = fields.get("dtype")
     shape = fields.get("shape")
@@ -138,7 +140,7 @@ def _tensor(path: Path | str, file: int, name: str, entry: object, base: int, si
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:
-    """Whether it is a short list of numbers: the product of long ones would take for ever."""
+    """Whether it is a short list of natural numbers: multiplying long lists could take unbounded time."""
     if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
         return False
     return all(type(item) is int and 0 <= item < 1 << 63 for item in value)

@@ -1,6 +1,6 @@
 """The loader of directories with config.json and safetensors files, one file or several.
 
-Owns: the way from a directory to a manifest, and from a manifest to tensors. Never does: convert a value.
+Owns: the conversion of a directory to a manifest, and of a manifest to tensors. Never does: convert a value.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SECOND_COPY = "consolidated"
-"""Files that begin so hold the same weights under Mistral's names, where there are others beside them."""
+"""Prefix of files that hold the same weights under Mistral's names, if other files are present."""
 
 
 class SafetensorsLoader:
-    """Kind `loader`. strategy: see `core_loaders.mapped`."""
+    """Loader plugin for safetensors. strategy: see `core_loaders.mapped`."""
 
     def __init__(self, strategy: str | None = None) -> None:
         self._strategy = strategy
@@ -54,7 +54,9 @@ class SafetensorsLoader:
         )
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
-        """The `ResolvesTensors` contract: a model's folder, a folder of files alone, or one file."""
+        """Resolve the tensors of an update: the `ResolvesTensors` contract. Accepts a model directory, a directory of
+        files only, or one file.
+        """
         path = Path(ref)
         if path.is_dir() and (path / CONFIG).is_file():
             return self.resolve(ref)
@@ -76,12 +78,12 @@ class SafetensorsLoader:
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
+        """Yield the tensors file by file, in the order of their offsets. Raises CheckpointError."""
         return mapped_tensors(manifest, reads, self._strategy)
 
 
 def _names_of(directory: Path) -> list[str]:
-    """All files with weights, where no index names them."""
+    """Return all weight files, where no index names them."""
     names = sorted(path.name for path in directory.glob("*.safetensors"))
     first = [name for name in names if not name.startswith(SECOND_COPY)]
     if not names:

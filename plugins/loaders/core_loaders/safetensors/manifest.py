@@ -12,7 +12,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="safetensors", summary="directories with config.json and *.safetensors")
 
 

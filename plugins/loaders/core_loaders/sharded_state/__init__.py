@@ -1,1 +1,1 @@
-"""The loader of directories that `core save-sharded` wrote."""
+"""The loader of directories written by `core save-sharded`."""

@@ -1,6 +1,6 @@
-"""The loader of directories that `core save-sharded` wrote: the tensors of one rank, in parts.
+"""The loader of directories written by `core save-sharded`: the tensors of one rank, in parts.
 
-Owns: which files are the rank's. Never does: convert a value, or read another rank's files.
+Owns: the list of the rank's files. Never does: convert a value, or read another rank's files.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ShardedStateLoader:
-    """Kind `loader`. pattern: names of the files. strategy: see `core_loaders.mapped`."""
+    """Loader plugin for saved ranks. pattern: of file names. strategy: see `core_loaders.mapped`."""
 
     def __init__(self, pattern: str = shards.DEFAULT, strategy: str | None = None) -> None:
         shards.check(pattern)
@@ -46,11 +46,11 @@ class ShardedStateLoader:
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors part by part, in the order in which they lie there. Raises CheckpointError."""
+        """Yield the tensors part by part, in the order of their offsets. Raises CheckpointError."""
         return mapped_tensors(manifest, reads, self._strategy)
 
     def _names(self, directory: Path) -> list[str]:
-        """The parts of this rank, which must be the only one. Raises CheckpointError."""
+        """Return the parts of this rank, which must be the only one. Raises CheckpointError."""
         ranks = shards.found(self._pattern, (path.name for path in directory.iterdir()))
         first = shards.named(self._pattern, 0)
         if not ranks:

@@ -23,7 +23,7 @@ class ShardedStateArguments(msgspec.Struct, frozen=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is. It comes before the safetensors loader, to which parts of a rank are just files."""
+    """Describe the plugin. It precedes the safetensors loader, which would accept the parts as ordinary files."""
     return PluginSpec(
         name="sharded_state",
         summary="directories that core save-sharded wrote: config.json and model-rank-0-part-0.safetensors ...",
@@ -34,7 +34,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim directories with a first part of the first rank."""
+    """Claim directories that contain the first part of the first rank."""
     if not isinstance(facts, FileFacts) or not facts.is_directory or "config.json" not in facts.names:
         return None
     first = DEFAULT.format(rank=0, part=0)

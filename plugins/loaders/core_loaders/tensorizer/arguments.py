@@ -1,6 +1,6 @@
 """The arguments of the `tensorizer` loader.
 
-Owns: them. Never does: import the library. Called by: the manifest, the loader.
+Owns: their declarations. Never does: import the library. Called by: the manifest, the loader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class TensorizerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--model-loader-extra-config`."""
+    """Keys of `--model-loader-extra-config` for this loader."""
 
     tensorizer_uri: Annotated[
         str | None, msgspec.Meta(description="Path of the file. Unset: the one *.tensors file beside config.json.")

@@ -1,9 +1,9 @@
-"""The index of a tensorizer file: names, dtypes, shapes and places, without torch, which the library imports.
+"""The index of a tensorizer file: names, dtypes, shapes and offsets, without the library, which imports torch.
 
 Owns: this part of the format (versions 1 to 5). Never does: read tensors. Called by: the tensorizer loader's `resolve`.
 
-A file is `|TZR|`, a version (u32), a header of 56 bytes, the index with its length before it (u64), then the tensors. All
-numbers are little-endian. Names, dtypes and shapes are counted lists.
+A file is `|TZR|`, a version (u32), a header of 56 bytes, the index with its length before it (u64), then the tensors.
+All numbers are little-endian. Names, dtypes and shapes are counted lists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16":
 
 
 def read_index(path: Path) -> dict[str, TensorInfo]:
-    """The tensors by name. Raises CheckpointError naming the file."""
+    """Read the tensors by name. Raises CheckpointError naming the file."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
@@ -70,7 +70,7 @@ def _entries(path: Path, raw: bytes, count: int, size: int, *, is_versioned: boo
             long_shape = version >= NEWEST_VERSION
             offset += 4
         name, offset = _counted(raw, offset, "H")
-        offset += 1  # parameter, buffer or entry of a dictionary: one for us
+        offset += 1  # skips the kind (parameter, buffer or dictionary entry), which makes no difference here
         dtype, offset = _counted(raw, offset, "B")
         dimensions = raw[offset]
         item = "Q" if long_shape else "I"
@@ -86,7 +86,7 @@ def _entries(path: Path, raw: bytes, count: int, size: int, *, is_versioned: boo
 
 
 def _counted(raw: bytes, offset: int, count: str) -> tuple[bytes, int]:
-    """Bytes after their number, and where they end."""
+    """Return length-prefixed bytes, and their end."""
     (length,) = struct.unpack_from(f"<{count}", raw, offset)
     begin = offset + struct.calcsize(f"<{count}")
     end = begin + length
@@ -98,7 +98,7 @@ def _counted(raw: bytes, offset: int, count: str) -> tuple[bytes, int]:
 def _tensor(
     path: Path, raw_name: bytes, raw_dtype: bytes, shape: tuple[int, ...], place: tuple[int, int], size: int
 ) -> TensorInfo:
-    """One entry: dtype, shape and place must agree with each other and with the file's size."""
+    """Parse one entry: dtype, shape and offsets must agree with each other and with the file's size."""
     name = raw_name.decode()
     numpy_name, _, torch_name = raw_dtype.decode().partition("\0")
     dtype = NAMES.get(torch_name or numpy_name.lstrip("<|="))

@@ -1,4 +1,4 @@
-"""Files of tensorizer, beside the configuration in Hugging Face's layout.
+"""Tensorizer files, next to a configuration in Hugging Face's layout.
 
 Owns: the calls of that library. Never does: hold more than a group of tensors in memory.
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUP_BYTES = 256 << 20
-"""Bytes that are read at once: the library keeps all that one of its objects has read."""
+"""Bytes read at once: each of the library's objects keeps everything it has read."""
 
 
 class TensorizerLoader:
-    """Kind `loader`."""
+    """Loader plugin over tensorizer."""
 
     def __init__(self, arguments: TensorizerArguments) -> None:
         self._arguments = arguments
@@ -48,7 +48,7 @@ class TensorizerLoader:
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors in the order in which they lie in the file. Raises CheckpointError."""
+        """Yield the tensors in file order. Raises CheckpointError."""
         for group in _groups(wanted_of(manifest, reads)):
             yield from self._read(manifest.files[0], group)
 
@@ -69,12 +69,12 @@ class TensorizerLoader:
                 for _, _, source, parameter in stored.read_tensors():
                     for name in names[source]:
                         yield name, parameter.detach()
-        except Exception as error:  # the library's own kinds have no common base
+        except Exception as error:  # the library's exceptions have no common base
             cause = f"{type(error).__name__}: {error}"
             raise CheckpointError(f"{path}: cannot be read ({cause}). Is it damaged or incomplete?") from error
 
     def _path(self, directory: Path) -> Path:
-        """The file with the tensors. Raises CheckpointError."""
+        """Return the file with the tensors. Raises CheckpointError."""
         named = self._arguments.tensorizer_uri
         if named is not None and "://" in named:
             raise CheckpointError(f"tensorizer_uri {named}: expected a path; copy the file to this machine first.")
@@ -91,7 +91,7 @@ class TensorizerLoader:
 
 
 def _groups(wanted: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
-    """Neighbours of about `GROUP_BYTES` together."""
+    """Group neighbouring tensors into about `GROUP_BYTES` each."""
     groups: list[list[TensorInfo]] = []
     held = GROUP_BYTES
     for info in wanted:

@@ -20,5 +20,5 @@ core_spec, core_load = manifest_of(
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim nothing: users have to ask for it."""
+    """Claim nothing: users must request this loader."""
     return None

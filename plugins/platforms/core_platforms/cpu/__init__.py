@@ -1,1 +1,1 @@
-"""The `cpu` platform: processors, with native kernels where they are compiled."""
+"""The `cpu` platform: processors, with native kernels where they have been compiled."""

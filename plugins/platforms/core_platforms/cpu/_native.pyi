@@ -1,4 +1,6 @@
-"""The compiled extension: pointers and strides are integers, strides count elements. `kernels.py` checks, this does not."""
+"""Type stubs of the compiled extension. Pointers and strides are integers; strides count elements. `kernels.py` checks
+arguments, the extension does not.
+"""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Compiles the native kernels in place, for source checkouts and for installations whose compiler came later.
 
-Owns: the one call of `setup.py`. Never does: load the result (a running process keeps what it has).
+Owns: the one call of `setup.py`. Never does: load the result (a running process keeps the extension it has loaded).
 Called by: `core build-kernels`.
 """
 
@@ -20,10 +20,11 @@ TIME_LIMIT_SECONDS = 600
 def rebuild() -> str:
     """Compile the extension next to its sources and return the compiler's log.
 
-    The environment variable CORE_NATIVE of the build names the instruction sets: `host` (the default), `all`, or some.
+    The environment variable CORE_NATIVE selects the instruction sets to build: `host` (the default), `all`, or a list
+    of names.
 
-    Raises UserError when the sources are not there, the installation is read-only, the compiler fails or takes more than
-    ten minutes.
+    Raises UserError when the sources are not there, the installation is read-only, the compiler fails or takes more
+    than ten minutes.
     """
     if not (ROOT / "setup.py").exists():
         raise UserError(f"{ROOT} has no setup.py: reinstall core-platforms from its source to compile the kernels")

@@ -1,6 +1,6 @@
 """Checks of the tensors that native kernels read by address: dtype, contiguous rows, equal numbers of rows.
 
-Owns: the sentences about a wrong tensor. Never does: copy or convert one. Called by: the bindings of the kernels.
+Owns: the error messages for a wrong tensor. Never does: copy or convert one. Called by: the bindings of the kernels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
-    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
+    """Return (rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
     rows, actual = tensor.shape
     stride, step = tensor.stride()
     contiguous = step == 1 or width <= 1
@@ -23,7 +23,7 @@ def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
 
 
 def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
-    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
+    """Return (rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
     rows, heads, width = tensor.shape
     row_stride, head_stride, step = tensor.stride()
     if step != 1 or tensor.dtype is not torch.float32:
@@ -34,20 +34,20 @@ def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
 
 
 def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
-    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
+    """Return the address of a contiguous tensor of `dtype`. Raises ValueError."""
     if tensor.dtype is not dtype or not tensor.is_contiguous():
         raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
     return int(tensor.data_ptr())
 
 
 def check_same(rows: int, other: int, what: str) -> None:
-    """Raises ValueError when `what` has another number of rows."""
+    """Raise ValueError when `what` has `other` rows instead of `rows`."""
     if rows != other:
         raise ValueError(f"{what} has {other} rows, expected {rows}")
 
 
 def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> list[int]:
-    """The addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
+    """Return the addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
     for tensor, _ in tables:
         if tensor.shape != (rows,):
             shape = tuple(tensor.shape)
@@ -56,7 +56,9 @@ def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> l
 
 
 def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, int]]:
-    """Address, and stride, vocabulary and number of chosen rows. Raises IndexError, ValueError."""
+    """Return the address of the logits, and (stride, vocabulary size, number of chosen rows). Raises IndexError,
+    ValueError.
+    """
     rows, width = logits.shape
     _, stride = check_rows(logits, width, "logits")
     count = len(which)
@@ -69,7 +71,9 @@ def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, in
 
 
 def check_masks(masks: tuple[Tensor, Tensor], count: int, vocab_size: int) -> list[int]:
-    """Addresses of bitmasks and of each row's index, and the words of a bitmask. Raises IndexError, ValueError."""
+    """Return the addresses of the bitmasks and of each row's mask index, and the number of words in a bitmask. Raises
+    IndexError, ValueError.
+    """
     words, index = masks
     least = -(-vocab_size // 32)
     if words.dtype != torch.int32 or words.dim() != 2 or not words.is_contiguous() or words.shape[1] < least:

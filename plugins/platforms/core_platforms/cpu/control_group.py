@@ -1,6 +1,6 @@
-"""The processor time that control groups allow this process, without torch.
+"""Processor-time limits that control groups set for this process, without torch.
 
-Owns: finding the process's groups, of version 1 and 2, and reading their quotas. Never does: change one.
+Owns: locating the process's control groups (version 1 and 2) and reading their quotas. Never does: change one.
 Called by: `processors`, at the start and while the engine runs.
 """
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 GROUPS = "fs/cgroup"
 CONTROLLERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
-"""Folders that version 1's controller of processor time is mounted at."""
+"""Folder names under which version 1's CPU-time controller is mounted."""
 
 
 def quota(system: Path, membership: str) -> float | None:
-    """Processors' worth of time that the tightest of the process's groups allows; None without a limit.
+    """Return the processors' worth of time that the tightest of the process's groups allows; None without a limit.
 
     system: where sysfs is, such as /sys.
     membership: the text of /proc/self/cgroup, empty where there is none.
@@ -28,17 +28,19 @@ def quota(system: Path, membership: str) -> float | None:
 
 
 def groups(root: Path, membership: str) -> Iterator[Path]:
-    """The folders of the process's groups and of those around them; a container may see only the outermost."""
+    """Yield the folders of the process's groups and of their parent groups; a container may see only the outermost."""
     for mount, path in _memberships(root, membership):
         inner = Path(path.lstrip("/"))
-        if ".." not in inner.parts:  # else it lies outside of what is mounted here
+        if ".." not in inner.parts:  # otherwise the group lies outside what is mounted here
             yield mount / inner
             yield from (mount / outer for outer in inner.parents if outer != Path())
         yield mount
 
 
 def _memberships(root: Path, membership: str) -> Iterator[tuple[Path, str]]:
-    """(where the hierarchy is mounted, the process's path in it); the root of each where nothing is said."""
+    """Yield (mount point of the hierarchy, the process's path in it); the root of each hierarchy when `membership` is
+    empty.
+    """
     found = {root: "/"}
     for controller in CONTROLLERS:
         found[root / controller] = "/"
@@ -54,7 +56,7 @@ def _memberships(root: Path, membership: str) -> Iterator[tuple[Path, str]]:
 
 
 def _version_2(group: Path) -> list[float]:
-    """The limit of `cpu.max`, such as `150000 100000` in microseconds; empty without one."""
+    """Return the limit of `cpu.max`, such as `150000 100000` in microseconds, in processors; empty without one."""
     limit, _, period = _read(group / "cpu.max").partition(" ")
     return _processors(limit, period)
 

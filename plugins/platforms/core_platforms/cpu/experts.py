@@ -1,6 +1,7 @@
 """The binding of the native routing and grouped products of experts.
 
-Owns: the checks of their tensors. Never does: pack a weight (`kernels.py` does). Called by: `NativeKernels`.
+Owns: the checks of the tensors passed to these kernels. Never does: pack a weight (`kernels.py` does). Called by:
+`NativeKernels`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
 
 class PackedLayer(Protocol):
-    """A linear layer of the extension.
-
+    """A linear layer packed by the extension.
     packed: its handle.
     shape: (N, K).
-    nbytes: of the packed weight.
+    nbytes: size of the packed weight.
     """
 
     packed: Any
@@ -35,7 +35,9 @@ class PackedLayer(Protocol):
 def choose(
     native: ModuleType, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor
 ) -> None:
-    """The `RouteKernel` contract. Raises ValueError for a routing that `logits` cannot serve."""
+    """Route each token to its experts: the `RouteKernel` contract. Raises ValueError for a routing that `logits` cannot
+    serve.
+    """
     experts = logits.shape[1]
     rows, stride = check_rows(logits, experts, "logits")
     top_k = routing.top_k
@@ -76,7 +78,7 @@ def choose(
 
 
 def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
-    """The addresses of ids int64 [T, k] and weights float32 [T, k]. Raises ValueError."""
+    """Return the addresses of ids int64 [T, k] and weights float32 [T, k]. Raises ValueError."""
     if ids.shape != weights.shape:
         raise ValueError(f"weights has shape {tuple(weights.shape)}, expected the shape of ids {tuple(ids.shape)}")
     check_same(rows, ids.shape[0], "ids")
@@ -86,7 +88,7 @@ def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
 
 
 class NativeExperts:
-    """The experts of one layer, all of one form; see the `ExpertsKernel` contract."""
+    """The experts of one layer, all in one format; implements the `ExpertsKernel` contract."""
 
     __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
 
@@ -107,7 +109,7 @@ class NativeExperts:
         if len(gate_up) != len(down) or not shapes_fit:
             shapes = f"{len(gate_up)} of {gate_up[0].shape} and {len(down)} of {down[0].shape}"
             raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H), or (I, H), as of (H, I)")
-        self._layers = (*gate_up, *down)  # their memory lives as long as the handle that points to it
+        self._layers = (*gate_up, *down)  # the packed weights must live as long as the handle that points to them
         self.nbytes = sum(layer.nbytes for layer in self._layers)
         first = [layer.packed for layer in gate_up]
         second = [layer.packed for layer in down]
@@ -116,7 +118,9 @@ class NativeExperts:
         self._run = native.experts
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, H] (+)= the weighted sum of each token's experts. Raises IndexError for an expert that is not there."""
+        """Compute out[T, H] (+)= the weighted sum of each token's experts. Raises IndexError for an expert id out of
+        range.
+        """
         rows, stride = check_rows(x, self.hidden, "x")
         out_rows, out_stride = check_rows(out, self.hidden, "out")
         check_same(rows, out_rows, "out")

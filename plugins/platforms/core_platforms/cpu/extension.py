@@ -1,6 +1,6 @@
 """The compiled extension of the `cpu` platform, or the reason why it is missing. Torch-free.
 
-Owns: the one import of `_native`, the names of instruction sets. Never does: compile (see `build.py`).
+Owns: the only import of `_native`, and the names of instruction sets. Never does: compile (see `build.py`).
 Called by: the kernels, the attention backend `cpu_paged`, and their manifests.
 """
 
@@ -21,7 +21,7 @@ ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
 
 
 def kernels_or_reason() -> ModuleType | Reason:
-    """The compiled extension, or why it is not there."""
+    """Return the compiled extension, or the reason why it is missing."""
     try:
         from core_platforms.cpu import _native
     except ImportError as error:
@@ -35,20 +35,22 @@ def kernels_or_reason() -> ModuleType | Reason:
 
 
 def check_isa(native: ModuleType | Reason, isa: str) -> None:
-    """Raises UserError when the kernels of an instruction set do not run here."""
+    """Raise UserError when this machine cannot run the kernels of an instruction set."""
     if isinstance(native, Reason):
         raise UserError(f"isa '{isa}': not compiled: {native}.")
     runnable = native.isas()
     if isa in runnable:
         return
     text = f"isa '{isa}': these run here: {', '.join(runnable)}"
-    if isa not in native.compiled_isas():  # an installation from source compiles the best set of its machine alone
+    if isa not in native.compiled_isas():  # an installation from source compiles only the best set of its own machine
         text += "; `CORE_NATIVE=all core build-kernels` compiles every set that the compiler knows"
     raise UserError(f"{text}.")
 
 
 def numerics(name: str, platform: Mapping[str, Any]) -> str | None:
-    """`NAME:ISA`, the platform's own arguments deciding; None without the extension. Raises UserError, see `check_isa`."""
+    """Return `NAME:ISA` of the active instruction set, which the platform's own arguments may override; None without
+    the extension. Raises UserError, as `check_isa` does.
+    """
     native = kernels_or_reason()
     isa = platform.get("isa")
     if isa is not None:

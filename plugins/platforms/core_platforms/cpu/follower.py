@@ -1,7 +1,7 @@
-"""Compute threads follow the process's share of the machine while the engine runs.
+"""The number of compute threads follows the process's share of the machine while the engine runs.
 
-Owns: a thread that looks about once a second and changes the pool's size between two calls of it; results do not depend on
-the size. Never does: run where the number of threads or their processors were given. Called by: the runtime.
+Owns: a thread that checks about once a second and resizes the pool between two of its calls; results do not depend on
+the size. Never does: run when the user set the number of threads or their processors. Called by: the runtime.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from core_platforms.cpu.received import Account, account, compute_threads, held_
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 RETRY_S = 60.0
-"""After threads were given up because they were held back: when all of them are tried again."""
+"""Seconds until all threads are tried again, after some were dropped because the system throttled them."""
 POOL_THREAD = "core-compute"
 
 
 class Follower:
-    """native: the extension whose pool it is. threads: how many there are. caller: id of the thread that computes with them.
+    """Background thread that resizes the pool; owned by the runtime.
 
-    It acts on changes alone: whoever sets another size keeps it until the share changes.
+    native: the extension that owns the pool. threads: the full number of threads. caller: id of the thread that
+    computes with them.
+
+    It acts on changes only: a size set by anyone else stays until the share changes.
     """
 
     def __init__(self, native: ModuleType, threads: int, caller: int) -> None:
@@ -40,17 +43,17 @@ class Follower:
         self._looked_at = 0.0
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the background thread."""
         self._remember()
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; returns when a change under way is done."""
+        """Stop the background thread; returns when a resize in progress is done."""
         self._ended.set()
         self._thread.join()
 
     def look(self) -> None:
-        """One look, and the change that follows from it."""
+        """Measure once, and resize the pool if the share has changed."""
         self._judge(time.monotonic())
         wanted = default_threads()
         if self._most is not None:
@@ -64,7 +67,7 @@ class Follower:
         self._remember()
 
     def _judge(self, now: float) -> None:
-        """Set the most threads that are worth having, by what the present ones got."""
+        """Set the largest number of threads that pays, from the processor time that the present ones received."""
         spent = account(self._ids, usable_processors()).since(self._before)
         got = held_back(spent, now - self._looked_at)
         if got is not None and self._wanted > 1:

@@ -1,6 +1,6 @@
-"""The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
+"""The native kernels of the `cpu` platform, implementing the `kernels` contract.
 
-Owns: one method an operation, and the checks of its tensors; the arithmetic is in `native/`.
+Owns: one method per operation, and the checks of its tensors; the arithmetic is in `native/`.
 Never does: fall back by itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons).
 Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
 
@@ -45,7 +45,9 @@ from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 
 class NativeKernels:
-    """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
+    """The operations of a forward pass, run on the extension's own threads. Results are bit-identical for any batch and
+    thread count.
+    """
 
     name = "cpu_native"
     layout = LAYOUT
@@ -62,7 +64,7 @@ class NativeKernels:
         self.numerics = f"{NUMERICS}:{native.isa()}"
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """What is missing for the operation; empty means supported."""
+        """Return the reasons why the operation is not supported; empty means supported."""
         reasons = []
         if query.device != "cpu":
             reasons.append(Reason("device", "cpu", query.device))
@@ -81,11 +83,11 @@ class NativeKernels:
         into: Tensor | None = None,
         segments: int = 1,
     ) -> NativeLinear:
-        """Repack once, into the caller's memory if there is some; the caller then drops `weight`."""
+        """Repack a weight once, into the caller's memory when `into` is given; the caller then drops `weight`."""
         return NativeLinear(self._native, weight, activation, bias, into, segments)
 
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
-        """Bytes of the packed weight."""
+        """Return the size of the packed weight in bytes."""
         return prepared_nbytes(self._native, weight, activation)
 
     def save(
@@ -97,29 +99,29 @@ class NativeKernels:
         bias: Tensor | None,
         segments: int,
     ) -> SavedKernel | None:
-        """The `SavesKernels` contract."""
+        """Describe a packed kernel for saving: the `SavesKernels` contract."""
         if not isinstance(kernel, NativeLinear):
             return None
         return saved_linear(kernel, weight, activation, bias, min(segments, self.max_segments))
 
     def restore(self, saved: SavedKernel) -> NativeLinear:
-        """The `SavesKernels` contract."""
+        """Rebuild a kernel from its saved form: the `SavesKernels` contract."""
         return restored_linear(self._native, saved)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
         self._norm(x, weight, None, eps, out, centred=False)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
-        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
+        """Compute out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
         self._norm(x, weight, bias, eps, out, centred=True)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """In place over the last axis of x [T, H, D], weight [D] or [H, D]."""
+        """Normalize x [T, H, D] in place over its last axis; weight [D] or [H, D]."""
         self._norm_heads(x, weight, None, eps, centred=False)
 
     def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
-        """In place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        """Normalize x [T, H, D] in place over its last axis; weight and bias [D] or [H, D]."""
         self._norm_heads(x, weight, bias, eps, centred=True)
 
     def _norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor, *, centred: bool) -> None:
@@ -146,7 +148,7 @@ class NativeKernels:
         self._native.norm(data, row, head, data, row, head, gain, eps, rows, heads, width, step, shift, centred)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-        """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+        """Rotate q [T, Hq, D] and k [T, Hkv, D] in place: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
         half = cos.shape[1]
         cosines = check_table(cos, torch.float32, "cos")
         sines = check_table(sin, torch.float32, "sin")
@@ -159,7 +161,7 @@ class NativeKernels:
             self._native.rotary(x.data_ptr(), row, head, rows, heads, half, cosines, sines, places)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:], any activation of `core_runtime.layers.activations`."""
+        """Compute out[T, I] = act(x[:, :I]) * x[:, I:] for any activation of `core_runtime.layers.activations`."""
         width = out.shape[1]
         rows, stride = check_rows(x, 2 * width, "x")
         out_rows, out_stride = check_rows(out, width, "out")
@@ -168,7 +170,7 @@ class NativeKernels:
         self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, *numbers)
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x), any activation of `core_runtime.layers.activations` but those of a gate; out may be x."""
+        """Compute out[T, I] = act(x) for any ungated activation of `core_runtime.layers.activations`; out may be x."""
         width = out.shape[1]
         rows, stride = check_rows(x, width, "x")
         out_rows, out_stride = check_rows(out, width, "out")
@@ -177,7 +179,7 @@ class NativeKernels:
         self._native.activate(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, *numbers)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
-        """residual += x, both [T, H]."""
+        """Add x to residual in place, both [T, H]."""
         width = residual.shape[1]
         rows, stride = check_rows(x, width, "x")
         out_rows, out_stride = check_rows(residual, width, "residual")
@@ -185,7 +187,7 @@ class NativeKernels:
         self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0.0)
 
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
-        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        """Compute x[T, W] *= sigmoid(gate[T, G]): each gate value scales W / G neighbouring elements of x."""
         width = x.shape[1]
         num_gates = gate.shape[1]
         if width % num_gates:
@@ -196,17 +198,17 @@ class NativeKernels:
         self._native.open_gate(gate.data_ptr(), stride, x.data_ptr(), x_stride, rows, width, float(width // num_gates))
 
     def scale(self, x: Tensor, factor: float) -> None:
-        """x[T, H] *= factor."""
+        """Multiply x[T, H] by `factor` in place."""
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], factor)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
-        """x[T, V] = cap * tanh(x / cap)."""
+        """Compute x[T, V] = cap * tanh(x / cap) in place."""
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], cap)
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """out[R, H] = x[rows], rows int64 [R] within x."""
+        """Gather rows: out[R, H] = x[rows], rows int64 [R] within x."""
         width = x.shape[1]
         _, stride = check_rows(x, width, "x")
         count, out_stride = check_rows(out, width, "out")
@@ -215,8 +217,8 @@ class NativeKernels:
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
     def race(self, *arguments: Any) -> None:
-        """The `MaskedRaceKernel` contract: the tokens of `core_runtime.sampling.race`, without noise for the whole
-        vocabulary.
+        """Sample tokens: the `MaskedRaceKernel` contract. Picks the tokens of `core_runtime.sampling.race` without
+        drawing noise for the whole vocabulary.
         """
         call = RaceCall(*arguments)
         which = call.which
@@ -239,7 +241,7 @@ class NativeKernels:
     def logprobs(
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
     ) -> None:
-        """The `LogprobsKernel` contract."""
+        """Compute logprobs of the chosen and most likely tokens: the `LogprobsKernel` contract."""
         data, (stride, vocab_size, count) = check_logits(logits, which)
         rows, width = ids.shape
         most = min(width - 1, vocab_size)
@@ -261,7 +263,7 @@ class NativeKernels:
         self._native.logprobs(data, stride, vocab_size, count, width, places, picked, wanted, tops, logprobs, found)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """The `RouteKernel` contract."""
+        """Route each token to its experts: the `RouteKernel` contract."""
         choose(self._native, logits, routing, bias, ids, weights)
 
     def experts(
@@ -272,7 +274,9 @@ class NativeKernels:
         *,
         weight_inputs: bool = False,
     ) -> NativeExperts | None:
-        """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
+        """Return the `ExpertsKernel` of these layers; None for layers of another provider, or with weights of different
+        formats.
+        """
         first = _alike(gate_up)
         second = _alike(down)
         if first is None or second is None:
@@ -281,7 +285,7 @@ class NativeKernels:
 
 
 def _bias_address(bias: Tensor | None, weight: Tensor) -> int:
-    """The address of a norm's bias, 0 without one. Raises ValueError."""
+    """Return the address of a norm's bias, 0 without one. Raises ValueError."""
     if bias is None:
         return 0
     if bias.shape != weight.shape:
@@ -290,7 +294,7 @@ def _bias_address(bias: Tensor | None, weight: Tensor) -> int:
 
 
 def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
-    """The layers, when all are native and of one form."""
+    """Return the layers when all are native and of one format, else None."""
     layers = [layer for layer in side if isinstance(layer, NativeLinear)]
     forms = {layer.form for layer in layers}
     if len(layers) != len(side) or len(forms) != 1:

@@ -1,4 +1,4 @@
-"""The operations and formats that the `cpu_native` kernels serve, and the name of their arithmetic. Torch-free.
+"""Operations and formats that the `cpu_native` kernels support, and the name of their arithmetic. Torch-free.
 
 Owns: these limits. Never does: import the extension. Called by: the manifest, the kernels.
 """
@@ -6,7 +6,7 @@ Owns: these limits. Never does: import the extension. Called by: the manifest, t
 from __future__ import annotations
 
 VERSION = 2  # grows when a kernel's results change
-NUMERICS = f"cpu-native-{VERSION}-tree8"  # sums over inputs go by up to eight segments, added as a tree
+NUMERICS = f"cpu-native-{VERSION}-tree8"  # sums over inputs use up to eight segments, added as a binary tree
 OPERATIONS = frozenset(
     {
         "linear",

@@ -1,6 +1,6 @@
 """Manifest of the `cpu_native` kernels. Torch-free.
 
-Owns: what the kernels claim to support before they are loaded. Called by: `core.plugin`.
+Owns: the capabilities that the kernels declare before they are loaded. Called by: `core.plugin`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="cpu_native",
         summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates, sampling",
@@ -36,7 +36,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: KernelQuery) -> list[Reason]:
-    """The extension must be compiled, and the operation known."""
+    """Require the compiled extension and a known operation."""
     reasons = []
     if query.op not in OPERATIONS:
         reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
@@ -46,7 +46,7 @@ def core_supports(query: KernelQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics(platform: Mapping[str, Any]) -> str | None:
-    """Version of the arithmetic and instruction set, which the extension or the platform's argument tells."""
+    """Return the arithmetic's version and instruction set, taken from the extension or from the platform's argument."""
     return numerics(NUMERICS, platform)
 
 

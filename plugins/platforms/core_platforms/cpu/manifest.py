@@ -19,7 +19,9 @@ from core_runtime.contracts import Platform
 
 CONTRACT = 1
 MIXED_TOKENS = 24
-"""Prompt tokens of a step with streams, for each of at least two threads: enough rows for products at full speed."""
+"""Prompt tokens per step and thread (counting at least two threads) while requests are streaming: enough rows for
+products to run at full speed.
+"""
 GIB = 1 << 30
 
 
@@ -61,7 +63,7 @@ class CpuArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="cpu",
         summary="processors of this machine, with native kernels where they are compiled",
@@ -79,7 +81,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_probe() -> Probe:
-    """One device, always there."""
+    """Report one CPU device; it is always present."""
     processors = len(usable_processors())
     about = f"{processor_name()}, {processors} processors"
     return Probe((Device("cpu", about, available_memory(), total_memory(), processors),))
@@ -87,9 +89,9 @@ def core_probe() -> Probe:
 
 @hookimpl
 def core_propose(view: PlatformView) -> dict[str, Proposal]:
-    """Bfloat16, batches by use and ranks, a modest KV cache, and the paged native attention.
+    """Propose bfloat16, batch sizes by usage and ranks, a modest KV cache, and the paged native attention.
 
-    Raises UserError for threads that cannot be placed.
+    Raises UserError for threads that cannot be bound as requested.
     """
     threads, _ = place(*_threads(view.arguments["platform_config"]))
     memory = min(GIB, view.device.memory_bytes // 4)
@@ -113,20 +115,24 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
 
 
 def _short_steps(threads: int) -> Proposal:
-    """A server's streams wait for the prompts of a step; a processor computes few tokens about as well as thousands."""
+    """Propose short steps for a server: its streams wait for the prompt tokens of a step, and a CPU computes few tokens
+    almost as efficiently as thousands.
+    """
     tokens = MIXED_TOKENS * max(threads, 2)
     return Proposal(tokens, "streams wait no longer than for these")
 
 
 def _off_on(machine: str) -> dict[str, bool]:
-    """Features that are off on untested families of processors."""
+    """Return the features to disable on untested processor families."""
     if machine.startswith(("ppc64", "s390", "riscv")):
         return {"chunked_prefill": False, "prefix_caching": False}
     return {}
 
 
 def _threads(given: Mapping[str, Any]) -> tuple[int | None, str]:
-    """`threads` and `thread_binding`, or their defaults where they have a wrong type: checking is done elsewhere."""
+    """Return `threads` and `thread_binding`, or their defaults for values of a wrong type, which are reported
+    elsewhere.
+    """
     values = {key.replace("-", "_"): value for key, value in given.items()}
     threads = values.get("threads")
     binding = values.get("thread_binding")

@@ -1,4 +1,4 @@
-"""Memory of this machine, without torch.
+"""Memory sizes of this machine, without torch.
 
 Owns: reading /proc and the control group. Never does: allocate. Called by: the manifest and the runtime.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def available_memory() -> int:
-    """Bytes that programs may still allocate, within the control group's limit when there is one."""
+    """Return the bytes that programs may still allocate, within the control group's limit when there is one."""
     values = _meminfo()
     available = values.get("MemAvailable", values.get("MemFree", 0))
     limit = _group("memory.max")
@@ -21,14 +21,14 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """Bytes of this machine, or of the control group when it is limited."""
+    """Return the bytes of memory of this machine, or of the control group when it is limited."""
     total = _meminfo()["MemTotal"]
     limit = _group("memory.max")
     return total if limit is None else min(total, limit)
 
 
 def _meminfo() -> dict[str, int]:
-    """The fields of /proc/meminfo; sizes in bytes."""
+    """Parse /proc/meminfo; sizes in bytes."""
     values = {}
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
@@ -38,7 +38,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _group(name: str) -> int | None:
-    """A number of the control group, None when it is not limited or there is none."""
+    """Return a number of the control group; None when it is unlimited or there is no group."""
     try:
         text = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
     except OSError:

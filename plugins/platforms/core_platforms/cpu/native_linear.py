@@ -1,4 +1,4 @@
-"""Packed linear layers: which formats the native kernels take, and how a canonical weight is handed to them.
+"""Packed linear layers: the formats that native kernels accept, and how a canonical weight is passed to them.
 
 Owns: the repacking of weights and the checks of a product's operands. Never does: arithmetic (that is in `native/`).
 Called by: `NativeKernels.linear`.
@@ -59,11 +59,11 @@ DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes abo
 TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
 GROUP_MULTIPLE = 16
 NUM_TABLES = 10
-CODES = 16  # of a table
+CODES = 16  # entries in a codebook table
 ORDER = 4
-"""The table with the order of inputs."""
+"""Index of the input-order table among the source's tables."""
 PAGE = 4096
-BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
+BYTES_A_WORD = 4  # 8-bit elements are packed in fours along K
 ACTIVATION_KINDS = {
     "silu": 0,
     "gelu_tanh": 1,
@@ -77,12 +77,12 @@ ACTIVATION_KINDS = {
 ACTIVATION_NUMBERS = 4
 FEATURES = frozenset({*ACTIVATION_KINDS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
 GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
-MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
+MAX_INT8_INPUTS = 131072  # products of at most 127 * 128 then sum within 32 bits
 
 
 @dataclass(slots=True)
 class PackSource:
-    """What `_native.linear_pack` reads. Tensors must outlive the call.
+    """Arguments of `_native.linear_pack`. Tensors must outlive the call.
 
     format: a number of FORMATS.
     shape: (N, K).
@@ -90,10 +90,10 @@ class PackSource:
     super_size: inputs that share the upper one of two scales, 0 where there are no two.
     zero: is subtracted from each stored integer.
     scale_type: a number of SCALE_TYPES.
-    input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0: the
-         whole group.
-    tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum; None is
-        an absent one, and the last ones may be left out.
+    input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0:
+        the whole group.
+    tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum;
+        None is an absent one, and the last ones may be left out.
     """
 
     format: int
@@ -107,12 +107,12 @@ class PackSource:
 
     @property
     def order(self) -> bytes | None:
-        """The order of inputs as a value that can be compared."""
+        """Return the order of inputs as a comparable value."""
         table = self.tables[ORDER] if len(self.tables) > ORDER else None
         return None if table is None else table.numpy().tobytes()
 
     def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
-        """In the order of the extension."""
+        """Return the argument list in the extension's order."""
         n, k = self.shape
         groups = [self.group, self.super_size]
         numbers = [self.format, ACTIVATIONS[activation], n, k, *groups, self.zero, self.scale_type, segments]
@@ -124,14 +124,14 @@ class PackSource:
 
 
 class NativeLinear:
-    """A repacked weight.
+    """A linear kernel with its repacked weight.
 
     shape: (N, K).
     nbytes: of its packed memory.
     packed: its handle in the extension.
-    memory: the caller's, which it was packed into, or None.
-    form: what decides how inputs are staged.
-    gated: the product with a gated activation behind it, None where N does not allow that.
+    memory: the caller's memory that holds the packed weight, or None.
+    form: the fields that decide how inputs are staged.
+    gated: the product followed by a gated activation, None where N does not allow it.
     """
 
     capturable = True
@@ -165,7 +165,7 @@ class NativeLinear:
         into: Tensor,
         segments: int,
     ) -> NativeLinear:
-        """A weight that is packed in `into` already. source: without values. Raises ValueError."""
+        """Wrap a weight that is already packed in `into`. source: without values. Raises ValueError."""
         sizes = replace(source, tables=[table if table is into else None for table in source.tables])
         without_tables = native.linear_pack(*sizes.arguments(activation, None, into, segments))
         _check_memory(into, native.linear_bytes(without_tables))
@@ -182,14 +182,14 @@ class NativeLinear:
         into: Tensor | None,
         segments: int,
     ) -> None:
-        """Pack the source, unless it has no values."""
+        """Pack the source, or adopt the packed memory when the source has no values."""
         self.shape = source.shape
         n = self.shape[0]
         if bias is not None:
             bias = bias.detach().float().contiguous()
             if bias.shape != (n,):
                 raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
-        self.memory = into  # it lives as long as the weight that is packed into it
+        self.memory = into  # the memory must live as long as the weight packed into it
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
         groups = (source.group, source.super_size, source.zero, source.scale_type)
@@ -201,7 +201,7 @@ class NativeLinear:
         self.gated: ActivatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
         n, k = self.shape
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n, "out")
@@ -209,7 +209,9 @@ class NativeLinear:
         self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
 
     def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, N / 2] = act(first half) * second half of x @ W.T (+ bias): the bits of the product and then `gated`."""
+        """Compute out[T, N / 2] = act(first half) * second half of x @ W.T (+ bias), bit-identical to the product
+        followed by `gated`.
+        """
         n, k = self.shape
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n // 2, "out")
@@ -219,7 +221,7 @@ class NativeLinear:
         )
 
     def activated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, N] = act(x @ W.T (+ bias)): the bits of the product and then `activate`."""
+        """Compute out[T, N] = act(x @ W.T (+ bias)), bit-identical to the product followed by `activate`."""
         n, k = self.shape
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n, "out")
@@ -229,7 +231,7 @@ class NativeLinear:
         )
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
+        """Gather out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
         rows, stride = check_rows(out, self.shape[1], "out")
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
@@ -238,14 +240,14 @@ class NativeLinear:
 
 @functools.cache
 def activation_numbers(name: str) -> tuple[float, ...]:
-    """The kind of an activation and its numbers, as the extension reads them. Raises ValueError for an unknown name."""
+    """Return an activation's kind and its numbers, as the extension reads them. Raises ValueError for an unknown name."""
     activation = parse(name)
     absent = ACTIVATION_NUMBERS - len(activation.numbers)
     return ACTIVATION_KINDS[activation.kind], *activation.numbers, *[0.0] * absent
 
 
 def alone_numbers(name: str) -> tuple[float, ...]:
-    """The same of an activation that needs no gate. Raises ValueError for one that does."""
+    """Return the numbers of an ungated activation, as `activation_numbers` does. Raises ValueError for a gated one."""
     numbers = activation_numbers(name)
     if parse(name).kind in PAIRED:
         raise ValueError(f"activation '{name}' is of a gate and what it opens; the layer has no gate")
@@ -253,7 +255,7 @@ def alone_numbers(name: str) -> tuple[float, ...]:
 
 
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
-    """Bytes of the packed weight, but for its bias, factors of rows and order of inputs.
+    """Return the size of the packed weight in bytes, without its bias, row factors and input order.
 
     Raises ValueError for an unknown format.
     """
@@ -266,7 +268,7 @@ def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Act
 
 
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
-    """How the extension reads a weight, without its tables. Raises ValueError for a format that it does not know."""
+    """Describe a weight's format to the extension, without its tables. Raises ValueError for an unknown format."""
     if isinstance(weight, Dense):
         name = str(weight.weight.dtype).removeprefix("torch.")
         if activation == "bf16":
@@ -293,7 +295,7 @@ def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
 
 
 def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
-    """The weight as the extension reads it. Raises ValueError for a format that it does not know."""
+    """Describe a weight with its tables to the extension. Raises ValueError for an unknown format."""
     source = packed_form(weight, activation)
     if isinstance(weight, Dense):
         dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
@@ -312,7 +314,7 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
     elif isinstance(weight, Int8Channel | FP8):
         values = weight.values.contiguous().view(torch.uint8)
         if source.zero:
-            values = values ^ 128  # signed bytes become unsigned ones, 128 larger
+            values = values ^ 128  # signed bytes become unsigned by adding 128
         source.tables = [values, weight.scale.contiguous()]
     return source
 
@@ -326,14 +328,14 @@ def _super_tables(weight: SuperGroups) -> list[Tensor | None]:
 
 
 def _whole_table(table: Table) -> Tensor:
-    """As many numbers as the extension reads; those behind the table's own are never named."""
+    """Pad a table to the length that the extension reads; no code refers to the padding."""
     whole = torch.zeros(CODES)
     whole[: len(table.numbers)] = torch.tensor(table.numbers)
     return whole
 
 
 def _check_memory(into: Tensor, nbytes: int) -> None:
-    """Raises ValueError unless a packed weight of so many bytes fits."""
+    """Raise ValueError unless a packed weight of `nbytes` fits into `into`."""
     plain = into.dtype is torch.uint8 and into.dim() == 1
     if not plain or len(into) < nbytes or into.data_ptr() % PAGE:
         raise ValueError(
@@ -343,7 +345,7 @@ def _check_memory(into: Tensor, nbytes: int) -> None:
 
 
 def linear_reasons(query: KernelQuery) -> list[Reason]:
-    """What is missing for a linear layer; empty means supported."""
+    """Return the reasons why a linear layer is not supported; empty means supported."""
     if query.format not in FORMATS:
         return [Reason("format", ", ".join(FORMATS), query.format)]
     reasons = []
@@ -355,7 +357,7 @@ def linear_reasons(query: KernelQuery) -> list[Reason]:
     is_codebook = FORMATS[query.format] == FORMATS["nf4"]
     by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups", *SUPER_FORMATS)
     multiple = GROUP_MULTIPLE if by_sixteen else BYTES_A_WORD
-    one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
+    one_group = not by_sixteen and group >= inputs  # a single group may end early, because the weight ends with it
     if group % multiple and not one_group:
         reasons.append(Reason("group_size", f"a multiple of {multiple}", str(group)))
     if is_codebook and query.activation == "int8" and group > INPUT_GROUP:

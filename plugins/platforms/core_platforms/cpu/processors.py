@@ -1,7 +1,7 @@
-"""Processors of this machine and what this process may use of them, without torch.
+"""The processors of this machine and the ones this process may use, without torch.
 
 Owns: reading the affinity mask and the cores; the meaning of `threads` and `thread_binding`.
-Never does: start or bind a thread. Called by: the manifest, and what follows the share while the engine runs.
+Never does: start or bind a thread. Called by: the manifest, and `follower` while the engine runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def processor_name() -> str:
-    """The processor's own name, or its architecture."""
+    """Return the processor's model name, or its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return os.uname().machine
@@ -30,14 +30,14 @@ def processor_name() -> str:
 
 
 def usable_processors() -> list[int]:
-    """Processors that this process may run on, in order."""
+    """Return the processors that this process may run on, in order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> list[int]:
-    """The first usable processor of each physical core, in order."""
+    """Return the first usable processor of each physical core, in order."""
     cores: dict[object, int] = {}
     for processor in usable_processors():
         siblings = SYSTEM / f"devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
@@ -46,15 +46,15 @@ def usable_cores() -> list[int]:
 
 
 def quota() -> float | None:
-    """Processors' worth of time that the control groups allow, or None without a limit."""
+    """Return the processors' worth of time that the control groups allow, or None without a limit."""
     return control_group.quota(SYSTEM, _read(MEMBERSHIP) or "")
 
 
 def default_threads() -> int:
-    """One for each physical core that the process may use, within the quota; at least one.
+    """Return one thread for each physical core that the process may use, within the quota; at least one.
 
-    Half a processor is worth a thread: 1.5 processors do more with two threads that both wait for a quarter of the time
-    than with one that never waits.
+    A quota is rounded up from half a processor on: 1.5 processors do more with two threads that each wait a quarter of
+    the time than with one that never waits.
     """
     threads = len(usable_cores())
     limit = quota()
@@ -64,10 +64,11 @@ def default_threads() -> int:
 
 
 def place(threads: int | None, binding: str) -> tuple[int, tuple[int, ...]]:
-    """The number of compute threads, and the processor of each (empty: the system places them).
+    """Return the number of compute threads, and the processor of each (empty: the system places them).
 
-    binding: `none`, `auto` (a core each, then the cores' other processors) or a list such as `0-3,8`, one each in order.
-    Raises UserError for a list that is no list, names processors that the process may not use, or is too short.
+    binding: `none`, `auto` (a core each, then the cores' other processors) or a list such as `0-3,8`, one each in
+    order. Raises UserError for a malformed list, for processors that the process may not use, and for a list that is
+    too short.
     """
     if binding == "none":
         return threads or default_threads(), ()
@@ -91,7 +92,7 @@ def place(threads: int | None, binding: str) -> tuple[int, tuple[int, ...]]:
 
 
 def processor_list(text: str) -> list[int]:
-    """`0-3,8` as [0, 1, 2, 3, 8]. Raises UserError."""
+    """Parse a processor list: `0-3,8` is [0, 1, 2, 3, 8]. Raises UserError."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)

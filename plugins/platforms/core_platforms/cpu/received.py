@@ -1,7 +1,7 @@
-"""What compute threads really got of the time that they wanted, without torch.
+"""Processor time that compute threads received, compared with the time they could have used, without torch.
 
 Owns: reading the scheduler's account of each thread and of the machine. Never does: change the number of threads.
-Called by: `follower`, about once a second. Linux only; elsewhere nothing is known.
+Called by: `follower`, about once a second. Linux only; elsewhere no account is available.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 PROC = Path("/proc")
 NANOSECONDS = 1e9
 IDLE_FIELDS = (4, 5)
-"""Of a line of /proc/stat: idle, and waiting for a disk."""
+"""Fields of a /proc/stat line: idle, and waiting for a disk."""
 
 
 @dataclass(slots=True, frozen=True)
 class Account:
-    """Totals in seconds since the start.
+    """Processor-time totals in seconds since the start.
 
-    ran: of the threads.
-    waited: while they could have run.
-    idle: of the processors that they may use, together.
+    ran: time the threads ran.
+    waited: time they were runnable but not running.
+    idle: idle time of the processors that they may use, summed.
     """
 
     ran: float = 0.0
@@ -31,12 +31,12 @@ class Account:
     idle: float = 0.0
 
     def since(self, before: Account) -> Account:
-        """The difference."""
+        """Return the difference to an earlier account."""
         return Account(self.ran - before.ran, self.waited - before.waited, self.idle - before.idle)
 
 
 def account(threads: Sequence[int], processors: Sequence[int]) -> Account:
-    """Of the threads of this process with these ids; those that have ended count nothing."""
+    """Read the account of this process's threads with these ids; threads that have ended count as zero."""
     ran = 0
     waited = 0
     for thread in threads:
@@ -48,11 +48,12 @@ def account(threads: Sequence[int], processors: Sequence[int]) -> Account:
 
 
 def held_back(spent: Account, seconds: float) -> float | None:
-    """Processors' worth that the threads got, when something held them back although processors were idle.
+    """Return the processors' worth of time that the threads received, when they were throttled while processors were
+    idle; else None.
 
-    That is what a quota does which this process cannot read. Other programs that use the processors are no such thing:
-    fewer threads would only get a smaller part.
-    spent: in the last `seconds`.
+    Throttling with idle processors is the sign of a quota that this process cannot read. Competing programs are
+    different: they leave no idle processors, and fewer threads would only get a smaller share.
+    spent: account of the last `seconds`.
     """
     wanted = spent.ran + spent.waited
     busy = wanted > seconds / 2
@@ -62,7 +63,7 @@ def held_back(spent: Account, seconds: float) -> float | None:
 
 
 def compute_threads(name: str) -> list[int]:
-    """Ids of the threads of this process that have the name."""
+    """Return the ids of this process's threads with the given name."""
     found: list[int] = []
     for folder in (PROC / "self/task").glob("*"):
         if _read(folder / "comm").strip() == name:

@@ -29,11 +29,12 @@ HUGE_PAGE = 2 << 20
 
 
 class CpuRuntime:
-    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
+    """The opened CPU. Activations are float32 in every run dtype; kernels round a product's inputs as the dtype
+    demands.
 
-    undo: restores the state that the process had before, but for torch's threads.
-    prefault: has the system provide the memory behind (address, bytes) in idle time, before it is written to.
-    prefault_bytes: how much of what is allocated it is called for.
+    undo: restores the process state from before the opening, except torch's threads.
+    prefault: makes the system back (address, bytes) with memory in idle time, before the first write.
+    prefault_bytes: limit on the allocated bytes that are prefaulted.
     """
 
     def __init__(
@@ -54,23 +55,24 @@ class CpuRuntime:
         torch.set_num_threads(1 if kernels.native else num_threads)
 
     def activation_dtype(self, dtype: str) -> torch.dtype:
-        """Always float32."""
+        """Return float32, whatever the run dtype is."""
         return torch.float32
 
     def available_memory(self) -> int:
-        """Bytes that could be allocated now."""
+        """Return the bytes that could be allocated now."""
         return available_memory()
 
     def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
-        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written.
+        """Allocate zeroed uint8 [nbytes], page-aligned; the system backs pages (huge ones where available) on first
+        write.
 
-        Pages of the cache are taken in idle time, too; weights begin at a huge page.
+        Pages of the KV cache are also backed in idle time; weights begin at a huge-page boundary.
         """
         slack = HUGE_PAGE if tag == "weights" else 0
         size = max(nbytes, 1) + slack
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
+            with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
                 memory.madvise(mmap.MADV_HUGEPAGE)
         everything = torch.frombuffer(memory, dtype=torch.uint8)
         start = -everything.data_ptr() % HUGE_PAGE if slack else 0
@@ -82,24 +84,24 @@ class CpuRuntime:
         return buffer
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """Run once and keep the native calls as a tape; None when a call was not on `num_rows` rows."""
+        """Run once and keep the native calls as a tape; None when a call's row count was not `num_rows`."""
         return record(run, num_rows, num_seqs)
 
     def close(self) -> None:
-        """Give torch its threads back, and the process the binding and the instruction set that it had before."""
+        """Restore torch's threads, the process's processor binding and its previous instruction set."""
         torch.set_num_threads(self._threads_before)
         self._undo.close()
 
 
 class CpuPlatform:
-    """The platform `cpu`.
+    """The platform `cpu`, before it is opened.
 
     num_threads: compute threads.
     processors: the processor of each thread, or empty.
     spin_microseconds: how long threads wait for more work before they sleep.
     isa: the instruction set to use; None: the active one.
-    prefault_bytes: how much of the allocated memory the system is to provide in idle time, before it is written to.
-    follow: whether the number of threads follows the share of the machine while it runs.
+    prefault_bytes: how much of the allocated memory the system backs in idle time, before the first write.
+    follow: whether the number of threads follows the process's share of the machine.
 
     Raises UserError for an instruction set that does not run here.
     """
@@ -128,7 +130,7 @@ class CpuPlatform:
             self._native.set_isa(isa)
 
     def open(self, device: str, kernels: Sequence[Kernels]) -> CpuRuntime:
-        """Open `cpu`, the only device there is."""
+        """Open `cpu`, the platform's only device."""
         if device not in ("cpu", "cpu:0"):
             raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
         chosen = KernelSet(kernels, "cpu")
@@ -144,7 +146,7 @@ class CpuPlatform:
         return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
 
     def _bind(self, native: ModuleType) -> None:
-        """Bind the calling thread, which computes too, and the pool's threads.
+        """Bind the calling thread, which also computes, and the pool's threads.
 
         Raises UserError where the system refuses.
         """
@@ -153,7 +155,7 @@ class CpuPlatform:
         before = os.sched_getaffinity(0)
         self._undo.callback(
             native.pool_bind, []
-        )  # undone last, when the caller may run anywhere again: threads then follow it
+        )  # this undo runs last, once the caller may run anywhere again: the pool's threads then inherit its mask
         self._undo.callback(os.sched_setaffinity, 0, before)
         first, *others = self.processors
         os.sched_setaffinity(0, {first})

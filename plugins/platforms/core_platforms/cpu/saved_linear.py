@@ -1,6 +1,6 @@
-"""Packed linear layers as they are saved, and taken into use again without packing.
+"""Saved packed linear layers, and their reuse without packing.
 
-Owns: the facts beside the packed bytes, and their checks. Never does: read or write a file.
+Owns: the metadata stored with the packed bytes, and its checks. Never does: read or write a file.
 Called by: `NativeKernels.save` and `restore`.
 """
 
@@ -28,28 +28,30 @@ from core_runtime.contracts import SavedKernel
 from core_runtime.weights.formats import CanonicalWeight
 
 LAYOUT = "cpu_native 3"
-"""Of the packed bytes, the same for all instruction sets; another number for each change in `native/pack.cpp`."""
+"""Version of the packed layout, the same for all instruction sets; raise it with each change in `native/pack.cpp`."""
 NUMBERS = ("format", "group", "super_size", "zero", "scale_type", "input_group")
-"""Fields of PackSource that are saved."""
+"""Fields of PackSource stored in the metadata."""
 VALUES = 0
-"""The first table. It is what tells the extension to pack."""
+"""Index of the values table. Its presence makes the extension pack."""
 CODES = 5
 ROW_SCALE = 6
 BIAS = "bias"
 MAX_COUNT = 1 << 31
 MAX_ELEMENTS = 1 << 48
 MAX_GROUP = 1 << 20
-"""Of facts that are believed: no number of bytes that follows from them is too large for the extension."""
+"""Upper limit on saved sizes, so that no byte count computed from them overflows in the extension."""
 PLANES = tuple(FORMATS[name] for name in SUPER_FORMATS)
 UNIT = 32
-"""Inputs whose planes of bits lie together."""
+"""Inputs whose bit planes are stored together."""
 PLAIN_FORMATS = (FORMATS["float32"], FORMATS["float16"], FORMATS["bfloat16"])
 
 
 def saved_linear(
     kernel: NativeLinear, weight: CanonicalWeight, activation: Activation, bias: Tensor | None, segments: int
 ) -> SavedKernel | None:
-    """A kernel as it is saved; None when it was not packed into memory of its caller. weight: as it was packed."""
+    """Describe a packed kernel for saving; None when it was not packed into its caller's memory. weight: as it was
+    packed.
+    """
     if kernel.memory is None:
         return None
     source = pack_source(weight, activation)
@@ -73,7 +75,9 @@ def saved_linear(
 
 
 def restored_linear(native: ModuleType, saved: SavedKernel) -> NativeLinear:
-    """The kernel of a saved one, in its memory. Raises ValueError when the facts do not fit each other or the memory."""
+    """Rebuild a saved kernel in its own memory. Raises ValueError when the metadata is inconsistent or does not fit the
+    memory.
+    """
     facts = saved.facts
     shape = tuple(facts.get("shape") or ())
     numbers: dict[str, Any] = {name: facts.get(name) for name in NUMBERS}
@@ -92,7 +96,7 @@ def restored_linear(native: ModuleType, saved: SavedKernel) -> NativeLinear:
 
 
 def _is_sensible(shape: tuple[int, int], numbers: dict[str, int]) -> bool:
-    """Whether the extension can be given these numbers: none of them makes it divide by zero or count beyond its range."""
+    """Whether the extension can take these numbers: none of them makes it divide by zero or overflow."""
     form = numbers["format"]
     group = numbers["group"]
     if form not in FORMATS.values() or numbers["scale_type"] not in SCALE_TYPES.values():
@@ -105,7 +109,7 @@ def _is_sensible(shape: tuple[int, int], numbers: dict[str, int]) -> bool:
 
 
 def _tables(saved: SavedKernel, shape: tuple[int, int], present: list[Any]) -> list[Tensor | None]:
-    """The tables that were kept; the memory stands for those that are packed in it, whose presence is a fact."""
+    """Return the saved tables. The packed memory stands in for tables packed into it; the metadata records which exist."""
     kept = _kept(shape)
     tables: list[Tensor | None] = [None] * NUM_TABLES
     for number in present:
@@ -128,12 +132,12 @@ def _tables(saved: SavedKernel, shape: tuple[int, int], present: list[Any]) -> l
 
 
 def _kept(shape: tuple[int, int]) -> dict[int, int]:
-    """Tables that are not packed, and their lengths."""
+    """Return the lengths of the tables that are stored unpacked."""
     return {ORDER: shape[1], CODES: 16, ROW_SCALE: shape[0]}
 
 
 def _has_whole_supers(inputs: int, super_size: int, group: int) -> bool:
-    """Whether super-groups divide the inputs, and groups and units the super-groups."""
+    """Whether super-groups divide the inputs evenly, and groups and units divide the super-groups."""
     if not super_size or not group or inputs % super_size:
         return False
     return super_size % UNIT == 0 and UNIT % group == 0

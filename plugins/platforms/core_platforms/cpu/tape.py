@@ -15,7 +15,7 @@ from core_platforms.cpu.extension import kernels_or_reason
 
 
 class Tape:
-    """Recorded calls. Replaying needs no more Python than this call and runs with the GIL released."""
+    """The recorded native calls of one pass. Replaying costs one Python call and runs with the GIL released."""
 
     __slots__ = ("_calls", "_run", "length")
 
@@ -25,12 +25,14 @@ class Tape:
         self.length: int = native.tape_length(calls)
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Run all calls on the first rows of their buffers. Raises IndexError for a token id outside the embedding."""
+        """Run all calls on the first `num_rows` rows of their buffers. Raises IndexError for a token id outside the
+        embedding.
+        """
         self._run(self._calls, num_rows, num_seqs)
 
 
 def record(run: Callable[[], None], num_rows: int, num_seqs: int) -> Tape | None:
-    """Call `run` and keep its native calls; None without the extension or when a call had another number of rows."""
+    """Call `run` and record its native calls; None without the extension or when a call had another number of rows."""
     native = kernels_or_reason()
     if isinstance(native, Reason):
         run()

@@ -1,4 +1,4 @@
-"""The arguments of the platforms of GPUs, as `--platform-config.KEY`. Torch-free. Owns: declarations only."""
+"""Arguments of the GPU platforms, as `--platform-config.KEY`. Torch-free. Owns: declarations only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 MOST_GRAPH_MIB = 512
-"""What the memory plan leaves free for recorded graphs."""
+"""MiB that the memory plan reserves for recorded graphs."""
 
 
 class DeviceArguments(msgspec.Struct, frozen=True, kw_only=True):

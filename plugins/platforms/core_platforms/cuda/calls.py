@@ -1,7 +1,7 @@
-"""Everything that the platform asks of a device, as one small set of calls.
+"""The small set of calls through which the platform uses a device.
 
-Owns: that set (`DeviceCalls`) and its form for torch's devices. Never does: decide when a call is made.
-Called by: the runtime. Tests run the same runtime over a device that they made up (`core_kit.fake_device`).
+Owns: the set (`DeviceCalls`) and its implementation for torch's devices. Never does: decide when a call is made.
+Called by: the runtime. Tests run the same runtime over a fake device (`core_kit.fake_device`).
 """
 
 from __future__ import annotations
@@ -15,73 +15,72 @@ from torch import Tensor
 
 
 class Mark(Protocol):
-    """A place in the order of a device's work (an event)."""
+    """An event: a position in the order of a device's work."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come there."""
+        """Wait until the device has reached this event."""
         ...
 
 
 class RecordedGraph(Protocol):
-    """Recorded work of a device."""
+    """A recorded graph of device work."""
 
     def replay(self) -> None:
-        """Do it again, on the same memory."""
+        """Run the recorded work again, on the same memory."""
         ...
 
 
 class DeviceCalls(Protocol):
-    """One device.
-
+    """The calls of one device.
     device: as torch names it.
     """
 
     device: torch.device
 
     def use(self) -> None:
-        """Make it the calling thread's device."""
+        """Make this the calling thread's current device."""
         ...
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and that there are."""
+        """Return (free, total) memory in bytes."""
         ...
 
     def zeros(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes] on the device."""
+        """Allocate zeroed uint8 [nbytes] on the device."""
         ...
 
     def pinned(self, nbytes: int) -> Tensor:
-        """uint8 [nbytes] of the host, which the device reads and writes by itself."""
+        """Allocate pinned host memory uint8 [nbytes], which the device reads and writes directly."""
         ...
 
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """Copy, in the order of the device's work; one of both is on the device, the other pinned."""
+        """Copy in stream order; one of the two tensors is on the device, the other in pinned memory."""
         ...
 
     def mark(self) -> Mark:
-        """The place behind all work so far."""
+        """Return an event after all work submitted so far."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has done everything."""
+        """Wait until the device has finished all submitted work."""
         ...
 
     def record(self, run: Callable[[], None]) -> RecordedGraph:
-        """Record the work that `run` asks for, which is not done now. All recordings share their temporary memory.
+        """Record the work that `run` submits, without executing it. All recordings share their temporary memory.
 
-        Raises RuntimeError where it asks for what cannot be recorded.
+        Raises RuntimeError for work that cannot be recorded.
         """
         ...
 
     def give_back(self) -> None:
-        """Give cached memory back to the driver."""
+        """Return cached memory to the driver."""
         ...
 
 
 class TorchCalls:
-    """A device of one of torch's modules for devices: `torch.cuda`, which serves ROCm as well, or `torch.xpu`.
+    """`DeviceCalls` over one of torch's device modules: `torch.cuda`, which also serves ROCm, or `torch.xpu`.
 
-    module: that module.
+    module: the device module.
     device: one of its devices.
     """
 
@@ -91,39 +90,39 @@ class TorchCalls:
         self._pool: Any = None
 
     def use(self) -> None:
-        """See `DeviceCalls`."""
+        """Make this the calling thread's current device."""
         self._module.set_device(self.device)
 
     def memory(self) -> tuple[int, int]:
-        """See `DeviceCalls`."""
+        """Return (free, total) memory in bytes, as the driver reports it."""
         free, total = self._module.mem_get_info(self.device)
         return int(free), int(total)
 
     def zeros(self, nbytes: int) -> Tensor:
-        """See `DeviceCalls`."""
+        """Allocate zeroed uint8 [nbytes] on the device."""
         return torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
 
     def pinned(self, nbytes: int) -> Tensor:
-        """See `DeviceCalls`."""
+        """Allocate pinned host memory uint8 [nbytes]."""
         return torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """See `DeviceCalls`."""
+        """Copy asynchronously, in stream order."""
         target.copy_(source, non_blocking=True)
 
     def mark(self) -> Mark:
-        """See `DeviceCalls`."""
+        """Return an event after all work submitted so far."""
         event = self._module.Event()
         event.record()
         mark: Mark = event
         return mark
 
     def synchronize(self) -> None:
-        """See `DeviceCalls`."""
+        """Wait until the device has finished all submitted work."""
         self._module.synchronize(self.device)
 
     def record(self, run: Callable[[], None]) -> RecordedGraph:
-        """See `DeviceCalls`."""
+        """Record the work that `run` submits as a graph."""
         graph_type = getattr(self._module, "CUDAGraph", None) or getattr(self._module, "XPUGraph", None)
         if graph_type is None:
             raise RuntimeError(f"{self._module.__name__} of torch {torch.__version__} has no graphs")
@@ -136,5 +135,5 @@ class TorchCalls:
         return recorded
 
     def give_back(self) -> None:
-        """See `DeviceCalls`."""
+        """Return torch's cached memory to the driver."""
         self._module.empty_cache()

@@ -1,4 +1,4 @@
-"""The classes of NVIDIA's chips, as kernels see them. Torch-free.
+"""NVIDIA GPU architectures, with the properties that kernels depend on. Torch-free.
 
 Owns: the table, a row for each architecture. Never does: ask a device. Called by: the manifest, the runtime, adapters.
 """
@@ -11,14 +11,14 @@ KIB: Final = 1 << 10
 
 
 class Chip(NamedTuple):
-    """One architecture.
+    """One GPU architecture.
 
     sm: its number, 90 for `sm_90`.
-    name: of the family, for people.
-    dtypes: in which it multiplies matrices, by the run's names.
-    fp8, fp4: whether its matrix units take numbers of 8 and 4 bits.
+    name: family name for messages.
+    dtypes: dtypes of its matrix products, by the run's names.
+    fp8, fp4: whether its matrix units accept 8-bit and 4-bit floats.
     matrix: the instruction of its matrix units.
-    shared_bytes: of memory that one block of threads may share.
+    shared_bytes: shared memory that one thread block may use.
     """
 
     sm: int
@@ -45,17 +45,17 @@ CHIPS: Final = (
     Chip(103, "Blackwell Ultra", ALL, fp8=True, fp4=True, matrix="tcgen05", shared_bytes=227 * KIB),
     Chip(120, "Blackwell, for graphics", ALL, fp8=True, fp4=True, matrix="mma", shared_bytes=99 * KIB),
 )
-"""In rising order."""
+"""Known architectures, oldest first."""
 
 
 def sm_of(profile: str) -> int:
-    """90 for `sm_90`; 0 when the driver did not say."""
+    """Return the number of a profile, 90 for `sm_90`; 0 when the driver did not report one."""
     digits = profile.removeprefix("sm_")
     return int(digits) if digits.isdigit() else 0
 
 
 def chip_of(profile: str) -> Chip | None:
-    """The row of a device's profile, or of the newest older architecture; None for one that is older than all rows."""
+    """Return the row of a device's profile, or of the newest older architecture; None for one older than all rows."""
     sm = sm_of(profile)
     known = [chip for chip in CHIPS if chip.sm <= sm]
     return known[-1] if known else None

@@ -1,6 +1,6 @@
-"""NVIDIA's driver through ctypes: how many devices, their names and memory, without torch.
+"""Probe of NVIDIA's driver through ctypes: device count, names and memory, without torch.
 
-Owns: the few driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
+Owns: the driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMPUTE_MINOR = 76
 
 
 def probe_driver() -> Probe:
-    """Devices of the driver, or why there are none."""
+    """Return the driver's devices, or the reason why there are none."""
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -60,7 +60,7 @@ def _device(cuda: ctypes.CDLL, index: int, management: Management | None) -> Dev
 
 
 def _uuid(cuda: ctypes.CDLL, handle: ctypes.c_int) -> bytes:
-    """16 bytes that name the device, or its part, in every list of devices."""
+    """Return the 16 bytes that identify the device, or its MIG slice, in every list of devices."""
     uuid = ctypes.create_string_buffer(16)
     ask = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     ask(uuid, handle)
@@ -68,14 +68,14 @@ def _uuid(cuda: ctypes.CDLL, handle: ctypes.c_int) -> bytes:
 
 
 def _attribute(cuda: ctypes.CDLL, handle: ctypes.c_int, number: int) -> int:
-    """One of the device's attributes (`CUdevice_attribute`)."""
+    """Return one of the device's attributes (`CUdevice_attribute`)."""
     value = ctypes.c_int()
     cuda.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
     return value.value
 
 
 def _name(cuda: ctypes.CDLL, status: int) -> str:
-    """The name of a status, such as `CUDA_ERROR_NO_DEVICE`."""
+    """Return the name of a status code, such as `CUDA_ERROR_NO_DEVICE`."""
     text = ctypes.c_char_p()
     if cuda.cuGetErrorName(status, ctypes.byref(text)) or text.value is None:
         return f"error {status}"

@@ -1,6 +1,6 @@
-"""Addresses and memory of an NVIDIA device, through the driver's functions for virtual memory.
+"""Address ranges and physical memory of an NVIDIA device, through the driver's virtual-memory functions.
 
-Owns: those calls. Never does: remember what was reserved (`virtual_memory` does). Called by: the platform.
+Owns: the driver calls. Never does: track reservations (`virtual_memory` does). Called by: the platform.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from core.api.errors import UserError
 from core_platforms.cuda.driver import LIBRARY
 
 PINNED = 1
-"""`CU_MEM_ALLOCATION_TYPE_PINNED`: the only kind there is on a device."""
+"""`CU_MEM_ALLOCATION_TYPE_PINNED`: the only kind a device supports."""
 ON_DEVICE = 1
-"""`CU_MEM_LOCATION_TYPE_DEVICE`."""
+"""`CU_MEM_LOCATION_TYPE_DEVICE` of the driver API."""
 READ_AND_WRITE = 3
-"""`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`."""
+"""`CU_MEM_ACCESS_FLAGS_PROT_READWRITE` of the driver API."""
 OUT_OF_MEMORY = 2
-"""`CUDA_ERROR_OUT_OF_MEMORY`."""
+"""`CUDA_ERROR_OUT_OF_MEMORY`, which becomes MemoryError."""
 
 
 class _Location(ctypes.Structure):
-    """`CUmemLocation`."""
+    """The driver's `CUmemLocation`."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
 class _Flags(ctypes.Structure):
-    """The last member of `CUmemAllocationProp`."""
+    """The last member of the driver's `CUmemAllocationProp`."""
 
     _fields_ = (
         ("compression", ctypes.c_ubyte),
@@ -42,7 +42,7 @@ class _Flags(ctypes.Structure):
 
 
 class _Kind(ctypes.Structure):
-    """`CUmemAllocationProp`."""
+    """The driver's `CUmemAllocationProp`."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -54,7 +54,7 @@ class _Kind(ctypes.Structure):
 
 
 class _Access(ctypes.Structure):
-    """`CUmemAccessDesc`."""
+    """The driver's `CUmemAccessDesc`."""
 
     _fields_ = (("location", _Location), ("flags", ctypes.c_int))
 
@@ -62,7 +62,7 @@ class _Access(ctypes.Structure):
 class DriverMemory:
     """The `AddressSpace` of a device that torch has opened in this thread.
 
-    Raises OSError without the driver, and UserError where it has no virtual memory.
+    Raises OSError without the driver, and UserError where the device does not support virtual memory.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -75,7 +75,7 @@ class DriverMemory:
         self.granularity = unit.value
 
     def reserve(self, nbytes: int) -> int:
-        """See `AddressSpace`."""
+        """Reserve addresses without memory; returns the first."""
         address = ctypes.c_uint64()
         size = ctypes.c_size_t(nbytes)
         nothing = ctypes.c_uint64(0)
@@ -83,7 +83,7 @@ class DriverMemory:
         return address.value
 
     def fill(self, address: int, nbytes: int) -> int:
-        """See `AddressSpace`."""
+        """Back a reserved span with memory and return its handle. Raises MemoryError when there is not enough."""
         handle = ctypes.c_uint64()
         size = ctypes.c_size_t(nbytes)
         nothing = ctypes.c_uint64(0)
@@ -99,22 +99,22 @@ class DriverMemory:
         return handle.value
 
     def empty(self, address: int, nbytes: int, handle: int) -> None:
-        """See `AddressSpace`."""
+        """Unmap a span and release its memory."""
         self._check("cuMemUnmap", ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
         self._check("cuMemRelease", ctypes.c_uint64(handle))
 
     def forget(self, address: int, nbytes: int) -> None:
-        """See `AddressSpace`."""
+        """Free reserved addresses."""
         self._check("cuMemAddressFree", ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
 
     def tensor(self, address: int, nbytes: int) -> Tensor:
-        """See `AddressSpace`."""
+        """Return uint8 [nbytes] at an address."""
         storage = torch._C._construct_storage_from_data_pointer(address, self._device, nbytes)
         empty = torch.empty(0, dtype=torch.uint8, device=self._device)
         return empty.set_(storage, 0, (nbytes,))
 
     def _check(self, name: str, *arguments: Any) -> None:
-        """Call a function of the driver. Raises MemoryError or UserError."""
+        """Call a driver function. Raises MemoryError or UserError for a failing status."""
         status = getattr(self._cuda, name)(*arguments)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the device has not enough free memory")

@@ -1,9 +1,9 @@
-"""Recorded graphs of a device: which sizes, and within how much memory.
+"""Recorded graphs of a device: their sizes and memory budget.
 
-Owns: which kinds and sizes, and the budget. Never does: decide what is recorded (the engine's recorder does).
+Owns: the kinds and sizes to record, and the budget. Never does: decide what is recorded (the engine's recorder does).
 Called by: the runtime.
 
-A size is recorded when a step first needs it: the start waits for none.
+A size is recorded when a step first needs it, so startup waits for no recording.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from core_runtime.specs.graph_sizes import graph_sizes
 logger = logging.getLogger(__name__)
 
 WHOLE: Final = ("mixed", "sample")
-"""Kinds that are never recorded, by their first word: long steps hide the time of their launches, and sampling is one."""
+"""First words of the kinds that are never recorded: long steps hide their launch time, and sampling is a single launch.
+"""
 
 
 class Replay:
-    """A recording of `num_rows` rows."""
+    """A recorded graph of `num_rows` rows."""
 
     def __init__(self, graph: RecordedGraph, num_rows: int) -> None:
         self._graph = graph
         self._num_rows = num_rows
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Compute all rows of the recording, of which `num_rows` are the step's own."""
+        """Compute all rows of the recording; the first `num_rows` belong to the step."""
         if num_rows > self._num_rows:
             raise ValueError(f"{num_rows} rows do not fit a recording of {self._num_rows}")
         self._graph.replay()
 
 
 class Again:
-    """What there is no memory to record: its calls are made anew, on as many rows."""
+    """Substitute for a graph that does not fit into the budget: its calls are launched again, on the same number of
+    rows.
+    """
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Compute all rows."""
+        """Launch the calls on all rows."""
         self._run()
 
 
 class Graphs:
-    """The recordings of a device.
+    """The recorded graphs of a device, owned by its runtime.
 
-    budget: bytes that they may take together.
-    largest: most rows of one.
+    budget: bytes that all recordings together may take.
+    largest: maximum rows of one recording.
 
-    spent: bytes that they have taken.
-    seconds: that recording has taken.
+    spent: bytes taken so far.
+    seconds: time spent recording.
     """
 
     def __init__(self, calls: DeviceCalls, budget: int, largest: int) -> None:
@@ -66,13 +69,13 @@ class Graphs:
         self.seconds = 0.0
 
     def sizes(self, kind: str, max_rows: int) -> list[int]:
-        """Rows for which calls of a kind are recorded; none beyond what a step of that kind can have."""
+        """Return the row counts to record for a kind of calls, up to the largest step of that kind."""
         if kind.partition(" ")[0] in WHOLE:
             return []
         return graph_sizes(min(max_rows, self._largest))
 
     def capture(self, run: Callable[[], None], num_rows: int) -> CapturedCalls | None:
-        """See `Captures`: computed first, then recorded, which computes nothing."""
+        """Run the calls once, then record them: the `Captures` contract. Recording itself computes nothing."""
         run()
         if self.spent >= self._budget:
             return Again(run)

@@ -1,7 +1,7 @@
-"""The hooks of a platform of GPUs, for any maker. Torch-free.
+"""Manifest hooks of a GPU platform, for any vendor. Torch-free.
 
-Owns: what the platforms have in common: capabilities, batches by class of device, preferred attention. Never does: ask a driver
-(each maker's own module does). Called by: the manifests.
+Owns: what GPU platforms share: capabilities, batch sizes by device class, preferred attention. Never does: query a
+driver (each vendor's own module does). Called by: the manifests.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ GIB: Final = 1 << 30
 
 
 class Profile(NamedTuple):
-    """Batches of a class of devices.
+    """Batch sizes for a class of devices.
 
-    name: for people.
-    memory: bytes that a device of the class has at least.
+    name: for messages.
+    memory: minimum bytes of a device in the class.
     sm: the oldest architecture of the class, 90 for `sm_90`.
-    offline, server: tokens a step.
-    seqs: sequences a step.
+    offline, server: tokens per step.
+    seqs: sequences per step.
     """
 
     name: str
@@ -37,7 +37,9 @@ class Profile(NamedTuple):
 
 
 CONTEXT: Final = 512 << 20
-"""Bytes that a process takes of a device beside what it asks for: the driver's context, libraries, loaded kernels."""
+"""Bytes of device memory that a process uses in addition to its allocations: the driver's context, libraries, loaded
+kernels.
+"""
 
 CAPABILITIES: Final[dict[str, Any]] = {
     "dtypes": ["bfloat16", "float16", "float32"],
@@ -46,10 +48,10 @@ CAPABILITIES: Final[dict[str, Any]] = {
     "logits_bytes": 512 << 20,
     "input_roundings": ["none", "bf16", "int8_row"],
 }
-"""Of all platforms of GPUs."""
+"""Capabilities shared by all GPU platforms."""
 
 ATTENTION: Final = ("triton", "flash_attn", "flashinfer", "flex", "torch_sdpa")
-"""Best first; those that are not installed, or that do not fit, say why."""
+"""Attention backends, best first; a backend that is not installed or does not fit reports the reason."""
 
 PROFILES: Final = (
     Profile("a GPU of 70 GiB or more, sm_90 or newer", 70 * GIB, 90, offline=16384, server=8192, seqs=1024),
@@ -58,7 +60,7 @@ PROFILES: Final = (
 
 
 class Hooks(NamedTuple):
-    """The functions of a manifest."""
+    """The functions of a platform's manifest."""
 
     spec: Callable[[], PluginSpec]
     probe: Callable[[], Probe]
@@ -67,24 +69,26 @@ class Hooks(NamedTuple):
 
 
 def hooks_of(name: str, summary: str, priority: int, driver: str) -> Hooks:
-    """Those of one maker's platform. driver: the module whose `probe_driver` asks for devices, imported when it is."""
+    """Return the hooks of one vendor's platform. driver: the module whose `probe_driver` lists devices; imported only
+    for probing.
+    """
 
     @hookimpl
     def core_spec() -> PluginSpec:
-        """Say what the plugin is."""
+        """Describe the plugin."""
         return PluginSpec(
             name=name, summary=summary, arguments=DeviceArguments, capabilities=CAPABILITIES, priority=priority
         )
 
     @hookimpl
     def core_probe() -> Probe:
-        """Ask the driver."""
+        """List devices through the driver."""
         found: Probe = import_module(driver).probe_driver()
         return found
 
     @hookimpl
     def core_propose(view: PlatformView) -> dict[str, Proposal]:
-        """Large batches by use and class of device; the KV cache takes what `gpu_memory_utilization` leaves."""
+        """Propose large batches by usage and device class; the KV cache takes what `gpu_memory_utilization` leaves."""
         return proposals(view)
 
     @hookimpl
@@ -98,7 +102,7 @@ def hooks_of(name: str, summary: str, priority: int, driver: str) -> Hooks:
 
 
 def proposals(view: PlatformView) -> dict[str, Proposal]:
-    """For any maker's devices."""
+    """Return the proposals for a device of any vendor."""
     row = _profile(view.device)
     offline = view.context == "llm"
     purpose = "many requests at once" if offline else "short waits"
@@ -116,7 +120,7 @@ def proposals(view: PlatformView) -> dict[str, Proposal]:
 
 
 def _profile(device: Device) -> Profile:
-    """The first class that the device belongs to; the last one takes every device."""
+    """Return the first class that the device belongs to; the last class accepts every device."""
     sm = sm_of(device.profile)
     memory = device.total_bytes or device.memory_bytes
     return next(row for row in PROFILES if memory >= row.memory and sm >= row.sm)

@@ -1,8 +1,8 @@
-"""NVML, NVIDIA's management library, through ctypes: what is free of a device's memory, whoever holds the rest.
+"""NVML, NVIDIA's management library, through ctypes: free memory of a device, including the use by other processes.
 
-Owns: the few calls of it. Never does: create a context, which would take memory itself. Called by: the probe.
+Owns: the NVML calls. Never does: create a context, which would take memory itself. Called by: the probe.
 
-The driver counts devices by its own list (`CUDA_VISIBLE_DEVICES`), NVML counts all: both know a device by its UUID.
+The driver numbers only the devices in `CUDA_VISIBLE_DEVICES`, NVML numbers all of them, so devices are matched by UUID.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ import uuid
 
 LIBRARY = "libnvidia-ml.so.1"
 PREFIXES = ("GPU", "MIG")
-"""Of the name of a whole device, and of a part of one."""
+"""UUID prefixes of a whole device and of a MIG slice."""
 
 
 class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`: bytes."""
+    """NVML's `nvmlMemory_t`; sizes in bytes."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 class Management:
-    """The library, started. library: its functions."""
+    """An initialized NVML. library: its functions."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     @classmethod
     def open(cls) -> Management | None:
-        """Start the library; None where there is none or it does not start."""
+        """Initialize NVML; None where it is missing or fails to start."""
         try:
             library = ctypes.CDLL(LIBRARY)
-        except OSError:  # containers often have the driver without it; the probe says so in the device's description
+        except OSError:  # containers often have the driver without NVML; the probe says so in the device's description
             return None
         if library.nvmlInit_v2():
             return None
         return cls(library)
 
     def free_bytes(self, name: bytes) -> int | None:
-        """Free bytes of the device with this UUID (16 bytes); None where NVML does not know it."""
+        """Return the free bytes of the device with this UUID (16 bytes); None where NVML does not know it."""
         handle = self._handle(str(uuid.UUID(bytes=name)))
         if handle is None:
             return None
@@ -49,7 +49,7 @@ class Management:
         return int(memory.free)
 
     def close(self) -> None:
-        """Stop the library."""
+        """Shut NVML down."""
         self._library.nvmlShutdown()
 
     def _handle(self, name: str) -> ctypes.c_void_p | None:

@@ -1,4 +1,5 @@
-"""Manifest of the `cuda` platform: a row of the platforms of GPUs; any NVIDIA device goes before the processors. Torch-free.
+"""Manifest of the `cuda` platform, built from the shared GPU hooks; an NVIDIA device is preferred to the CPU.
+Torch-free.
 
 Called by: `core.plugin`.
 """

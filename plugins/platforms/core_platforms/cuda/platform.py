@@ -1,6 +1,6 @@
-"""The platforms of GPUs that torch drives: `cuda`, and with other rows `rocm` and `xpu`.
+"""The GPU platforms that torch drives: `cuda`, `rocm` and `xpu`.
 
-Owns: what differs between them, and the opening of a device. Never does: compute. Called by: the worker.
+Owns: the differences between vendors, and the opening of a device. Never does: compute. Called by: the worker.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from core_runtime.layers.kernels import KernelSet
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """One maker's devices.
+    """One vendor's devices.
 
     name: of the platform.
-    module: of torch that drives them; torch's own name for the device begins with it.
-    build: what torch must have been built with, for people.
+    module: the torch module that drives the devices; torch's device names begin with its name.
+    build: the kind of torch build required, for messages.
     virtual: whether the driver's virtual memory is used.
     """
 
@@ -45,7 +45,7 @@ MAKERS = {
 
 
 class DevicePlatform:
-    """The platform of one maker. arguments: its own."""
+    """The platform of one vendor. arguments: the platform's own."""
 
     num_threads = 1
 
@@ -71,7 +71,7 @@ class DevicePlatform:
         graphs = Graphs(calls, self._arguments.graph_mib * MIB, self._arguments.largest_graph)
         if not (maker.virtual and self._arguments.virtual_memory):
             return DeviceRuntime(calls, chosen, graphs)
-        calls.zeros(1)  # the driver has a context from now on
+        calls.zeros(1)  # creates the driver's context
         memory = TaggedMemory(DriverMemory(calls.device), calls.synchronize)
         return SleepingRuntime(calls, chosen, graphs, memory)
 
@@ -82,6 +82,6 @@ class DevicePlatform:
         return int(number or 0)
 
     def _is_built(self) -> bool:
-        """Whether `torch.cuda` is the one of this maker: it drives AMD's devices, too."""
+        """Whether this torch was built for this vendor: `torch.cuda` also drives AMD's devices."""
         is_hip = torch.version.hip is not None
         return is_hip == (self._maker.name == "rocm")

@@ -1,4 +1,4 @@
-"""An opened GPU.
+"""The runtime of an opened GPU.
 
 Owns: memory, kernels and recordings of one device, and the order of its work. Never does: compute.
 Called by: the worker.
@@ -24,9 +24,9 @@ MIB = 1 << 20
 
 
 class DeviceRuntime:
-    """One device. Activations have the run's dtype.
+    """The runtime of one device. Activations have the run's dtype.
 
-    All its work is in one order: what a step uploads, computes and gives back follows what the step before did.
+    All its work runs in one stream: a step's uploads, computation and downloads follow those of the previous step.
     """
 
     num_threads = 1
@@ -39,24 +39,26 @@ class DeviceRuntime:
         self._thread = threading.get_ident()
 
     def activation_dtype(self, dtype: str) -> torch.dtype:
-        """The run's dtype."""
+        """Return the run's dtype."""
         return DTYPES[dtype]
 
     def available_memory(self) -> int:
-        """Free bytes on the device."""
+        """Return the free bytes on the device."""
         free, _ = self._calls.memory()
         return free
 
     def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
-        """Zeroed uint8 [nbytes] on the device."""
+        """Allocate zeroed uint8 [nbytes] on the device."""
         return self._calls.zeros(nbytes)
 
     def host_memory(self, nbytes: int) -> Tensor:
-        """See `Downloads`."""
+        """Allocate pinned host memory: the `Downloads` contract."""
         return self._calls.pinned(nbytes)
 
     def upload(self, device: Tensor, host: Tensor) -> Callable[[], None]:
-        """See `Uploads`. Every step begins with it, so it is here that a new thread takes the device into use."""
+        """Copy host data to the device: the `Uploads` contract. Every step begins with an upload, so this is where a
+        new thread makes the device current.
+        """
         thread = threading.get_ident()
         if thread != self._thread:
             self._calls.use()
@@ -65,51 +67,51 @@ class DeviceRuntime:
         return self._calls.mark().synchronize
 
     def download(self, host: Tensor, device: Tensor) -> Callable[[], None]:
-        """See `Downloads`."""
+        """Copy device data to the host: the `Downloads` contract."""
         self._calls.copy(host, device)
         return self._calls.mark().synchronize
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
-        """See `CapturesSizes`."""
+        """Return the row counts to record: the `CapturesSizes` contract."""
         return self._graphs.sizes(kind, max_rows)
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """See `Captures`."""
+        """Record the calls as a graph: the `Captures` contract."""
         return self._graphs.capture(run, num_rows)
 
     def close(self) -> None:
-        """Give cached memory back to the driver."""
+        """Return cached memory to the driver."""
         self._calls.synchronize()
         self._calls.give_back()
 
 
 class SleepingRuntime(DeviceRuntime):
-    """One whose memory can be given up by tag. memory: what lies on it."""
+    """A runtime whose memory can be released by tag. memory: its tagged allocations."""
 
     def __init__(self, calls: DeviceCalls, kernels: KernelSet, graphs: Graphs, memory: TaggedMemory) -> None:
         super().__init__(calls, kernels, graphs)
         self._memory = memory
 
     def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
-        """Zeroed uint8 [nbytes] on the device. Raises UserError."""
+        """Allocate zeroed uint8 [nbytes] on the device. Raises UserError when there is not enough."""
         try:
             return self._memory.allocate(nbytes, tag)
         except MemoryError:
             raise UserError(self._too_little(f"{nbytes // MIB} MiB for {tag}")) from None
 
     def release(self, tag: MemoryTag) -> int:
-        """See `Releases`."""
+        """Release the memory of a tag: the `Releases` contract."""
         return self._memory.release(tag)
 
     def restore(self, tag: MemoryTag) -> None:
-        """See `Releases`."""
+        """Bring released memory back: the `Releases` contract."""
         try:
             self._memory.restore(tag)
         except MemoryError:
             raise UserError(self._too_little(f"the memory for {tag}, which was given up")) from None
 
     def close(self) -> None:
-        """Give all memory back to the driver."""
+        """Return all memory to the driver."""
         self._calls.synchronize()
         self._memory.close()
         self._calls.give_back()

@@ -1,10 +1,10 @@
-"""Memory that can be given up and taken again at the same addresses, by tag.
+"""Device memory that can be released by tag and restored at the same addresses.
 
-Owns: the spans of each tag, and whether memory lies behind them. Never does: know what the bytes mean.
+Owns: the spans of each tag, and whether they are backed by memory. Never does: interpret the bytes.
 Called by: the runtime.
 
-The addresses of a span are reserved once; memory is put behind them and taken away. Tensors and recorded graphs hold
-addresses, so they are good again when the memory is back.
+The addresses of a span are reserved once; physical memory is mapped to them and unmapped. Tensors and recorded graphs
+hold addresses, so they are valid again once the memory is restored.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from core_runtime.contracts import MemoryTag
 
 
 class AddressSpace(Protocol):
-    """Addresses of a device, and memory behind them.
+    """Address ranges of a device, and the memory mapped to them.
 
-    granularity: bytes of which every span is a multiple.
+    granularity: bytes; every span is a multiple of it.
     """
 
     granularity: int
 
     def reserve(self, nbytes: int) -> int:
-        """Addresses without memory; returns the first."""
+        """Reserve addresses without memory; returns the first."""
         ...
 
     def fill(self, address: int, nbytes: int) -> int:
-        """Put memory behind a span. Returns its handle. Raises MemoryError when there is not enough."""
+        """Map memory to a span and return its handle. Raises MemoryError when there is not enough."""
         ...
 
     def empty(self, address: int, nbytes: int, handle: int) -> None:
-        """Give the memory behind a span back."""
+        """Unmap a span and release its memory."""
         ...
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Give the addresses back."""
+        """Free reserved addresses."""
         ...
 
     def tensor(self, address: int, nbytes: int) -> Tensor:
-        """uint8 [nbytes] at an address."""
+        """Return uint8 [nbytes] at an address."""
         ...
 
 
 @dataclass(slots=True)
 class Span:
-    """Neighbouring addresses.
+    """A contiguous address range.
 
     nbytes: a multiple of the granularity.
-    handle: of the memory behind them; None while there is none.
+    handle: of the mapped memory; None while released.
     memory: uint8 [nbytes].
     """
 
@@ -63,7 +63,7 @@ class Span:
 
 
 class TaggedMemory:
-    """The spans of a device. settle: waits until the device has done everything."""
+    """The spans of a device, by tag. settle: waits until the device has finished all work."""
 
     def __init__(self, space: AddressSpace, settle: Callable[[], None]) -> None:
         self._space = space
@@ -71,7 +71,7 @@ class TaggedMemory:
         self._spans: dict[MemoryTag, list[Span]] = {}
 
     def allocate(self, nbytes: int, tag: MemoryTag) -> Tensor:
-        """Zeroed uint8 [nbytes]. Raises MemoryError."""
+        """Allocate zeroed uint8 [nbytes] under a tag. Raises MemoryError."""
         unit = self._space.granularity
         size = -(-max(nbytes, 1) // unit) * unit
         address = self._space.reserve(size)
@@ -87,7 +87,7 @@ class TaggedMemory:
         return memory[:nbytes]
 
     def release(self, tag: MemoryTag) -> int:
-        """Take the memory away from all spans of a tag; returns its bytes."""
+        """Release the memory of all spans of a tag; returns the bytes released."""
         self._settle()
         released = 0
         for span in self._spans.get(tag, []):
@@ -98,7 +98,7 @@ class TaggedMemory:
         return released
 
     def restore(self, tag: MemoryTag) -> None:
-        """Put zeroed memory behind all spans of a tag again. Raises MemoryError, and has then taken none."""
+        """Map zeroed memory to all spans of a tag again. Raises MemoryError, and then leaves all of them unmapped."""
         filled: list[Span] = []
         for span in self._spans.get(tag, []):
             if span.handle is not None:
@@ -113,7 +113,7 @@ class TaggedMemory:
             span.memory.zero_()
 
     def close(self) -> None:
-        """Give everything back; nobody may use it any more."""
+        """Release all memory and addresses; their tensors must no longer be used."""
         for tag in list(self._spans):
             self.release(tag)
             for span in self._spans.pop(tag):

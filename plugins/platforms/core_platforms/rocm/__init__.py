@@ -1,1 +1,1 @@
-"""The `rocm` platform: AMD GPUs through torch. It compiles; it has not been run on a device."""
+"""The `rocm` platform: AMD GPUs through torch. It compiles but has not been run on a device."""

@@ -1,6 +1,6 @@
-"""AMD's driver through ctypes: how many devices, their names and memory, without torch.
+"""Probe of AMD's driver through ctypes: device count, names and memory, without torch.
 
-Owns: the few driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
+Owns: the driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LIBRARY = "libamdhip64.so"
 
 
 def probe_driver() -> Probe:
-    """Devices of the driver, or why there are none."""
+    """Return the driver's devices, or the reason why there are none."""
     try:
         hip = ctypes.CDLL(LIBRARY)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Manifest of the `rocm` platform: a row of the platforms of GPUs. Torch-free.
+"""Manifest of the `rocm` platform, built from the shared GPU hooks. Torch-free.
 
 Called by: `core.plugin`.
 """

@@ -1,1 +1,1 @@
-"""The `xpu` platform: Intel GPUs through torch. It compiles; it has not been run on a device."""
+"""The `xpu` platform: Intel GPUs through torch. It compiles but has not been run on a device."""

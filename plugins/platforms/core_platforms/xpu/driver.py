@@ -1,6 +1,6 @@
-"""Intel's driver (Level Zero) through ctypes: how many devices and their memory, without torch.
+"""Probe of Intel's driver (Level Zero) through ctypes: device count and memory, without torch.
 
-Owns: the few driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
+Owns: the driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from core.plugin.hookspecs import Device, Probe
 
 LIBRARY = "libze_loader.so.1"
 GPUS = 1
-"""`ZE_INIT_FLAG_GPU_ONLY`."""
+"""`ZE_INIT_FLAG_GPU_ONLY` of Level Zero."""
 MEMORY_PROPERTIES = 7
-"""`ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES`."""
+"""`ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES` of Level Zero."""
 MOST = 64
-"""Drivers, devices and memories that are asked about."""
+"""Maximum number of drivers, devices and memories that are listed."""
 
 
 class _Memory(ctypes.Structure):
-    """`ze_device_memory_properties_t`."""
+    """Level Zero's `ze_device_memory_properties_t`."""
 
     _fields_ = (
         ("type", ctypes.c_uint32),
@@ -33,7 +33,7 @@ class _Memory(ctypes.Structure):
 
 
 def probe_driver() -> Probe:
-    """Devices of the driver, or why there are none."""
+    """Return the driver's devices, or the reason why there are none."""
     try:
         level_zero = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -52,7 +52,7 @@ def probe_driver() -> Probe:
 
 
 def _handles(ask: ctypes._NamedFuncPointer, *of: ctypes.c_void_p) -> list[ctypes.c_void_p]:
-    """What a function of Level Zero lists."""
+    """Return the handles that a Level Zero function lists."""
     count = ctypes.c_uint32(MOST)
     found = (ctypes.c_void_p * MOST)()
     if ask(*of, ctypes.byref(count), found):
@@ -61,7 +61,7 @@ def _handles(ask: ctypes._NamedFuncPointer, *of: ctypes.c_void_p) -> list[ctypes
 
 
 def _memory(level_zero: ctypes.CDLL, device: ctypes.c_void_p) -> int:
-    """Bytes of a device."""
+    """Return the bytes of memory of a device."""
     count = ctypes.c_uint32(MOST)
     found = (_Memory * MOST)()
     for memory in found:

@@ -1,4 +1,4 @@
-"""Manifest of the `xpu` platform: a row of the platforms of GPUs. Torch-free.
+"""Manifest of the `xpu` platform, built from the shared GPU hooks. Torch-free.
 
 Called by: `core.plugin`.
 """

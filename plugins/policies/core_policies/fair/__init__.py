@@ -1,1 +1,1 @@
-"""The `fair` policy: users take turns by the service that each has had."""
+"""The `fair` policy: users take turns by the service that each has received."""

@@ -1,16 +1,17 @@
-"""Users take turns by the service that each has had: the virtual token counter of Sheng et al., "Fairness in Serving
-Large Language Models" (OSDI 2024).
+"""Users take turns by the service that each has received: the virtual token counter of Sheng et al., "Fairness in
+Serving Large Language Models" (OSDI 2024).
 
-Owns: the counters, one queue for each user, the heap of users. Never does: admit, preempt, know API keys (the server
-names users). Called by: the scheduler, through `core.api.policy`.
+Owns: the counters, one queue per user, the heap of users. Never does: admit, preempt, know API keys (the server names
+users). Called by: the scheduler, through `core.api.policy`.
 
-A user pays `PROMPT_WEIGHT` for each prompt token computed and `OUTPUT_WEIGHT` for each token generated. The user with the
-lowest counter is next. A user who comes back after a pause starts at the level of the waiting ones, so nobody saves up.
+A user pays `PROMPT_WEIGHT` for each prompt token computed and `OUTPUT_WEIGHT` for each token generated. The user with
+the lowest counter is next. A user who returns after a pause starts at the level of the waiting ones, so credit does not
+accumulate.
 
-Bounds. (1) A user without queued requests who sends one is admitted before any other user's second request from then on:
-a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has queued.
-(2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest prompt,
-OUTPUT_WEIGHT · most tokens that run at once), no matter how long their requests are: theorem 4.4 of the paper.
+Bounds. (1) A user without queued requests who sends one is admitted before any other user's second request from then
+on: a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has
+queued. (2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest
+prompt, OUTPUT_WEIGHT · most tokens that run at once), no matter how long their requests are: theorem 4.4 of the paper.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ SWEEP_FROM = 64
 
 
 class Counters:
-    """The service that each user has had.
+    """The service that each user has received.
 
-    level: where a user with nothing queued starts; it never falls. It is the counter of the user admitted last, when it was
-        admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it who have
-        nothing queued are forgotten: they would start there again.
+    level: where a user with nothing queued starts; it never falls. It is the counter of the user admitted last, when it
+        was admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it
+        who have nothing queued are forgotten: they would start there again.
     num_queued: requests in the queue by user; only users who have some.
     """
 
@@ -50,7 +51,7 @@ class Counters:
         return self._had.get(user, self.level)
 
     def arrive(self, user: str) -> None:
-        """A request of `user` is queued."""
+        """Record that a request of `user` was queued."""
         if not self.num_queued:
             self.level = max(self.level, self[self._admitted_last])
         waiting = self.num_queued.get(user, 0)
@@ -60,22 +61,22 @@ class Counters:
             self._sweep()
 
     def leave(self, user: str) -> None:
-        """A request of `user` is not queued any more."""
+        """Record that a request of `user` left the queue."""
         waiting = self.num_queued.pop(user) - 1
         if waiting:
             self.num_queued[user] = waiting
 
     def admit(self, user: str) -> None:
-        """`user` is next."""
+        """Set the level to the counter of `user`, who is admitted next."""
         self.level = max(self.level, self[user])
         self._admitted_last = user
 
     def charge(self, user: str, amount: int) -> None:
-        """`user` has had service worth `amount`."""
+        """Add `amount` to the service that `user` has received."""
         self._had[user] = self[user] + amount
 
     def _sweep(self) -> None:
-        """Forget users who left long ago, so that their number does not grow with the engine's age."""
+        """Drop users who left long ago, so that memory does not grow with the engine's age."""
         if len(self._had) > max(SWEEP_FROM, 2 * len(self.num_queued)):
             kept = {}
             for user, count in self._had.items():
@@ -85,7 +86,7 @@ class Counters:
 
 
 class FairQueue:
-    """One queue for each user, and a heap of users. Entries of the heap may be too low: counters only grow."""
+    """One queue per user, and a heap of users. Heap entries may be too low, because counters only grow."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -96,23 +97,23 @@ class FairQueue:
         self._length = 0
 
     def push(self, sequence: Queued, /) -> None:
-        """Add a new arrival behind its user's others."""
+        """Add a new arrival after its user's others."""
         self._enter(sequence)
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put a sequence back where it was among its user's others."""
+        """Return a sequence to its former place among its user's others."""
         queue = self._enter(sequence)
         earlier = list(takewhile(lambda queued: queued.order < sequence.order, queue))
         for first in (sequence, *reversed(earlier)):
             queue.move_to_end(first, last=False)
 
     def peek(self) -> Queued:
-        """The first sequence of the user with the lowest counter."""
+        """Return the first sequence of the user with the lowest counter."""
         user = self._next_user()
         return next(iter(self._queues[user]))
 
     def pop(self) -> Queued:
-        """Take the next sequence out; its user's counter becomes the level."""
+        """Remove and return the next sequence; its user's counter becomes the level."""
         user = self._next_user()
         self._counters.admit(user)
         sequence = next(iter(self._queues[user]))
@@ -120,7 +121,7 @@ class FairQueue:
         return sequence
 
     def remove(self, sequence: Queued, /) -> None:
-        """Take a queued sequence out."""
+        """Remove a queued sequence."""
         user = sequence.request.user
         queue = self._queues[user]
         del queue[sequence]
@@ -157,7 +158,7 @@ class FairQueue:
         heapq.heapify(self._heap)
 
     def _next_user(self) -> str:
-        """The user with the lowest counter among those with queued requests."""
+        """Return the user with the lowest counter among those with queued requests."""
         heap = self._heap
         while True:
             counter, entered, user = heap[0]
@@ -174,7 +175,7 @@ class FairQueue:
 class FairPolicy:
     """Implements `core.api.policy.SchedulingPolicy`.
 
-    counters: the service that users have had, shared by the queues.
+    counters: the service that users have received, shared by the queues.
     """
 
     charges = True
@@ -183,14 +184,14 @@ class FairPolicy:
         self.counters = Counters()
 
     def order(self, request: EngineRequest, arrival: int) -> Order:
-        """By arrival: fairness decides who is admitted, not who stays."""
+        """Return the order of arrival: fairness decides about admission, not about preemption."""
         return 0, arrival
 
     def make_queue(self) -> FairQueue:
-        """An empty queue."""
+        """Return an empty queue that shares the counters."""
         return FairQueue(self.counters)
 
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """The request's user pays."""
+        """Charge the request's user for computed tokens."""
         amount = PROMPT_WEIGHT * num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
         self.counters.charge(request.user, amount)

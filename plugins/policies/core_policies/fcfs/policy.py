@@ -1,6 +1,6 @@
 """First come, first served.
 
-Owns: `ArrivalQueue` and its policy. Never does: look at priorities or users. Called by: the scheduler, through
+Owns: `ArrivalQueue` and its policy. Never does: consider priorities or users. Called by: the scheduler, through
 `core.api.policy`.
 """
 
@@ -15,33 +15,33 @@ from core.api.policy import Order, Queued
 
 
 class ArrivalQueue:
-    """All operations O(1), but for `restore`."""
+    """A queue in order of arrival. All operations are O(1), except `restore`."""
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[Queued, None] = OrderedDict()
 
     def push(self, sequence: Queued, /) -> None:
-        """Add a new arrival."""
+        """Append a new arrival."""
         self._sequences[sequence] = None
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put a sequence back where it was. Before it are only others that came back, so few are looked at."""
+        """Return a sequence to its former place. Only other restored sequences precede it, so few are examined."""
         earlier = list(takewhile(lambda queued: queued.order < sequence.order, self._sequences))
         for first in (sequence, *reversed(earlier)):
             self._sequences[first] = None
             self._sequences.move_to_end(first, last=False)
 
     def peek(self) -> Queued:
-        """The next sequence."""
+        """Return the next sequence."""
         return next(iter(self._sequences))
 
     def pop(self) -> Queued:
-        """Take the next sequence out."""
+        """Remove and return the next sequence."""
         sequence, _ = self._sequences.popitem(last=False)
         return sequence
 
     def remove(self, sequence: Queued, /) -> None:
-        """Take a queued sequence out."""
+        """Remove a queued sequence."""
         del self._sequences[sequence]
 
     def __len__(self) -> int:
@@ -57,12 +57,12 @@ class FcfsPolicy:
     charges = False
 
     def order(self, request: EngineRequest, arrival: int) -> Order:
-        """By arrival."""
+        """Return the order of arrival."""
         return 0, arrival
 
     def make_queue(self) -> ArrivalQueue:
-        """An empty queue."""
+        """Return an empty queue."""
         return ArrivalQueue()
 
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """Nobody pays."""
+        """Do nothing: service does not affect the order."""

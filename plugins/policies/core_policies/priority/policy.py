@@ -1,6 +1,6 @@
 """Lowest priority number first, then by arrival.
 
-Owns: `PriorityQueue` and its policy. Never does: look at users. Called by: the scheduler, through `core.api.policy`.
+Owns: `PriorityQueue` and its policy. Never does: consider users. Called by: the scheduler, through `core.api.policy`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class PriorityQueue:
         self._queued: set[Queued] = set()
 
     def push(self, sequence: Queued, /) -> None:
-        """Add a sequence."""
+        """Add a sequence, new or restored."""
         self._queued.add(sequence)
         heapq.heappush(self._heap, (sequence.order, sequence))
 
     restore = push
 
     def peek(self) -> Queued:
-        """The next sequence."""
+        """Return the next sequence."""
         while True:
             _, sequence = self._heap[0]
             if sequence in self._queued:
                 return sequence
-            heapq.heappop(self._heap)  # it was removed while it lay in the heap
+            heapq.heappop(self._heap)  # it was removed while it was in the heap
 
     def pop(self) -> Queued:
-        """Take the next sequence out."""
+        """Remove and return the next sequence."""
         sequence = self.peek()
         heapq.heappop(self._heap)
         self._queued.remove(sequence)
         return sequence
 
     def remove(self, sequence: Queued, /) -> None:
-        """Take a queued sequence out."""
+        """Remove a queued sequence."""
         self._queued.remove(sequence)
         if len(self._heap) > 2 * len(self._queued):
             self._heap = [(order, queued) for order, queued in self._heap if queued in self._queued]
@@ -61,12 +61,12 @@ class PriorityPolicy:
     charges = False
 
     def order(self, request: EngineRequest, arrival: int) -> Order:
-        """By priority, then by arrival."""
+        """Return the order by priority, then by arrival."""
         return request.priority, arrival
 
     def make_queue(self) -> PriorityQueue:
-        """An empty queue."""
+        """Return an empty queue."""
         return PriorityQueue()
 
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """Nobody pays."""
+        """Do nothing: service does not affect the order."""

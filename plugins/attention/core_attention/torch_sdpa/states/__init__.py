@@ -1,7 +1,8 @@
-"""Layers with a state in plain torch: the reference that every other backend is tested against. One op a file.
+"""Layers with a recurrent state in plain torch: the reference that every other backend is tested against. One op per
+file.
 
-A prompt is computed token after token, as it is when its tokens come one by one, and by functions whose bits depend on
-nothing but their operands: so a row's bits depend neither on where a prompt is cut nor on the company that it has.
+A prompt is computed token by token, exactly as in decoding, and by functions whose bits depend only on their operands.
+A row's bits therefore depend neither on the chunking of a prompt nor on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class StateLayer(Protocol):
-    """One bound layer."""
+    """A layer with a state, bound to its cache."""
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, W'] of inputs [T, W]; the states move on. Rows behind the step's own are not touched."""
+        """Compute out [T, W'] of inputs [T, W] and advance the states. Rows beyond the step's own are not touched."""
         ...
 
 
@@ -35,4 +36,4 @@ OPS: Final[Mapping[str, Callable[[StateSpec, Tensor, Mapping[str, Tensor]], Stat
     "gated_delta": GatedDelta,
     "kda": Kda,
 }
-"""Made of the spec, the layer's bytes and the op's own tensors."""
+"""Constructors by op; each takes the spec, the layer's bytes and the op's own tensors."""

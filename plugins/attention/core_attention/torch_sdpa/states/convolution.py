@@ -1,6 +1,6 @@
-"""The causal depthwise convolution in front of a recurrence.
+"""The causal depthwise convolution before a recurrence.
 
-Owns: its taps, and the window of inputs that it leaves behind. Never does: keep the window. Called by: the ops.
+Owns: its taps, and the computation of the next input window. Never does: store the window. Called by: the ops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class Convolution:
-    """One layer's. Tap by tap over all rows, so that a row's bits depend on its own inputs alone.
+    """The convolution of one layer, computed tap by tap over all rows, so that a row's bits depend on its own inputs
+    alone.
 
     weight: [C, 1, kernel], the newest token's tap last.
     bias: [C] or None.
@@ -27,11 +28,13 @@ class Convolution:
 
     @property
     def window_size(self) -> int:
-        """Numbers of a sequence's window."""
+        """Return the numbers in a sequence's window."""
         return self.past * self.channels
 
     def __call__(self, newest: Tensor, window: Tensor, step: StateMetadata) -> tuple[Tensor, Tensor]:
-        """What it gives [T, C] of newest [T, C], and the window behind the step [B, past, C] of the one before it."""
+        """Return the output [T, C] for newest [T, C], and the windows after the step [B, past, C] given those before
+        it.
+        """
         rows, before, after = step.padding(self.past)
         padded = torch.empty(len(newest) + before.numel(), self.channels, device=newest.device)
         padded[rows] = newest

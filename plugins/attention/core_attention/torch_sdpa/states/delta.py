@@ -1,6 +1,6 @@
-"""The delta rule, which `gated_delta` and `kda` share.
+"""The delta rule, shared by `gated_delta` and `kda`.
 
-Owns: queries and keys of unit length, and one token's update. Never does: know where decays and gates come from.
+Owns: the normalization of queries and keys, and one token's update. Never does: compute decays and gates.
 Called by: both ops.
 """
 
@@ -16,7 +16,7 @@ from core_attention.torch_sdpa.states.functions import l2_norm
 
 
 def convolution(params: Mapping[str, Tensor]) -> Convolution:
-    """Of q, k and v side by side, whose taps may be one tensor or three."""
+    """Build the convolution over q, k and v joined; a checkpoint may have one tensor of taps or three."""
     weight = params.get("conv1d.weight")
     if weight is None:
         parts = [params[f"{part}_conv1d.weight"] for part in "qkv"]
@@ -25,17 +25,17 @@ def convolution(params: Mapping[str, Tensor]) -> Convolution:
 
 
 def unit_heads(q: Tensor, k: Tensor, size: int, eps: float) -> tuple[Tensor, Tensor]:
-    """q and k [T, heads, size] of unit length, q scaled, of q and k [T, heads·size]."""
+    """Split q and k [T, heads·size] into [T, heads, size], normalized to unit length; q is also scaled."""
     q = l2_norm(q.unflatten(1, (-1, size)), eps)
     k = l2_norm(k.unflatten(1, (-1, size)), eps)
     return q * size**-0.5, k
 
 
 def token(state: Tensor, decay: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
-    """o [n, ..., V] of one token; state [n, ..., V, K] moves on.
+    """Return o [n, ..., V] of one token and update state [n, ..., V, K] in place.
 
-    decay [n, ..., 1, 1 or K]; q, k [n, ..., 1, K]; v [n, ..., V]; beta [n, ..., 1]. Dimensions may be 1 in place of the
-    state's.
+    decay [n, ..., 1, 1 or K]; q, k [n, ..., 1, K]; v [n, ..., V]; beta [n, ..., 1]. Dimensions of size 1 broadcast
+    against the state's.
     """
     state.mul_(decay)
     known = (state * k).sum(-1)

@@ -1,4 +1,4 @@
-"""The op `gated_delta`, see `core_runtime.models.state_ops.gated_delta`.
+"""The op `gated_delta`; it is defined in `core_runtime.models.state_ops.gated_delta`.
 
 Owns: its formula. Never does: multiply with the projections around it. Called by: `OPS`.
 """
@@ -18,7 +18,7 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class GatedDelta:
-    """One bound layer. Tensors have the dimensions key head, value head of it, ... in place of value heads."""
+    """A `gated_delta` layer bound to its cache. Value heads are split into (key head, value head of that key head)."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -40,7 +40,7 @@ class GatedDelta:
         self.recurrence = Recurrence(raw, delta.convolution(params), shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, Hv·V] of inputs [T, W]."""
+        """Compute out [T, Hv·V] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
         mixed, z, b, a = inputs[:num_tokens].float().split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)

@@ -1,4 +1,4 @@
-"""The op `kda`, see `core_runtime.models.state_ops.kda`.
+"""The op `kda`; it is defined in `core_runtime.models.state_ops.kda`.
 
 Owns: its formula. Never does: multiply with the projections around it. Called by: `OPS`.
 """
@@ -18,7 +18,7 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class Kda:
-    """One bound layer."""
+    """A `kda` layer bound to its cache."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -44,7 +44,7 @@ class Kda:
         self.recurrence = Recurrence(raw, delta.convolution(params), shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, H·V] of inputs [T, W]."""
+        """Compute out [T, H·V] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
         mixed, f, b, g = inputs[:num_tokens].float().split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)
@@ -61,7 +61,7 @@ class Kda:
         out[:num_tokens].copy_(normed.flatten(1) * sigmoid(gate))
 
     def _decay(self, f: Tensor) -> Tensor:
-        """What is left of each channel of the keys, [T, H, K]."""
+        """Return the decay factor of each key channel, [T, H, K]."""
         if self.f_b_proj is not None:
             f = product(f, self.f_b_proj)
         by_head = (f + self.dt_bias).unflatten(1, (self.heads, -1))

@@ -1,4 +1,4 @@
-"""The op `mamba1`, see `core_runtime.models.state_ops.mamba1`.
+"""The op `mamba1`; it is defined in `core_runtime.models.state_ops.mamba1`.
 
 Owns: its formula. Never does: multiply with the projections around it. Called by: `OPS`.
 """
@@ -18,7 +18,7 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class Mamba1:
-    """One bound layer."""
+    """A `mamba1` layer bound to its cache."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -37,7 +37,7 @@ class Mamba1:
         self.recurrence = Recurrence(raw, convolution, (self.channels, sizes["state"]))
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, D] of inputs [T, 2 D]."""
+        """Compute out [T, D] of inputs [T, 2 D]."""
         num_tokens = step.view.num_tokens
         x, z = inputs[:num_tokens].float().split(self.channels, dim=1)
         states = self.recurrence.states.read(step.view)
@@ -54,7 +54,7 @@ class Mamba1:
         out[:num_tokens].copy_((y + x * self.skip) * silu(z))
 
     def _token(self, state: Tensor, dt: Tensor, added: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """y [n, D] of one token; state [n, D, N] moves on."""
+        """Return y [n, D] of one token and update state [n, D, N] in place."""
         decay = torch.exp(dt * self.decay_rate)
         state.mul_(decay).add_(added * b)
         return (state * c).sum(-1)

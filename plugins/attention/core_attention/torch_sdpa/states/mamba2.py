@@ -1,4 +1,4 @@
-"""The op `mamba2`, see `core_runtime.models.state_ops.mamba2`.
+"""The op `mamba2`; it is defined in `core_runtime.models.state_ops.mamba2`.
 
 Owns: its formula. Never does: multiply with the projections around it. Called by: `OPS`.
 """
@@ -18,7 +18,7 @@ from core_attention.torch_sdpa.states.step import StateMetadata
 
 
 class Mamba2:
-    """One bound layer."""
+    """A `mamba2` layer bound to its cache."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -52,7 +52,7 @@ class Mamba2:
         self.recurrence = Recurrence(raw, convolution, shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, H·P] of inputs [T, W]."""
+        """Compute out [T, H·P] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
         z, mixed, dt = inputs[:num_tokens].float().split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)
@@ -74,7 +74,7 @@ class Mamba2:
         out[:num_tokens].copy_(self._gated(y.flatten(1), silu(z * self.z_scale)))
 
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """y [T, H·P] with gate and norm."""
+        """Apply gate and norm to y [T, H·P]."""
         if self.norm_weight is None:
             return y * gate
         if self.norm == "after_gate":
@@ -87,6 +87,6 @@ class Mamba2:
 
 
 def _token(state: Tensor, decay: Tensor, added: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """y [n, G, H/G, P] of one token; state [n, G, H/G, P, N] moves on."""
+    """Return y [n, G, H/G, P] of one token and update state [n, G, H/G, P, N] in place."""
     state.mul_(decay).add_(added * b)
     return (state * c).sum(-1)

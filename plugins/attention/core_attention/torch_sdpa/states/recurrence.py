@@ -1,6 +1,7 @@
-"""A recurrence over the tokens of a step's sequences, and the state that it starts from and leaves.
+"""A recurrence over the tokens of a step's sequences, with its initial and final states.
 
-Owns: what `core_runtime.models.state_ops` says of all its ops: the order of tokens, and where window and recurrent state lie.
+Owns: the parts common to all ops of `core_runtime.models.state_ops`: the order of tokens, and the location of window
+and recurrent state.
 Never does: know a formula. Called by: the ops.
 """
 
@@ -17,13 +18,14 @@ from core_attention.torch_sdpa.states.step import Rounds, StateMetadata
 from core_runtime.layers.states import StateStore
 
 Token = Callable[..., Tensor]
-"""(state [n, *shape], changed in place; rows [n, ...] of each input) → output rows [n, ...]: one token of n sequences."""
+"""One token of n sequences: (state [n, *shape], changed in place; rows [n, ...] of each input) → output rows [n, ...].
+"""
 
 
 class Recurrence:
     """One layer's convolution and states.
 
-    shape: of the recurrent state of one sequence.
+    shape: of one sequence's recurrent state.
     """
 
     def __init__(self, raw: Tensor, convolution: Convolution, shape: Sequence[int]) -> None:
@@ -33,7 +35,7 @@ class Recurrence:
         self.states = StateStore(raw, (convolution.window_size + size,))
 
     def convolve(self, x: Tensor, states: Tensor, step: StateMetadata) -> Tensor:
-        """silu(convolution of x [T, C]); the windows in states [B, S] move on."""
+        """Return silu(convolution of x [T, C]) and advance the windows in states [B, S]."""
         window_size = self.convolution.window_size
         windows = states[:, :window_size]
         before = windows.view(len(states), self.convolution.past, self.convolution.channels)
@@ -42,7 +44,7 @@ class Recurrence:
         return silu(y)
 
     def scan(self, token: Token, inputs: Sequence[Tensor], states: Tensor, step: StateMetadata) -> Tensor:
-        """Output rows [T, ...] of inputs, each [T, ...]; the recurrent states in states [B, S] move on."""
+        """Return output rows [T, ...] of inputs, each [T, ...], and advance the recurrent states in states [B, S]."""
         rounds = step.rounds
         recurrent = states[:, self.convolution.window_size :].view(len(states), *self.shape)
         if rounds.rows is None or rounds.sequences is None:
@@ -56,7 +58,7 @@ class Recurrence:
 
 
 def _scan(token: Token, inputs: Sequence[Tensor], state: Tensor, rounds: Rounds) -> Tensor:
-    """The same, with rows and sequences in the order of the rounds."""
+    """Scan rows and sequences in the order of the rounds."""
     outputs = []
     end = 0
     for size in rounds.sizes:

@@ -1,4 +1,4 @@
-"""The op `short_conv`, see `core.api.specs.StateSpec`.
+"""The op `short_conv`; it is defined at `core.api.specs.StateSpec`.
 
 Owns: y = C * convolution of B * x. Never does: multiply with the projections around it. Called by: `OPS`.
 """
@@ -16,7 +16,7 @@ from core_runtime.layers.states import StateStore
 
 
 class ShortConv:
-    """One bound layer."""
+    """A `short_conv` layer bound to its cache."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
         self.channels = spec.sizes["channels"]
@@ -24,7 +24,7 @@ class ShortConv:
         self.states = StateStore(raw, (self.convolution.past, self.channels))
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, C] of inputs [T, 3 C]."""
+        """Compute out [T, C] of inputs [T, 3 C]."""
         num_tokens = step.view.num_tokens
         inputs = inputs[:num_tokens]
         b, c, x = inputs.float().split(self.channels, dim=1)

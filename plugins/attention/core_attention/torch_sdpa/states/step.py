@@ -1,6 +1,7 @@
-"""A step of layers with a state: which rows belong to which sequence, and the order in which they are computed.
+"""A step of layers with a state: the sequence of each row, and the order in which rows are computed.
 
-Owns: what all layers and ops share, computed once a step. Never does: compute an op. Called by: the ops, `backend.py`.
+Owns: the data shared by all layers and ops, computed once per step. Never does: compute an op. Called by: the ops,
+`backend.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from core_runtime.contracts import BatchView
 
 
 class Padding(NamedTuple):
-    """The places of a step's rows once the past of each sequence is put in front of them.
+    """Positions of a step's rows after each sequence's past rows are inserted before them.
 
     rows: int64 [T], the step's rows.
-    before: int64 [B, past], the past of each sequence in front of this step.
-    after: int64 [B, past], its past behind this step.
+    before: int64 [B, past], each sequence's past before this step.
+    after: int64 [B, past], its past after this step.
     """
 
     rows: Tensor
@@ -29,11 +30,12 @@ class Padding(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """A step's rows by age: the first token of every sequence, then the second one of those that have one, and so on.
+    """A step's rows in rounds: the first token of every sequence, then the second token of every sequence that has one,
+    and so on.
 
-    sizes: rows of each round. Sequences stand in the order of their lengths, so a round's are the first ones.
-    sequences: int64 [B], the sequences in that order; None where it is theirs.
-    rows: int64 [T], the rows in the order of the rounds; None where it is theirs.
+    sizes: rows of each round. Sequences are sorted by falling length, so a round takes the first ones.
+    sequences: int64 [B], the sequences in that order; None if they already are.
+    rows: int64 [T], the rows in the order of the rounds; None if they already are.
     """
 
     sizes: list[int]
@@ -42,7 +44,7 @@ class Rounds(NamedTuple):
 
 
 class StateMetadata:
-    """One step of layers with a state.
+    """The metadata of one step for layers with a state.
 
     view: the step without its padded rows and sequences, if there are any.
     """
@@ -52,14 +54,14 @@ class StateMetadata:
         self._paddings: dict[int, Padding] = {}
 
     def padding(self, past: int) -> Padding:
-        """With `past` rows for each sequence, made once for all layers."""
+        """Return the positions with `past` rows per sequence, computed once for all layers."""
         if past not in self._paddings:
             self._paddings[past] = self._lay_out(past)
         return self._paddings[past]
 
     @cached_property
     def rounds(self) -> Rounds:
-        """The order for a recurrence, which takes one token of many sequences at a time."""
+        """Return the order for a recurrence, which takes one token of many sequences at a time."""
         view = self.view
         longest = max(view.query_lens)
         if view.num_seqs == 1:
@@ -92,7 +94,7 @@ class StateMetadata:
 
 
 def _live(view: BatchView) -> BatchView:
-    """The step without its padding, which lies behind everything else."""
+    """Return the step without its padding, which follows all live rows and sequences."""
     num_tokens = sum(view.query_lens)
     if num_tokens == view.num_tokens and 0 not in view.query_lens:
         return view

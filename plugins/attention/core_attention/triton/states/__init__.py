@@ -1,5 +1,5 @@
-"""Layers with a state on Triton kernels: the convolution, the scan over tokens, and what follows it.
+"""Layers with a recurrent state on Triton kernels: the convolution, the scan over tokens, and the steps after it.
 
-A prompt is computed token after token, as it is when its tokens come one by one, so a row's bits depend neither on where a
-prompt is cut nor on the company that it has. What each op means, `core_runtime.models.state_ops` says.
+A prompt is computed token by token, exactly as in decoding, so a row's bits depend neither on the chunking of a prompt
+nor on the rest of the batch. The ops are defined in `core_runtime.models.state_ops`.
 """

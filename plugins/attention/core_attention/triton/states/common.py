@@ -1,7 +1,8 @@
-"""What the parts of a layer with a state share.
+"""Helpers shared by the parts of a layer with a state.
 
-Owns: where the states lie, numbers of one call, tables as kernels take them, and options of every launch. Never does: launch.
-Called by: the parts beside.
+Owns: the location of states, scratch buffers, tables in the kernels' format, and common launch options. Never does:
+launch.
+Called by: the modules next to it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import torch
 from torch import Tensor
 
 CHANNEL_TILE: Final = 256
-"""Channels of a program."""
+"""Channels per program."""
 FLAGS: Final = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Where a layer's states lie. cache: float32, all blocks. words: numbers of a block. window: of the convolution."""
+    """The location of a layer's states. cache: float32, all blocks. words: numbers per block. window: of the
+    convolution.
+    """
 
     cache: Tensor
     words: int
@@ -27,10 +30,10 @@ class States:
 
 
 def scratch(like: Tensor, width: int) -> Tensor:
-    """float32 [T, width] on the device, for one call."""
+    """Allocate float32 [T, width] on the device, for one call."""
     return torch.empty(len(like), width, device=like.device)
 
 
 def table(tensor: Tensor) -> Tensor:
-    """float32, contiguous."""
+    """Return the tensor as contiguous float32."""
     return tensor.detach().float().contiguous()

@@ -1,6 +1,6 @@
 """The convolution of a layer with a state, and its launches.
 
-Owns: the taps. Never does: know what follows. Called by: the ops.
+Owns: the taps. Never does: know the op that follows. Called by: the ops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_runtime.contracts import BatchView
 class Convolution:
     """The causal depthwise convolution of a layer.
 
-    weight: [C, 1, kernel]. gated: what it sees and gives is that of `short_conv`. scale: [C] of its taps, or None.
+    weight: [C, 1, kernel]. gated: input and output are gated as in `short_conv`. scale: [C] for its taps, or None.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Convolution:
         self.kernel, self.channels = self.taps.shape
 
     def __call__(self, x: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, C] of x [T, ...]; the windows move on."""
+        """Compute out [T, C] of x [T, ...] and advance the windows."""
         places = (view.cu_seqlens_q, view.seq_lens, view.block_table)
         strides = (view.block_table.stride(0), x.stride(0))
         tiles = triton.cdiv(self.channels, CHANNEL_TILE)

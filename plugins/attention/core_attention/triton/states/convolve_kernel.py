@@ -1,8 +1,8 @@
-"""The kernels of the causal depthwise convolution in front of a recurrence.
+"""Kernels of the causal depthwise convolution before a recurrence.
 
-Owns: its sum, tap by tap, and the window of inputs that it leaves. Never does: know an op. Called by: `layer.py`.
+Owns: its sum, tap by tap, and the update of the input window. Never does: know an op. Called by: `layer.py`.
 
-`convolve` takes all rows at once and leaves the windows alone; `slide` then moves them on.
+`convolve` processes all rows at once without changing the windows; `slide` then advances them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _input(
     CHANNELS: tl.constexpr,
     GATED: tl.constexpr,
 ) -> tl.tensor:
-    """What the convolution sees of a row: its channels, or B * x of `short_conv`."""
+    """Load a row's convolution input: its channels, or B * x of `short_conv`."""
     place = x + row.to(tl.int64) * x_row + channel
     value = portable.widen(tl.load(place, mask=wanted, other=0.0))
     if GATED:
@@ -56,7 +56,7 @@ def convolve(
     HAS_BIAS: tl.constexpr,
     GATED: tl.constexpr,
 ) -> None:
-    """TILE channels of one row of x [T, ...] into out [T, CHANNELS]: silu(y), or C * y where GATED.
+    """Convolve TILE channels of one row of x [T, ...] into out [T, CHANNELS]: silu(y), or C * y where GATED.
 
     taps: [PAST + 1, CHANNELS], the newest token's last.
     """
@@ -109,9 +109,9 @@ def slide(
     WORDS: tl.constexpr,
     GATED: tl.constexpr,
 ) -> None:
-    """The window of one sequence behind its step, TILE channels of it.
+    """Advance the window of one sequence past its step, for TILE channels.
 
-    A place is written after those behind it were read, by the thread that has read them: its channels are its own.
+    An entry is written only after the later ones were read, by the same thread: each thread has its own channels.
     """
     sequence = tl.program_id(0)
     first = tl.load(cu_seqlens + sequence)

@@ -1,6 +1,7 @@
-"""The kernels around a scan: products with an op's own matrices in front of it, norm and gate behind it.
+"""Kernels around a scan: products with an op's own matrices before it, norm and gate after it.
 
-Owns: those of single rows, whose order of summation is fixed by their width. Never does: know a state. Called by: `layer.py`.
+Owns: kernels on single rows, whose order of summation is fixed by their width. Never does: know a state. Called by:
+`layer.py`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def product(
     STEP: tl.constexpr,
     SOFTPLUS: tl.constexpr,
 ) -> None:
-    """TILE outputs of one row: out[T, OUTPUTS] of x [T, INPUTS] and weight [OUTPUTS, INPUTS].
+    """Compute TILE outputs of one row: out[T, OUTPUTS] of x [T, INPUTS] and weight [OUTPUTS, INPUTS].
 
-    SOFTPLUS: the bias is added, and the softplus taken.
+    SOFTPLUS: add the bias and apply softplus.
     """
     row = tl.program_id(0).to(tl.int64)
     output = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -56,7 +57,7 @@ def norm_part(
     PADDED: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
 ) -> None:
-    """In place, one row of x [T, WIDTH]: divided by the root of the mean of its squares."""
+    """Normalize one row of x [T, WIDTH] in place: divide by the root of the mean of its squares."""
     number = tl.arange(0, PADDED)
     inside = number < WIDTH
     place = x + tl.program_id(0).to(tl.int64) * x_row + number
@@ -90,11 +91,10 @@ def finish(
     WEIGHT_SHARED: tl.constexpr,
     SIGMOID: tl.constexpr,
 ) -> None:
-    """UNIT neighbours of one row: skip, norm and gate of y float32 [T, WIDTH] into out.
+    """Apply skip, norm and gate to UNIT neighbouring elements of one row of y, float32 [T, WIDTH], into out.
 
-    SKIP_WIDTH: numbers of `mixed` that one number of `skip` multiplies; 0: none is added.
-    NORM: `none`, `before_gate` or `after_gate`; WEIGHT_SHARED: all units have the same weights.
-    SIGMOID: of the gate; else its silu.
+    SKIP_WIDTH: elements of `mixed` per element of `skip`; 0: no skip connection. NORM: `none`, `before_gate` or
+    `after_gate`; WEIGHT_SHARED: all units have the same weights. SIGMOID: the gate uses sigmoid instead of silu.
     """
     row = tl.program_id(0).to(tl.int64)
     in_unit = tl.arange(0, PADDED)

@@ -1,6 +1,6 @@
-"""Small functions of the state kernels, and where a sequence's state lies.
+"""Small functions of the state kernels, and the location of a sequence's state.
 
-Owns: those. Never does: know an op. Called by: the kernels of this package.
+Owns: these functions. Never does: know an op. Called by: the kernels of this package.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import triton.language as tl
 from core_kernels.triton import portable
 
 LINEAR_FROM = tl.constexpr(20.0)
-"""Where the logarithm of 1 + exp(x) is x in float32."""
+"""From here on log(1 + exp(x)) equals x in float32."""
 
 
 @triton.jit
 def softplus(x: tl.tensor) -> tl.tensor:
-    """The logarithm of 1 + exp(x), also where exp(x) is tiny: the quotient takes back what the sum has lost."""
+    """Return log(1 + exp(x)), also accurate where exp(x) is tiny: the quotient restores what the sum has lost."""
     size = tl.exp(tl.minimum(x, LINEAR_FROM))
     rounded = 1.0 + size
     lost = rounded - 1.0
@@ -27,15 +27,15 @@ def softplus(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def silu(x: tl.tensor) -> tl.tensor:
-    """x * sigmoid(x)."""
+    """Return x * sigmoid(x) in float32."""
     return x * portable.sigmoid(x)
 
 
 @triton.jit
 def place_of(element: tl.tensor, table: tl.tensor, inside: tl.tensor, WORDS: tl.constexpr) -> tl.tensor:
-    """Where numbers of a state lie: it takes the blocks of a row of the block table one after another.
+    """Return the locations of numbers of a state, which occupies the blocks of a block-table row one after another.
 
-    WORDS: numbers of a block.
+    WORDS: numbers per block.
     """
     block = tl.load(table + element // WORDS, mask=inside, other=0)
     return block.to(tl.int64) * WORDS + element % WORDS

@@ -1,4 +1,4 @@
-"""One bound layer with a state: the ops.
+"""Layers with a recurrent state, one class per op.
 
 Owns: the parts of each op, and their order. Never does: launch (the parts do), or know a formula (the kernels do).
 Called by: `backend.py`.
@@ -21,26 +21,26 @@ from core_runtime.contracts import BatchView
 
 
 class StateLayer(Protocol):
-    """One bound layer."""
+    """A layer with a state, bound to its cache."""
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, W'] of inputs [T, W]; the states move on. Rows behind the step's own may hold anything."""
+        """Compute out [T, W'] of inputs [T, W] and advance the states. Rows beyond the step's own may hold anything."""
         ...
 
 
 class ShortConv:
-    """The op `short_conv`."""
+    """A layer of the op `short_conv`."""
 
     def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
         self.convolution = Convolution(params["conv.weight"], params.get("conv.bias"), states, gated=True)
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, C] of inputs [T, 3 C]."""
+        """Compute out [T, C] of inputs [T, 3 C]."""
         self.convolution(inputs, view, out)
 
 
 class Mamba1:
-    """The op `mamba1`."""
+    """A layer of the op `mamba1`."""
 
     def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -60,7 +60,7 @@ class Mamba1:
         self.scan = Scan(spec.op, 1, 1, self.channels, self.state, states)
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, D] of inputs [T, 2 D]."""
+        """Compute out [T, D] of inputs [T, 2 D]."""
         mixed = scratch(inputs, self.channels)
         self.convolution(inputs, view, mixed)
         selected = scratch(inputs, len(self.x_proj))
@@ -79,7 +79,7 @@ class Mamba1:
 
 
 class Mamba2:
-    """The op `mamba2`."""
+    """A layer of the op `mamba2`."""
 
     def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -108,7 +108,7 @@ class Mamba2:
         )
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, H·P] of inputs [T, W]."""
+        """Compute out [T, H·P] of inputs [T, W]."""
         mixed = scratch(inputs, self.channels)
         self.convolution(inputs[:, self.inner :], view, mixed)
         steps = inputs[:, self.inner + self.channels :]
@@ -118,7 +118,7 @@ class Mamba2:
 
 
 class Delta:
-    """The ops `gated_delta` and `kda`."""
+    """A layer of the op `gated_delta` or `kda`."""
 
     def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
@@ -152,7 +152,7 @@ class Delta:
         self.decay_proj, self.gate_proj = (None if weight is None else table(weight) for weight in products)
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
-        """out [T, Hv·V] of inputs [T, W]."""
+        """Compute out [T, Hv·V] of inputs [T, W]."""
         mixed = scratch(inputs, self.channels)
         self.convolution(inputs, view, mixed)
         _, second, betas, last = inputs.split(self.widths, 1)
@@ -174,7 +174,7 @@ OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], Stat
 
 
 def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
-    """The op on a layer's bytes, uint8 [num_blocks, block_bytes]."""
+    """Bind an op to a layer's bytes, uint8 [num_blocks, block_bytes]."""
     words = raw.shape[1] // 4
     recurrent = _recurrent_size(spec)
     states = States(raw.view(torch.float32).flatten(), words, spec.state_size - recurrent)
@@ -182,7 +182,7 @@ def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> S
 
 
 def _recurrent_size(spec: StateSpec) -> int:
-    """Numbers of a state behind its window."""
+    """Return the numbers of a state after its window."""
     sizes = spec.sizes
     if spec.op == "short_conv":
         return 0
@@ -195,7 +195,7 @@ def _recurrent_size(spec: StateSpec) -> int:
 
 
 def _delta_taps(params: Mapping[str, Tensor]) -> Tensor:
-    """Of q, k and v side by side, whose taps may be one tensor or three."""
+    """Return the taps of q, k and v joined; a checkpoint may have one tensor or three."""
     weight = params.get("conv1d.weight")
     if weight is None:
         weight = torch.cat([params[f"{part}_conv1d.weight"] for part in "qkv"])

@@ -1,6 +1,6 @@
 """The recurrence of a layer with a state, and its launch.
 
-Owns: its shape and its numbers. Never does: know a formula (the kernel does). Called by: the ops.
+Owns: its shape and its scalar parameters. Never does: know a formula (the kernel does). Called by: the ops.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from core_attention.triton.states.scan_kernel import scan
 from core_runtime.contracts import BatchView
 
 STATE_TILE: Final = 2048
-"""Numbers of a state that a program keeps."""
+"""Numbers of a state per program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a scan reads of each token, see `scan`; steps and betas may be strided."""
+    """Per-token inputs of a scan, see `scan`; steps and betas may be strided."""
 
     mixed: Tensor
     steps: Tensor
@@ -33,7 +33,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tables of a scan, float32. rate: of decay. bias: of dt."""
+    """Tables of a scan, float32. rate: decay rates. bias: of dt."""
 
     rate: Tensor
     bias: Tensor
@@ -41,11 +41,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """What `scan` is compiled for.
+    """The compile-time parameters of `scan`.
 
-    op: `mamba1`, `mamba2`, `gated_delta` or `kda`. heads: with a state each. shared: heads of keys, or groups of B and C.
-    rows, size: of a head's state. tile: rows of a program. padded: size as a power of 2.
-    base: numbers of the window in front of the state. words: numbers of a block.
+    op: `mamba1`, `mamba2`, `gated_delta` or `kda`. heads: heads with a state. shared: key heads, or groups of B and C.
+    rows, size: of a head's state. tile: rows per program. padded: size rounded up to a power of 2.
+    base: numbers of the window before the state. words: numbers per block.
     has_floor: whether decays have a lower limit.
     """
 
@@ -62,7 +62,7 @@ class Recurrence:
 
 
 class Scan:
-    """The recurrence of a layer, see `scan`. shared: heads of keys, or groups. rows, size: of a head's state."""
+    """The recurrence of a layer, see `scan`. shared: key heads, or groups. rows, size: of a head's state."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Scan:
         self.constants = {"SCAN": own, **FLAGS}
 
     def __call__(self, tokens: Tokens, rates: Rates, view: BatchView, out: Tensor) -> None:
-        """out [T, HEADS * ROWS]; the states move on."""
+        """Compute out [T, HEADS * ROWS] and advance the states."""
         read = (tokens.mixed, tokens.steps, tokens.selected, tokens.betas)
         strides = [tensor.stride(0) for tensor in (*read, out)]
         places = (view.cu_seqlens_q, view.seq_lens, view.block_table, view.block_table.stride(0))
@@ -101,7 +101,7 @@ class Scan:
 def recurrence(
     op: str, heads: int, shared: int, rows: int, size: int, base: int, words: int, has_floor: bool
 ) -> Recurrence:
-    """With the tile that a program takes."""
+    """Return the parameters with the tile of a program chosen."""
     padded = triton.next_power_of_2(size)
     tile = min(triton.next_power_of_2(rows), max(1, STATE_TILE // padded))
     return Recurrence(op, heads, shared, rows, tile, size, padded, base, words, has_floor)

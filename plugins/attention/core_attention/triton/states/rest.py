@@ -1,4 +1,4 @@
-"""What lies around the recurrence of a layer with a state: products, norms, gates, and their launches.
+"""Steps around the recurrence of a layer with a state: products, norms, gates, and their launches.
 
 Owns: these launches. Never does: touch a state. Called by: the ops.
 """
@@ -18,7 +18,7 @@ PRODUCT_STEP: Final = 128
 
 
 class Finish:
-    """What follows a scan, see `finish`. width: numbers of a row. unit: those that have one norm."""
+    """The steps after a scan, see `finish`. width: numbers of a row. unit: numbers normalized together."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Finish:
         }
 
     def __call__(self, y: Tensor, mixed: Tensor, gates: Tensor, out: Tensor) -> None:
-        """out [T, width]."""
+        """Compute out [T, width] of y, with skip, norm and gate."""
         skip = y if self.skip is None else self.skip
         weight = y if self.weight is None else self.weight
         strides = [tensor.stride(0) for tensor in (y, mixed, gates, out)]
@@ -59,7 +59,7 @@ class Finish:
 
 
 def multiply(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
-    """out [T, N] = x [T, K] @ weight.T, with a bias its softplus."""
+    """Compute out [T, N] = x [T, K] @ weight.T; with a bias, its softplus."""
     outputs, inputs = weight.shape
     grid = (len(x), triton.cdiv(outputs, PRODUCT_TILE))
     constants = {"OUTPUTS": outputs, "INPUTS": inputs, "TILE": PRODUCT_TILE, "STEP": PRODUCT_STEP, **FLAGS}
@@ -68,7 +68,7 @@ def multiply(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None)
 
 
 def projected(x: Tensor, weight: Tensor | None) -> Tensor:
-    """x [T, K] times a matrix, float32, or x itself."""
+    """Return x [T, K] times a matrix in float32, or x itself without one."""
     if weight is None:
         return x
     out = scratch(x, len(weight))
@@ -77,7 +77,7 @@ def projected(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def normalize(part: Tensor, weight: Tensor | None, eps: float) -> None:
-    """In place over the rows of a part [T, W]."""
+    """Normalize the rows of a part [T, W] in place."""
     width = part.shape[1]
     table = part if weight is None else weight
     constants = {"WIDTH": width, "PADDED": triton.next_power_of_2(width), **FLAGS}

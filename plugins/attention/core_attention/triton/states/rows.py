@@ -1,6 +1,6 @@
-"""The kernels of layers with a state, for the layers of some models, as rows of the catalog.
+"""Catalog rows of the state kernels, for the layers of some models.
 
-Owns: those layers. Never does: compile. Called by: the catalog of kernels.
+Owns: the list of layers. Never does: compile. Called by: the catalog of kernels.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from core_kernels.triton.catalog import KernelRow
 
 PACKAGE: Final = "core_attention.triton.states"
 WORDS: Final = 8192
-"""Numbers of a block."""
+"""Numbers per block."""
 WINDOW: Final = 1024
-"""Numbers in front of a state."""
+"""Numbers of the window before a state."""
 
 
 class Scanned(NamedTuple):
-    """A recurrence. shared: heads of keys, or groups. rows, size: of a head's state."""
+    """A recurrence. shared: key heads, or groups. rows, size: of a head's state."""
 
     name: str
     op: str

@@ -1,8 +1,8 @@
-"""The kernel of the recurrences: one token after the other, for some rows of one head's state.
+"""The kernel of the recurrences: one token after another, for some rows of one head's state.
 
 Owns: the update of a state by each op. Never does: convolve, norm or gate. Called by: `recurrence.py`.
 
-SCAN is a `Recurrence`; a state is [heads, rows, size], behind the window of the convolution.
+SCAN is a `Recurrence`; a state is [heads, rows, size], stored after the convolution's window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core_kernels.triton import portable
 
 
 class Part(NamedTuple):
-    """The part of a head's state that a program has: rows [TILE] and numbers [PADDED], and whether each is one."""
+    """The part of a head's state that a program handles: rows [TILE] and numbers [PADDED], with masks for valid ones."""
 
     row: tl.tensor
     number: tl.tensor
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Scalars of a layer, as `Scan` has them."""
+    """Scalar arguments of a layer, as in `Scan`."""
 
     beta_scale: tl.tensor
     eps: tl.tensor
@@ -38,7 +38,7 @@ class Numbers(NamedTuple):
 
 @triton.jit
 def _unit(x: tl.tensor, eps: tl.tensor) -> tl.tensor:
-    """x divided by its length."""
+    """Return x divided by its Euclidean length."""
     length = tl.sqrt_rn(tl.sum(x * x, 0) + eps)
     return portable.div(x, tl.zeros_like(x) + length)
 
@@ -53,7 +53,7 @@ def _mamba1(
     part: Part,
     SIZE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The state behind a token, and by what it is read. from_...: at the token."""
+    """Return the state after a token, and the vector that reads it. from_...: pointers at the token."""
     x = tl.load(from_mixed + part.row, mask=part.row_inside, other=0.0)
     dt = tl.load(from_steps + part.row, mask=part.row_inside, other=0.0)
     added = tl.load(from_selected + part.number, mask=part.inside_size, other=0.0)
@@ -74,7 +74,9 @@ def _mamba2(
     part: Part,
     width: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The same. own: of the head's rows. from_shared: of the group's B. step: of the head's dt."""
+    """Return the state after a token, and the vector that reads it. own: at the head's rows. from_shared: at the
+    group's B. step: at the head's dt.
+    """
     x = tl.load(own, mask=part.row_inside, other=0.0)
     added = tl.load(from_shared, mask=part.inside_size, other=0.0)
     read = tl.load(from_shared + width, mask=part.inside_size, other=0.0)
@@ -96,7 +98,9 @@ def _delta(
     SIZE: tl.constexpr,
     width: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The same. decay: of each number, or one. from_shared: of the query's numbers. own: of the head's values. beta: its b."""
+    """Return the state after a token, and the vector that reads it. decay: per number, or one. from_shared: at the
+    query. own: at the head's values. beta: the token's b.
+    """
     read = tl.load(from_shared, mask=part.inside_size, other=0.0)
     key = tl.load(from_shared + width, mask=part.inside_size, other=0.0)
     value = tl.load(own, mask=part.row_inside, other=0.0)
@@ -118,7 +122,7 @@ def _channel_decay(
     decay_floor: tl.tensor,
     SCAN: tl.constexpr,
 ) -> tl.tensor:
-    """Of each number of a state of kda, [1, PADDED]. steps: of the head's f."""
+    """Return kda's decay of each number of a state, [1, PADDED]. steps: at the head's f."""
     f = portable.widen(tl.load(steps, mask=inside_size, other=0.0))
     if SCAN.has_floor:
         decay = tl.exp(decay_floor * portable.sigmoid(own_rate * (f + bias)))
@@ -129,7 +133,7 @@ def _channel_decay(
 
 @triton.jit
 def _head_decay(step: tl.tensor, own_rate: tl.tensor, own_bias: tl.tensor) -> tl.tensor:
-    """Of a head's whole state. step: of its a."""
+    """Return the decay of a head's whole state. step: at the head's a."""
     a = portable.widen(tl.load(step))
     return tl.exp(own_rate * functions.softplus(a + own_bias))
 
@@ -138,7 +142,7 @@ def _head_decay(step: tl.tensor, own_rate: tl.tensor, own_bias: tl.tensor) -> tl
 def _tables(
     rate: tl.tensor, dt_bias: tl.tensor, head: tl.tensor, part: Part, SCAN: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Rates of decay, of each number for mamba1 and else of the head, and what is added to dt, which mamba1 has not."""
+    """Load decay rates (per number for mamba1, otherwise per head) and the bias of dt, which mamba1 does not have."""
     if SCAN.op == "mamba1":
         inside = part.row_inside[:, None] & part.inside_size[None, :]
         own_rate = tl.load(rate + part.row[:, None] * SCAN.size + part.number[None, :], mask=inside, other=0.0)
@@ -166,7 +170,7 @@ def _stepped(
     part: Part,
     SCAN: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The state behind a token, and by what it is read. from_...: at the token."""
+    """Return the state after a token, and the vector that reads it, for any op. from_...: pointers at the token."""
     width: tl.constexpr = SCAN.shared * SCAN.size
     shared = head // (SCAN.heads // SCAN.shared)
     if SCAN.op == "mamba1":
@@ -215,9 +219,9 @@ def scan(
     decay_floor: tl.tensor,
     SCAN: tl.constexpr,
 ) -> None:
-    """Program (sequence, head, tile of rows); out float32 [T, heads * rows].
+    """Scan the tokens of program (sequence, head, tile of rows) into out float32 [T, heads * rows].
 
-    mixed: float32 [T, ...], what the convolution gave. steps: dt of a row (mamba1) or head (mamba2), a of a head, or f.
+    mixed: float32 [T, ...], the convolution's output. steps: dt of a row (mamba1) or head (mamba2), a of a head, or f.
     selected: B and C of mamba1. betas: b of a head. rate: -exp(A_log), of kda exp(A_log).
     """
     sequence = tl.program_id(0)

@@ -1,4 +1,4 @@
-"""Architectures with layer norms and plain MLPs: GPT-2's, GPT-NeoX', Falcon's and Phi's relatives."""
+"""Architectures with layer norms and plain MLPs: relatives of GPT-2, GPT-NeoX, Falcon and Phi."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARALLEL: Final = {"use_parallel_residual": "use_parallel_residual"}
 
 
 def starcoder(source: Source, config: Config) -> None:
-    """One head of keys, or as many as of queries."""
+    """Allow one key head, or as many as query heads."""
     heads = config.pop("num_key_value_heads")
     config["multi_query"] = heads == 1
     config["n_inner"] = config.pop("intermediate_size")
@@ -23,25 +23,25 @@ def starcoder(source: Source, config: Config) -> None:
 
 
 def gpt2(source: Source, config: Config) -> None:
-    """Every head has keys of its own."""
+    """Require a key head for every query head."""
     config["n_inner"] = config.pop("intermediate_size")
     neox(source, config)
 
 
 def neox(source: Source, config: Config) -> None:
-    """Every head has keys of its own, and a part of the hidden size."""
+    """Require a key head for every query head; heads divide the hidden size."""
     del config["num_key_value_heads"], config["head_dim"]
 
 
 def falcon_names(source: Source) -> Names:
-    """Of two norms in front of a block, the second one in the file is that of attention."""
+    """Return the names of the norms: with two norms before a block, the second one in the file is attention's."""
     if SECOND_NORM not in source.tensors:
         return {}
     return {"attn_norm_2": "input_layernorm", "attn_norm": "post_attention_layernorm"}
 
 
 def falcon(source: Source, config: Config) -> None:
-    """Two norms in front of a block tell the newer architecture, as do several heads of keys."""
+    """Detect the newer architecture by its two norms before a block, or by several key heads."""
     heads = config.pop("num_key_value_heads")
     config["num_kv_heads"] = heads
     config["ffn_hidden_size"] = config.pop("intermediate_size")
@@ -52,7 +52,7 @@ def falcon(source: Source, config: Config) -> None:
 
 
 def bloom(source: Source, config: Config) -> None:
-    """The MLP has four times the hidden size."""
+    """Set the MLP to four times the hidden size."""
     for key in ("num_key_value_heads", "head_dim"):
         config.pop(key, None)
     config["seq_length"] = config.pop("max_position_embeddings")
@@ -62,7 +62,7 @@ def bloom(source: Source, config: Config) -> None:
 
 
 def mpt(source: Source, config: Config) -> None:
-    """Slopes, with the usual largest exponent; the MLP has four times the hidden size."""
+    """Set ALiBi slopes with the usual largest exponent, and the MLP to four times the hidden size."""
     if source.number("attention.max_alibi_bias", 0.0, 1e3, 0.0) != 8.0:
         raise source.fail(f"metadata key '{source.key('attention.max_alibi_bias')}' is not 8, which is not supported.")
     for key in ("num_key_value_heads", "head_dim"):
@@ -85,7 +85,7 @@ def _four_times(source: Source, config: Config) -> None:
 
 
 def stablelm(source: Source, config: Config) -> None:
-    """Norms of heads tell the 12B model."""
+    """Detect the 12B model by its head norms."""
     config["qk_layernorm"] = "blk.0.attn_q_norm.weight" in source.tensors
 
 

@@ -1,4 +1,4 @@
-"""Encoders: models whose hidden states are the answer."""
+"""Encoders: models whose output is their hidden states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core_loaders.gguf.source import Source
 
 SEGMENTS: Final = "token_types.weight"
 HEAD: Final = ("cls", "cls.output")
-"""The layers of a head that scores pairs, in order."""
+"""Layers of a head that scores pairs, in order."""
 NAMES: Final = {
     "token_types": "model.token_type_embeddings",
     "attn_output_norm": "post_attention_layernorm",
@@ -26,7 +26,9 @@ NEUTRAL: Final = {
 
 
 def bert(source: Source, config: Config) -> None:
-    """Every head has keys of its own; segments are told by their table, and a head that ranks by its layers."""
+    """Require a key head for every query head; the size of the segment table gives the segments, and its layers give a
+    ranking head.
+    """
     del config["num_key_value_heads"], config["head_dim"]
     config["type_vocab_size"] = _segments(source)
     layers = [name for name in HEAD if f"{name}.weight" in source.tensors]
@@ -44,7 +46,7 @@ def bert(source: Source, config: Config) -> None:
 
 
 def _segments(source: Source) -> int:
-    """Rows of the table. Raises CheckpointError without one."""
+    """Return the rows of the segment table. Raises CheckpointError without one."""
     if SEGMENTS not in source.tensors:
         raise source.fail(f"lacks the tensor '{SEGMENTS}'.")
     return source.tensors[SEGMENTS].shape[0]

@@ -1,4 +1,4 @@
-"""Llama, and architectures that differ from it by little."""
+"""Llama, and architectures with small differences from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCALES: Final = {
     "attention.scale": "attention_multiplier",
     "logit_scale": "logits_scaling",
 }
-"""Of Granite."""
+"""Granite's scale factors."""
 MIXTRAL_NAMES: Final = {
     "ffn_gate_inp": "block_sparse_moe.gate",
     "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
@@ -33,7 +33,7 @@ UNSCALED: Final = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "log
 
 
 def llama_or_mixtral(source: Source, config: Config) -> None:
-    """A llama with experts is Mixtral."""
+    """Select Mixtral when the file has experts."""
     experts = config.pop("num_local_experts", 0)
     used = config.pop("num_experts_per_tok", 0)
     if not experts:
@@ -45,12 +45,12 @@ def llama_or_mixtral(source: Source, config: Config) -> None:
 
 
 def llama_names(source: Source) -> Names:
-    """Those of experts, where there are any."""
+    """Return the names of experts' tensors, if there are any."""
     return MIXTRAL_NAMES if source.metadata.values.get(source.key("expert_count")) else {}
 
 
 def minicpm(source: Source, config: Config) -> None:
-    """The scalars are stored multiplied out; files from before they were have those of the models of that time."""
+    """Read the scalars, which are stored multiplied out; files without them get the values of the models of that time."""
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     residual = source.number("residual_scale", 0.0, 1e6, 1.4 / math.sqrt(layers))
     logits = source.number("logit_scale", 0.0, 1e6, hidden / 256)
@@ -60,18 +60,18 @@ def minicpm(source: Source, config: Config) -> None:
 
 
 def granite(source: Source, config: Config) -> None:
-    """Without a scale of scores they have the usual one."""
+    """Use the usual scale of scores where the file has none."""
     config.setdefault("attention_multiplier", 1.0 / math.sqrt(config["head_dim"]))
 
 
 def exaone(source: Source, config: Config) -> None:
-    """A llama; its norms' epsilon has the name of either kind of norm."""
+    """Translate as a llama; the norms' epsilon may have either norm's key."""
     older = "attention.layer_norm_epsilon"
     config["rms_norm_eps"] = source.value(older if older in source else "attention.layer_norm_rms_epsilon")
 
 
 def smollm3(source: Source, config: Config) -> None:
-    """The format implies which layers do not rotate: every fourth."""
+    """Disable rotation in every fourth layer, which the format implies."""
     config["no_rope_layers"] = [int((index + 1) % 4 != 0) for index in range(config["num_hidden_layers"])]
 
 

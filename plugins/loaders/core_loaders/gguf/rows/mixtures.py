@@ -30,7 +30,7 @@ ROUTED: Final = {
     "expert_group_used_count": "topk_group",
     "leading_dense_block_count": "first_k_dense_replace",
 }
-"""Of DeepSeek's relatives."""
+"""Keys of DeepSeek and its relatives."""
 PLAIN_ROUTING: Final = {
     "n_group": 1,
     "topk_group": 1,
@@ -39,13 +39,13 @@ PLAIN_ROUTING: Final = {
     "norm_topk_prob": False,
     "first_k_dense_replace": 0,
 }
-"""What absent keys mean."""
+"""Defaults for absent keys."""
 SOFTMAX: Final = 1
 SIGMOID: Final = 2
 
 
 def gating(source: Source, usual: int) -> int:
-    """How scores become weights. Raises CheckpointError for a way that no row has."""
+    """Return how scores become weights. Raises CheckpointError for an unknown way."""
     function = source.integer("expert_gating_func", 0, 16, 0) or usual
     if function not in (SOFTMAX, SIGMOID):
         raise source.fail(f"metadata key '{source.key('expert_gating_func')}' is {function}; expected 1 or 2.")
@@ -53,7 +53,7 @@ def gating(source: Source, usual: int) -> int:
 
 
 def inner_size(source: Source, config: Config) -> None:
-    """The size of an expert, in older files from its tensors."""
+    """Set the size of an expert; in older files it comes from the tensors."""
     if "moe_intermediate_size" in config:
         return
     for name, tensor in source.tensors.items():
@@ -63,7 +63,7 @@ def inner_size(source: Source, config: Config) -> None:
 
 
 def qwen2_moe(source: Source, config: Config) -> None:
-    """Weights of experts do not add up to one; older files lack both inner sizes."""
+    """Leave the experts' weights unnormalized; older files lack both inner sizes."""
     inner_size(source, config)
     shared = source.tensors.get("blk.0.ffn_down_shexp.weight")
     if "shared_expert_intermediate_size" not in config and shared is not None:
@@ -71,7 +71,7 @@ def qwen2_moe(source: Source, config: Config) -> None:
 
 
 def granite_moe(source: Source, config: Config) -> None:
-    """With an expert that every token takes, it is another model type."""
+    """Select the other model type when there is a shared expert."""
     granite(source, config)
     shared = config.get("shared_intermediate_size", 0)
     if shared:
@@ -81,7 +81,7 @@ def granite_moe(source: Source, config: Config) -> None:
 
 
 def deepseek(source: Source, config: Config) -> None:
-    """Latent attention; biases of experts tell the third version, which scores by sigmoid."""
+    """Translate latent attention; biases of experts identify the third version, which scores by sigmoid."""
     _latent_sizes(source, config)
     _yarn_of_deepseek(source, config)
     if not config.get("n_routed_experts"):
@@ -101,7 +101,7 @@ def _latent_sizes(source: Source, config: Config) -> None:
     rope = source.integer("rope.dimension_count", 2, MAX_HEAD_SIZE)
     key = source.integer("attention.key_length", 1, MAX_EXTENT)
     value = source.integer("attention.value_length", 1, MAX_EXTENT)
-    if "attention.key_length_mla" in source:  # the other lengths are then those of the form with one head of keys
+    if "attention.key_length_mla" in source:  # the other lengths then describe the form with one key head
         key = source.integer("attention.key_length_mla", 1, MAX_HEAD_SIZE)
         value = source.integer("attention.value_length_mla", 1, MAX_HEAD_SIZE)
     if key <= rope:
@@ -113,7 +113,7 @@ def _latent_sizes(source: Source, config: Config) -> None:
 
 
 def _yarn_of_deepseek(source: Source, config: Config) -> None:
-    """The stretch of scores is stored as a tenth of Hugging Face's `mscale_all_dim`, which `mscale` equals in every model."""
+    """Recover `mscale_all_dim`: the file stores a tenth of it, and `mscale` equals it in every model."""
     multiplier = source.number("rope.scaling.yarn_log_multiplier", 0.0, 1e3, 0.0)
     scaling = config.get("rope_scaling")
     if multiplier and scaling is not None:
@@ -122,29 +122,29 @@ def _yarn_of_deepseek(source: Source, config: Config) -> None:
 
 
 def corrected(source: Source, config: Config) -> None:
-    """Experts that a bias helps to choose, scored by sigmoid."""
+    """Translate experts chosen with a bias and scored by sigmoid."""
     if gating(source, SIGMOID) != SIGMOID:
         raise source.fail("scores experts by softmax; expected sigmoid for this architecture.")
     inner_size(source, config)
 
 
 def glm4_moe(source: Source, config: Config) -> None:
-    """Norms of heads are there or not, by size of model; layers that draft are left out."""
+    """Detect head norms, which depend on the model's size; draft layers are dropped."""
     corrected(source, config)
     config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in source.tensors
 
 
 def minimax(source: Source, config: Config) -> None:
-    """Every layer has experts, of the one inner size."""
+    """Put experts of the single inner size into every layer."""
     corrected(source, config)
     config["intermediate_size"] = config.pop("moe_intermediate_size", config["intermediate_size"])
 
 
 def ernie_moe(source: Source, config: Config) -> None:
-    """Experts in every n-th layer from the first one with them on."""
+    """Put experts into every n-th layer, starting from the first that has them."""
     config["moe_layer_interval"] = source.integer("interleave_moe_layer_step", 1, 4096, 1)
     config["moe_layer_end_index"] = -1
-    source.integer("expert_shared_feed_forward_length", 0, 1 << 24, 0)  # the number of experts says it
+    source.integer("expert_shared_feed_forward_length", 0, 1 << 24, 0)  # the number of experts determines it
 
 
 ROWS: Final = {

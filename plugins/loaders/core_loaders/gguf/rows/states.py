@@ -1,4 +1,4 @@
-"""Architectures with layers that keep a state: short convolutions and Mamba."""
+"""Architectures with recurrent state layers: short convolutions and Mamba."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from core_loaders.gguf.rows.llamas import SILU
 from core_loaders.gguf.source import Source
 
 EPS: Final = {"attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
-"""Of Mamba's configurations."""
+"""The epsilon key of Mamba's configurations."""
 SSM: Final = {"ssm.conv_kernel": "conv_kernel", "ssm.state_size": "state_size"}
 LFM2_NORMS: Final = {"token_embd_norm": "model.norm"}
-"""The norm in front of the head: its name says that it stands behind the embedding."""
+"""The norm before the head; its file name suggests one after the embedding."""
 
 
 def lfm2(source: Source, config: Config) -> None:
-    """A layer has a convolution where the file gives it no heads of keys."""
+    """Mark layers as convolutions where the file gives them no key heads."""
     _by_heads(source, config)
     config["block_auto_adjust_ff_dim"] = False
     config["block_ff_dim"] = config["intermediate_size"]
 
 
 def lfm2_moe(source: Source, config: Config) -> None:
-    """The first layers have plain MLPs."""
+    """Give the first layers plain MLPs."""
     _by_heads(source, config)
     config["use_expert_bias"] = any(name.endswith(".exp_probs_b.bias") for name in source.tensors)
     source.integer("expert_gating_func", 2, 2, 2)
@@ -38,7 +38,7 @@ def _by_heads(source: Source, config: Config) -> None:
 
 
 def mamba(source: Source, config: Config) -> None:
-    """The rank of steps has the name of the number of heads; norms of their parameters are Falcon's."""
+    """Read the rank of steps from the key of the number of heads; norms of the step parameters identify Falcon's model."""
     config["intermediate_size"] = source.value("ssm.inner_size")
     config["time_step_rank"] = source.value("ssm.time_step_rank")
     config["use_conv_bias"] = "blk.0.ssm_conv1d.bias" in source.tensors
@@ -49,7 +49,7 @@ def mamba(source: Source, config: Config) -> None:
 
 
 def mamba2(source: Source, config: Config) -> None:
-    """Heads of equal size."""
+    """Require heads of equal size."""
     inner = source.value("ssm.inner_size")
     heads = source.integer("ssm.time_step_rank", 1, MAX_HEADS)
     if inner % heads:

@@ -1,4 +1,4 @@
-"""Architectures some of whose layers see a window, or whose norms are doubled, offset or without weights."""
+"""Architectures with sliding windows in some layers, or with norms that are doubled, offset or without weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PATTERN: Final = "attention.sliding_window_pattern"
 
 
 def windows(source: Source, config: Config, usual: int) -> None:
-    """`layer_types`: each layer's kind from the file's list, or every n-th layer sees everything. usual: n without a key."""
+    """Set `layer_types`: each layer's kind from the file's list, or full attention in every n-th layer. usual: n
+    without a key.
+    """
     num_layers = config["num_hidden_layers"]
     slides = source.by_layer(PATTERN, bool, num_layers)
     if slides is None:
@@ -32,7 +34,9 @@ def windows(source: Source, config: Config, usual: int) -> None:
 
 
 def gemma2(source: Source, config: Config) -> None:
-    """Every other layer slides. Only the 27B model, which has 46 layers, scales queries by its hidden size per head."""
+    """Set a sliding window in every other layer. Only the 27B model, with 46 layers, scales queries by its hidden size
+    per head.
+    """
     windows(source, config, 2)
     config["query_pre_attn_scalar"] = _scalar(config, 46)
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
@@ -40,7 +44,7 @@ def gemma2(source: Source, config: Config) -> None:
 
 
 def gemma3(source: Source, config: Config) -> None:
-    """Every sixth layer attends to everything, unless the file says otherwise. Only the 27B model has 62 layers."""
+    """Set full attention in every sixth layer, unless the file says otherwise. Only the 27B model has 62 layers."""
     windows(source, config, 6)
     config["rope_local_base_freq"] = source.number("rope.freq_base_swa", 1.0, 1e12, 10000.0)
     config["query_pre_attn_scalar"] = _scalar(config, 62)
@@ -49,14 +53,14 @@ def gemma3(source: Source, config: Config) -> None:
 
 
 def _scalar(config: Config, layers_of_27b: int) -> int:
-    """What queries are divided by the root of, which the format implies."""
+    """Return the number whose square root divides queries, which the format implies."""
     if config["num_hidden_layers"] == layers_of_27b:
         return int(config["hidden_size"] // config["num_attention_heads"])
     return int(config["head_dim"])
 
 
 def olmo2_or_3(source: Source, config: Config) -> None:
-    """OLMo 3 is OLMo 2 with windows."""
+    """Select OLMo 3 for OLMo 2 with sliding windows."""
     if not config.pop("sliding_window", 0):
         return
     config.update(model_type="olmo3", architectures=["Olmo3ForCausalLM"])
@@ -68,35 +72,37 @@ def olmo2_or_3(source: Source, config: Config) -> None:
 
 
 def cohere(source: Source, config: Config) -> None:
-    """The norms of heads are there or not, by size of model."""
+    """Detect head norms, which depend on the model's size."""
     config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in source.tensors
 
 
 def every_fourth(source: Source, config: Config) -> None:
-    """Every fourth layer sees everything."""
+    """Set full attention in every fourth layer."""
     windows(source, config, 4)
 
 
 def gpt_oss(source: Source, config: Config) -> None:
-    """Every other layer slides, the first one, too; the corrections of its yarn are not rounded, which no key says."""
+    """Set a sliding window in every other layer, starting with the first. YaRN's corrections are not rounded, which no
+    key says.
+    """
     windows(source, config, 2)
     if "rope_scaling" in config:
         config["rope_scaling"]["truncate"] = False
 
 
 def phi3(source: Source, config: Config) -> None:
-    """A window of 0 says that there is none."""
+    """Treat a window of 0 as none."""
     config["sliding_window"] = config.get("sliding_window") or None
 
 
 def olmo(source: Source, config: Config) -> None:
-    """The number of its norms is in its code."""
+    """Set the norms' epsilon, which is a constant in the model's code."""
     if "attention.layer_norm_epsilon" in source and source.value("attention.layer_norm_epsilon") != _near(1e-5):
         raise source.fail("has norms with another epsilon than 1e-05, the one of every OLMo.")
 
 
 def _near(value: float) -> float:
-    """As a file stores it."""
+    """Round a value to float32, as a file stores it."""
     return float(np.float32(value))
 
 

@@ -1,4 +1,5 @@
-// Activations of one number, and gates; plugins/executors/core_runtime/layers/activations.py tells what they mean. A not-a-number stays one.
+// Activations of one number, and gates; plugins/executors/core_runtime/layers/activations.py defines them. NaN stays
+// NaN.
 
 LANE F sigmoid_of(F x) { return div(set1(1), add(exponential(sub(zero(), x)), set1(1))); }
 LANE F silu(F x) { return div(x, add(exponential(sub(zero(), x)), set1(1))); }
@@ -6,7 +7,7 @@ LANE F gelu_tanh(F x) { // x * sigmoid(2z) is x / 2 * (1 + tanh z)
     F z = mul(mul(x, set1(1.59576912f)), fma(mul(x, x), set1(0.044715f), set1(1)));
     return div(x, add(exponential(sub(zero(), z)), set1(1)));
 }
-LANE F relu(F x) { return max(zero(), x); } // the second operand where one is not a number
+LANE F relu(F x) { return max(zero(), x); } // max returns the second operand for NaN
 
 // erfc(z) of z >= 0 to about 1e-7 of itself (Press et al., Numerical Recipes, 6.2).
 LANE F complementary_error(F z) {
@@ -24,7 +25,7 @@ LANE F gelu(F x) { // x * erfc(-x / sqrt 2) / 2
     return sub(max(zero(), x), tail);
 }
 
-// e^x - 1 of x <= 0, without a loss near zero.
+// e^x - 1 for x <= 0, without loss of precision near zero.
 LANE F exponential_less_one(F x) {
     x = max(set1(-87.33f), x);
     I n = round_to_int(mul(x, set1(1.44269504f)));
@@ -40,9 +41,9 @@ LANE F exponential_less_one(F x) {
     return fma(less_one, power, sub(power, set1(1)));
 }
 
-LANE F xielu(F x, const float *numbers) { // both halves; the other one's counts nothing
+LANE F xielu(F x, const float *numbers) { // computes both halves; the half of the other sign is multiplied away
     F above = max(zero(), x), below = sub(exponential_less_one(min(set1(numbers[3]), x)), x);
-    I bits = as_int(x), sign = shift_right<31>(ior(bits, iadd(bits, iset1(-1)))); // 1 where x is not above zero
+    I bits = as_int(x), sign = shift_right<31>(ior(bits, iadd(bits, iset1(-1)))); // 1 where x <= 0
     I negative = iadd(ixor(sign, iset1(-1)), iset1(1));
     below = as_float(iand(as_int(below), negative));
     F curved = fma(mul(above, above), set1(numbers[0]), mul(below, set1(numbers[1])));
@@ -113,7 +114,7 @@ static void activate(const RowsCall *c, long begin, long end) {
     }
 }
 
-// Each of `factor` neighbours of out is multiplied with the sigmoid of one number of x.
+// Multiplies each of `factor` neighbouring values of out by the sigmoid of one value of x.
 static void open_rows(const RowsCall *c, long begin, long end) {
     const long together = (long)c->factor;
     for (long row = begin; row < end; row++) {

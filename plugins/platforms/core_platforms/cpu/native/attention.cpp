@@ -1,5 +1,5 @@
-// Cuts attention into tasks of rows, and of key spans where there are fewer tasks than the threads could use. Spans that
-// sequences share come first, in tasks of their own (sharing.inc.h).
+// Splits attention into tasks of rows, and into tasks of key spans where there are too few row tasks for the threads.
+// Spans shared between sequences come first, in their own tasks (sharing.inc.h).
 #include "native.h"
 #include "pool.h"
 
@@ -7,13 +7,13 @@
 
 namespace {
 
-constexpr long kWriteRows = 32; // fewer new tokens are written by the caller alone
+constexpr long kWriteRows = 32; // up to this many new tokens make a single tile, which the caller writes alone
 
 struct AttentionJob {
     const KernelTable *table;
     const AttentionCall *call;
     AttentionTask *tasks;
-    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
+    std::atomic<bool> *exhausted; // set by a thread that could not allocate its working memory
 };
 
 struct WriteJob {
@@ -42,7 +42,7 @@ void write_tile(const void *context, long tile) {
     job.table->cache_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
 }
 
-// The spans that some of the rows [row, row + rows) see.
+// Sets the range of spans seen by any of the rows [row, row + rows).
 void set_spans(const AttentionCall &c, AttentionTask &t) {
     long group = c.heads_q / c.heads_kv, queries = c.cu_seqlens[t.sequence + 1] - c.cu_seqlens[t.sequence];
     long start = c.seq_lens[t.sequence] - queries;
@@ -57,7 +57,8 @@ AttentionTask task_of(long sequence, long head, long row, long rows) {
     return t;
 }
 
-// One task for each kv head and run of rows; the last rows, which see most keys, come first.
+// One task per kv head and run of rows. The last rows see the most keys, so they come first: short tasks at the end
+// finish together.
 long make_tasks(const AttentionCall &c, AttentionTask *tasks) {
     long count = 0;
     for (long sequence = 0; sequence < c.batch; sequence++) {
@@ -71,7 +72,8 @@ long make_tasks(const AttentionCall &c, AttentionTask *tasks) {
     return count;
 }
 
-// Rows of all members in tasks of about equal size: over all spans of a folded run, else over each by itself.
+// Distributes the rows of all members over tasks of about equal size: one task for all spans of a folded run, else
+// one per span.
 long make_shared_tasks(const AttentionCall &c, const Sharing &sharing, AttentionTask *tasks) {
     long count = 0;
     for (long i = 0; i < sharing.num_runs; i++) {
@@ -89,11 +91,12 @@ long make_shared_tasks(const AttentionCall &c, const Sharing &sharing, Attention
     return count;
 }
 
-bool computed(const AttentionCall &c, const AttentionTask &t, long span) { // by this task itself
+bool computed(const AttentionCall &c, const AttentionTask &t, long span) { // whether this task computes the span itself
     return !c.shared || c.shared->place[t.sequence * c.shared->spans + span] == kNotShared;
 }
 
-// Runs every span of every task by itself, then merges: the same bits as one task after another.
+// Runs every span of every task separately, then merges in span order: the same bits as running one task after
+// another.
 bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans, long record) {
     long floats = 0;
     for (long i = 0; i < count; i++) floats += long(job.tasks[i].spans) * job.tasks[i].rows * record;
@@ -115,6 +118,7 @@ bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans,
     AttentionJob split = job;
     split.tasks = parts;
     pool_run(attention_tile, &split, part);
+    // Merging a few rows takes less time than waking the pool.
     if (count < 8)
         for (long i = 0; i < count; i++) merge_tile(&job, i);
     else
@@ -132,12 +136,14 @@ bool run_own(const AttentionCall &call) {
     AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory, &exhausted};
     const long count = make_tasks(call, job.tasks), record = kRecordHead + ceil_div(call.dim_v, 16) * 16;
     for (long i = 0; i < count; i++) spans += job.tasks[i].spans;
+    // Below four tasks per thread the last task would leave threads idle, so spans are distributed as well.
     if (pool_size() > 1 && count < 4 * pool_size() && spans > count) return run_split(call, job, count, spans, record);
     pool_run(attention_tile, &job, count);
     return !exhausted.load();
 }
 
-// Shared spans first, for all sequences that share them; each sequence then finds what they left.
+// Computes shared spans first, once for all sequences that share them; each sequence then merges the records left for
+// it.
 bool run_shared(const AttentionCall &call, Sharing &sharing) {
     Scratch scratch(sharing.tasks * sizeof(AttentionTask) + sharing.floats * sizeof(float));
     if (!scratch.memory) return false;

@@ -1,11 +1,13 @@
-// A task of attention: its rows over its spans (attention_span.inc.h), the spans' results joined in their order, the output.
+// One attention task: its rows over its spans (attention_span.inc.h), the spans' results merged in order, and the
+// output.
 
-// Joins up to 16 rows of one span to their running maximum, total and sums.
+// Merges up to 16 rows of one span into their running maximum, total and sums.
 LANE void merge(long rows, long width, float *maximum, float *total, float *sums, long sums_stride,
                 const float *span_maximum, const float *span_total, const float *out, long out_stride) {
     float old[16], fresh[16];
     for (long r = 0; r < 16; r++) {
         bool started = r < rows && total[r] != 0, sees = r < rows && span_total[r] != 0;
+        // A total of 0 marks a row that has seen no key: its maximum is meaningless, and -inf - -inf would be NaN.
         float peak = started && (!sees || maximum[r] > span_maximum[r]) ? maximum[r] : sees ? span_maximum[r] : 0;
         old[r] = started ? maximum[r] - peak : 0;
         fresh[r] = sees ? span_maximum[r] - peak : 0;
@@ -23,7 +25,7 @@ LANE void merge(long rows, long width, float *maximum, float *total, float *sums
     }
 }
 
-// A record (see native.h) of one row joined to its running maximum, total and sums.
+// Merges one row's record (see native.h) into its running maximum, total and sums.
 LANE void merge_record(const AttentionCall &c, const float *record, float *maximum, float *total, float *sums) {
     merge(1, c.dim_v, maximum, total, sums, 0, record, record + 1, record + kRecordHead, 0);
 }
@@ -35,7 +37,8 @@ LANE void store_record(const AttentionCall &c, float *record, float maximum, flo
 
 LANE long record_floats(const AttentionCall &c) { return kRecordHead + (c.dim_v + 15) / 16 * 16; }
 
-// The record of a row over a shared span; null: this span is not shared, or folded into an earlier one (`folded`).
+// The record of a row over a shared span; null if the span is not shared or was folded into an earlier one
+// (`folded`).
 LANE float *shared_record(const AttentionCall &c, const Row &row, long head_kv, long span, bool &folded) {
     const int64_t place = c.shared ? c.shared->place[row.sequence * c.shared->spans + span] : kNotShared;
     folded = place == kFolded;
@@ -50,6 +53,7 @@ LANE float *own_record(const AttentionCall &c, const AttentionTask &t, long span
 LANE void finish_row(const AttentionCall &c, const Row &row, float maximum, float total, const float *sums) {
     float *out = c.out + row.token * c.out_row_stride + row.head * c.out_head_stride;
     float share = 1.0f / total;
+    // An attention sink is one more logit in the softmax without a value: it only enlarges the denominator.
     if (c.sinks) {
         const float sink = c.sinks[row.head] * kLog2E, peak = maximum > sink ? maximum : sink;
         float powers[16] = {maximum - peak, sink - peak};
@@ -90,12 +94,13 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Attentio
     long row = 0;
     if (kMaxRows >= 12) row = attend_rows<Half, kMaxRows >= 12 ? 12 : 1>(c, t, s, span, row);
     if (kMaxRows >= 4) row = attend_rows<Half, kMaxRows >= 4 ? 4 : 1>(c, t, s, span, row);
-    if (kMaxRows >= 4) row = attend_rows<Half, kMaxRows >= 4 ? 3 : 1>(c, t, s, span, row); // groups of three are common
+    // Groups of three query heads are common.
+    if (kMaxRows >= 4) row = attend_rows<Half, kMaxRows >= 4 ? 3 : 1>(c, t, s, span, row);
     row = attend_rows<Half, 2>(c, t, s, span, row);
     attend_rows<Half, 1>(c, t, s, span, row);
 }
 
-// A factor of log2(e) turns the softmax's powers of e into powers of two.
+// The factor log2(e) turns the softmax's powers of e into powers of two.
 template <bool Half> static void load_queries(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
     const float scale = c.k_scale == 1 ? c.scale * kLog2E : c.scale * kLog2E * c.k_scale;
     for (long r = 0; r < t.rows; r++) {
@@ -111,7 +116,7 @@ template <bool Half> static void load_queries(const AttentionCall &c, const Atte
     }
 }
 
-// Joins what was left for a shared span to the rows; false: the task has to compute the span itself.
+// Merges the records left for a shared span into the rows; false if the task has to compute the span itself.
 LANE bool join_shared(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, long span) {
     bool folded = false;
     if (t.members || (!shared_record(c, s.row[0], t.head_kv, span, folded) && !folded)) return false;
@@ -153,7 +158,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     }
 }
 
-// Finishes the rows of a task whose spans were computed one by one.
+// Finishes the rows of a task whose spans were computed as separate tasks.
 static void attention_merge(const AttentionCall *call, const AttentionTask *task) {
     const AttentionTask &t = *task;
     Row rows[kTaskRows];

@@ -1,10 +1,12 @@
-// Paged attention, causal but for encoders, in spans of kSpan keys, each with its own softmax in float32, joined afterwards
-// in their order.
+// Paged attention (causal, except in encoders) in spans of kSpan keys. Each span has its own softmax in float32;
+// spans are merged afterwards in order.
 //
-// The lanes of a score are keys and the lanes of an output are its columns (see span.inc.h), and no sum runs across lanes but
-// the softmax's own. A row's bits depend on its own keys alone: not on how queries, sequences and spans are cut into tasks.
+// The lanes of a score are keys, the lanes of an output are its columns (see span.inc.h), and only the softmax sums
+// across lanes. A row's bits depend on its own keys alone, not on how queries, sequences and spans are split into
+// tasks.
 //
-// With bf16 products, queries and weights are rounded to bf16, whatever the number of queries.
+// With bf16 products, queries and weights are rounded to bf16 whatever the number of queries, so that the bits do not
+// depend on the batch.
 
 #ifdef CORE_BF16_DOT
 constexpr bool kRounds = true;
@@ -13,24 +15,25 @@ constexpr bool kRounds = false;
 #endif
 constexpr float kLog2E = 1.44269504f;
 constexpr long kNever = 1L << 40;
-constexpr long kWidest = kMaxHead + 16; // one vector more than needed: powers of two would share few cache sets
+// One vector more than needed: with a power of two, rows would compete for the same few cache sets.
+constexpr long kWidest = kMaxHead + 16;
 
-// Bytes of one number on the broadcast side of a product: a query's element or a key's weight.
+// Bytes of one number on the broadcast side of a product: an element of a query or the weight of a key.
 template <bool Half> constexpr long kBroadcastBytes = Half && kRounds ? 2 : 4;
 
 struct Row {
-    int32_t sequence, row; // of the sequence and kv head
-    int32_t token, head;   // of the query
+    int32_t sequence, row; // row: within the sequence and kv head
+    int32_t token, head;   // the query's token in the batch and its query head
     int32_t position;
-    int32_t first, end; // keys that it sees: [first, end)
+    int32_t first, end; // keys that the query sees: [first, end)
 };
 
-struct AttentionScratch { // of one task
+struct AttentionScratch { // working memory of one task
     Row row[kTaskRows];
-    uint8_t q[kTaskRows * kWidest * 4]; // scaled rows
+    uint8_t q[kTaskRows * kWidest * 4]; // queries multiplied by the score scale
     float sums[kTaskRows * kWidest];
     float maximum[kTaskRows], total[kTaskRows];
-    // of one block of rows and one span
+    // The following hold one block of rows and one span.
     alignas(64) float scores[16 * (kSpan + 16)];
     alignas(64) uint8_t weights[16 * (kSpan + 16) * 4];
     alignas(64) float out[16 * kWidest];
@@ -39,7 +42,7 @@ struct AttentionScratch { // of one task
 };
 static_assert(sizeof(AttentionScratch) <= kAttentionBytes, "a task's memory is too small");
 
-// acc[r] += x[r] times m, one key or dimension a step (bf16: two, of which `mask` may hide one).
+// acc[r] += x[r] * m, one key or dimension per step (bf16: two, of which `mask` may hide one).
 template <bool Half, int R, int V>
 LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long step_bytes, long steps,
                 int32_t mask = -1) {
@@ -72,7 +75,7 @@ LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t 
     }
 }
 
-// Stores x as the broadcast side of a product holds it.
+// Stores x in the form that the broadcast side of a product reads.
 template <bool Half> LANE void store_broadcast(uint8_t *p, F x) {
 #ifdef CORE_BF16_DOT
     if (Half) return store_bf16((uint16_t *)p, x);
@@ -80,7 +83,8 @@ template <bool Half> LANE void store_broadcast(uint8_t *p, F x) {
     store((float *)p, x);
 }
 
-// 2^x for x <= 0, to about 2 units in the last place; 2^0 is exactly 1. Scores are in powers of two: see load_queries.
+// 2^x for x <= 0, accurate to about 2 units in the last place; 2^0 is exactly 1. Scores are base-2 logarithms: see
+// load_queries.
 LANE F power_of_two(F x) {
 #ifdef CORE_SCALE_POWER
     F r = fraction(x), p = fma(r, set1(1.86713017e-3f), set1(9.01702978e-3f));
@@ -89,6 +93,7 @@ LANE F power_of_two(F x) {
     p = fma(p, r, set1(6.93151295e-1f));
     return scale_power(fma(p, r, set1(1)), x);
 #else
+    // Keeps the exponent that is added below in range; 2^-125 is negligible next to the peak's weight of 1.
     x = max(x, set1(-125));
     I n = round_to_int(x);
     F r = sub(x, to_float(n)); // exact, in -1/2 to 1/2
@@ -110,7 +115,7 @@ LANE long rows_of(const AttentionCall &c, long sequence) {
     return (long)(c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]) * (c.heads_q / c.heads_kv);
 }
 
-// Which rows the task has: some of its sequence's, or of its members' one after the other.
+// Lists the task's rows: some rows of its sequence, or its members' rows one member after another.
 static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
     const long group = c.heads_q / c.heads_kv, count = t.members ? t.num_members : 1;
     long skip = t.row, r = 0;
@@ -135,7 +140,8 @@ LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &
     for (long g = begin / V * V; g < end; g += V) {
         F acc[R][V];
         const uint8_t *m[V];
-        for (int v = 0; v < V; v++) m[v] = span.k[clamp(g + v, begin, end - 1)]; // the rest repeat a neighbour, unread
+        // Groups past the end repeat a neighbour; their scores are not read.
+        for (int v = 0; v < V; v++) m[v] = span.k[clamp(g + v, begin, end - 1)];
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) acc[r][v] = zero();
         outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, 64, Half ? c.dim / 2 : c.dim);
@@ -144,7 +150,7 @@ LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &
     }
 }
 
-// The scores of 16 keys, in powers of two, as the softmax takes them.
+// The final scores of 16 keys, as base-2 logarithms.
 LANE F final_scores(const AttentionCall &c, F a, const float *scales, float slope, long ahead) {
     if (scales) a = mul(a, load(scales));
     if (c.cap != 0) a = soft_cap(a, c.cap * kLog2E);
@@ -152,7 +158,7 @@ LANE F final_scores(const AttentionCall &c, F a, const float *scales, float slop
     return a;
 }
 
-// Weights of the group g: of the keys in [low, high) of the span, 0 for the others.
+// Softmax weights of group g: of the keys in [low, high) of the span, 0 for the others.
 LANE F weights_of(const float *scores, long g, F peak, long low, long high) {
     if (low >= g * 16 + 16 || high <= g * 16) return zero();
     F a = power_of_two(sub(load(scores + g * 16), peak));
@@ -160,13 +166,15 @@ LANE F weights_of(const float *scores, long g, F peak, long low, long high) {
     return select_range(a, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
 }
 
-// The same times the scales of single values, where what is beyond [low, high) may be anything.
+// The weights times the per-token scales of the values. Scales outside [low, high) are uninitialised, so those lanes
+// are set to 0 again.
 LANE F scaled_weights(F a, const float *scales, long g, long low, long high) {
     if (!scales) return a;
     return select_range(mul(a, load(scales)), zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
 }
 
-// Stores the weights of the groups [begin, end) and returns their sum: of what was stored, unless values have scales.
+// Stores the weights of the groups [begin, end) and returns their sum. Without value scales the sum is of the stored
+// (rounded) weights, so that a row's weights sum to the total it is divided by.
 template <bool Half>
 LANE F store_weights(const AttentionCall &c, const float *scores, uint8_t *to, const Span &span, F peak, long begin, long end,
                      long low, long high) {
@@ -192,7 +200,7 @@ LANE F store_weights(const AttentionCall &c, const float *scores, uint8_t *to, c
     return total;
 }
 
-// Weights of one row from its scores: keys of the groups [begin, end) outside [low, high) weigh exactly 0.
+// Computes one row's weights from its scores; keys of the groups [begin, end) outside [low, high) get exactly 0.
 template <bool Half>
 LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &span, long r, const Row &row, long begin, long end,
                       long low, long high) {
@@ -215,7 +223,7 @@ LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &s
     s.totals[r] = sum(store_weights<Half>(c, scores, weights, span, set1(peak), begin, end, low, high));
 }
 
-// out[r] = the weighted values of the keys [low, high) of the span, V vectors of columns at a time.
+// out[r] = the weighted sum of the values of the keys [low, high) of the span, V vectors of columns at a time.
 template <bool Half, int R, int V>
 LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span &span, long column, long low, long high) {
     constexpr long pair = Half ? 2 : 1, row_bytes = (kSpan + 16) * kBroadcastBytes<Half>;
@@ -228,13 +236,14 @@ LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span 
         const long first = (from + pair - 1) / pair, last = to / pair;
         const uint8_t *x = s.weights + g * 16 * kBroadcastBytes<Half>, *m[V];
         for (int v = 0; v < V; v++) m[v] = span.v[g] + (column + v * 16) * 4 + first * step;
-        if (Half && from % 2) { // its even neighbour is behind the window, or nowhere
+        // The even neighbour lies outside the window or does not exist: its value may be garbage, and 0 * NaN is NaN.
+        if (Half && from % 2) {
             const uint8_t *edge[V];
             for (int v = 0; v < V; v++) edge[v] = m[v] - step;
             outer<Half>(acc, x + (first - 1) * pair * kBroadcastBytes<Half>, row_bytes, edge, step, 1, (int32_t)0xffff0000);
         }
         outer<Half>(acc, x + first * pair * kBroadcastBytes<Half>, row_bytes, m, step, last - first);
-        if (Half && to % 2) { // its odd neighbour is not written yet
+        if (Half && to % 2) { // the odd neighbour is not written yet
             for (int v = 0; v < V; v++) m[v] += (last - first) * step;
             outer<Half>(acc, x + last * pair * kBroadcastBytes<Half>, row_bytes, m, step, 1, 0x0000ffff);
         }
@@ -243,7 +252,7 @@ LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span 
         for (int v = 0; v < V; v++) store(s.out + r * kWidest + column + v * 16, acc[r][v]);
 }
 
-// Softmax and output of R rows over one span, into peaks, totals and out; a row that sees nothing has the total 0.
+// Softmax and output of R rows over one span, into peaks, totals and out; a row that sees no key has the total 0.
 template <bool Half, int R>
 static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionScratch &s, const Span &span, long row) {
     constexpr int V = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
@@ -261,6 +270,6 @@ static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionSc
     for (int r = 0; r < R; r++) softmax_row<Half>(c, s, span, r, s.row[row + r], begin, end, low[r], high[r]);
     long column = 0;
     for (; column + V * 16 <= c.dim_v; column += V * 16) weigh_columns<Half, R, V>(c, s, span, column, first, last);
-    for (; column < c.dim_v; column += 16) // the last vector may repeat a few columns
+    for (; column < c.dim_v; column += 16) // the last vector may recompute a few columns
         weigh_columns<Half, R, 1>(c, s, span, column < c.dim_v - 16 ? column : c.dim_v - 16, first, last);
 }

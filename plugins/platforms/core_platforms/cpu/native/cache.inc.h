@@ -1,9 +1,11 @@
-// Writes keys and values into the blocks of a paged cache; span.inc.h tells their layout.
+// Writes keys and values into the blocks of a paged KV cache; span.inc.h describes their layout.
 //
-// Two neighbouring values of a pair share 16 or 32 bits, which are written at once: the even row of a pair writes its odd
-// one, too, where that follows in the same call.
+// Two neighbouring values of a pair share 16 or 32 bits, which are written at once. The even row of a pair therefore
+// also writes its odd one, if that follows in the same call: two threads must not read, modify and write the same
+// word.
 
-// The scale of `width` numbers by their largest magnitude, 0 if all are; NaN when one is not finite. `inverse`: 1 / scale.
+// The scale that maps the largest magnitude of `width` numbers to `most`; 0 if all are 0, NaN when one is not finite.
+// `inverse`: 1 / scale.
 LANE float row_scale(const float *x, long width, float most, float &inverse) {
     F top = zero(), check = zero();
     for (long i = 0; i < width; i += 16) {
@@ -17,12 +19,12 @@ LANE float row_scale(const float *x, long width, float most, float &inverse) {
 
 template <int Element> LANE void narrow_row(const float *x, long width, float inverse, uint32_t *codes) {
     for (long i = 0; i < width; i += 16) {
-        const long j = i < width - 16 ? i : width - 16; // the last vector may repeat a few numbers
+        const long j = i < width - 16 ? i : width - 16; // the last vector may recompute a few numbers
         istore(codes + j, narrow<Element>(load(x + j), set1(inverse)));
     }
 }
 
-// bytes [n / pair][lanes][pair] of which this is one lane
+// Writes one lane of the layout bytes [n / pair][lanes][pair].
 template <int Element> LANE void scatter(uint8_t *to, const uint32_t *codes, long n, long pair, long stride) {
     constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
     for (long i = 0; i < n; i += pair) {
@@ -31,7 +33,7 @@ template <int Element> LANE void scatter(uint8_t *to, const uint32_t *codes, lon
     }
 }
 
-// Values of the tokens 2i and 2i + 1 at `to`; one that is not given keeps its bits.
+// Writes the values of the tokens 2i and 2i + 1 to `to`; a missing one keeps its stored bits.
 template <int Element>
 LANE void write_pair(uint8_t *to, const float *even, const float *odd, float even_inverse, float odd_inverse, long width) {
     constexpr int bits = Element == kCacheBF16 ? 16 : 8;
@@ -52,8 +54,8 @@ LANE void write_pair(uint8_t *to, const float *even, const float *odd, float eve
 
 struct WrittenRow { // one head of one token
     const float *k, *v;
-    uint8_t *base; // of the head in the block
-    long offset;   // in the block
+    uint8_t *base; // start of the head's part of the block
+    long offset;   // token's place in the block
     float k_inverse, v_inverse;
 };
 
@@ -88,7 +90,7 @@ template <int Element, bool Grouped> LANE void write_keys(const CacheWriteCall &
     }
 }
 
-// Whether this row's values are written by the row before: the odd one of a pair, in the same call.
+// Whether the previous row writes this row's values: it is the odd one of a pair, in the same call.
 LANE bool follows(const CacheWriteCall &c, long row) {
     return row > 0 && row < c.rows && c.slots[row] >= 0 && c.slots[row] % 2 == 1 && c.slots[row - 1] == c.slots[row] - 1;
 }

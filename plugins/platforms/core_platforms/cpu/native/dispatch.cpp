@@ -1,9 +1,11 @@
-// Which tables run on this processor, and which one is active. The build defines CORE_HAVE_* for each compiled file.
+// Lists the kernel tables that run on this processor, and holds the active one. The build defines CORE_HAVE_* for
+// each compiled file.
 //
-// A table is offered only where its file was compiled and the processor and the operating system both say that they run it:
-// cpuid and xgetbv on x86-64, the kernel's capability bits on aarch64 under Linux (elsewhere the plain NEON that every aarch64
-// has). There is no AMX table: its tiles need a permission from the kernel (arch_prctl) and neither an emulator nor a machine
-// to run them on was at hand, and code that was never run is not offered. It would be one more row above avx512_vnni_bf16.
+// A table is offered only where its file was compiled and the processor and the operating system both report support:
+// cpuid and xgetbv on x86-64, the kernel's capability bits on aarch64 under Linux (elsewhere the plain NEON that
+// every aarch64 has). There is no AMX table: its tiles need a permission from the kernel (arch_prctl), neither an
+// emulator nor a machine to run them on was at hand, and untested code is not offered. It would be one more row above
+// avx512_vnni_bf16.
 #include "native.h"
 
 #include <atomic>
@@ -19,7 +21,7 @@ bool runs(const char *name) {
     if (!strcmp(name, "generic")) return true;
 #if defined(__x86_64__)
     __builtin_cpu_init(); // cpuid, and xgetbv for the registers that the operating system saves
-    // Compilers take popcnt for granted where there is AVX.
+    // Compilers assume popcnt wherever there is AVX.
     const bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
     if (!strcmp(name, "avx2")) return fma;
     const bool wide = fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

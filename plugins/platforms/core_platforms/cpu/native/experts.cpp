@@ -1,6 +1,7 @@
-// A layer of experts as grouped matrix products: (token, expert) pairs sorted by expert, stably, so that each expert's
-// weights are read once a chunk of tokens. No expert has a capacity; a token's bits do not depend on its neighbours,
-// because each pair is one row of a product whose rows are independent, and a token sums its pairs in order of their experts.
+// A layer of experts as grouped matrix products. (token, expert) pairs are sorted by expert, stably, so that each
+// expert's weights are read once per chunk of tokens. Experts have no capacity limit. A token's bits do not depend on
+// its neighbours, because each pair is one row of a product with independent rows, and a token sums its pairs in
+// order of their experts.
 #include "native.h"
 #include "pool.h"
 
@@ -9,35 +10,35 @@
 
 namespace {
 
-constexpr size_t kWorkBytes = size_t(128) << 20; // of one chunk of tokens
+constexpr size_t kWorkBytes = size_t(128) << 20; // working memory of one chunk of tokens
 
 struct Tile {
     int32_t expert, begin, end, panel, last;
 };
 
-// One product for each expert over its rows of the sorted pairs.
+// A product per expert over that expert's rows of the sorted pairs.
 struct Product {
     const PackedLinear *const *weights;
-    LinearCall call; // of all pairs; its weight is the tile's
+    LinearCall call; // over all pairs; the weight is set per tile
     Tile *tiles;
 };
 
 struct Job {
     const KernelTable *table;
     const ExpertsCall *call;
-    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
-    long token, tokens, pairs; // of this chunk
-    long wanted;               // tiles of a product
+    std::atomic<bool> *exhausted; // set by a thread that could not allocate its working memory
+    long token, tokens, pairs; // first token, token count and pair count of this chunk
+    long wanted;               // wanted number of tiles in a product
     int32_t *start;            // [experts + 1] first sorted position of each expert
     int32_t *order, *where;    // [pairs] pair at a position, position of a pair
-    const float *weights;      // [tokens, top_k] of the chunk
-    LinearCall stage;          // of the chunk's tokens
+    const float *weights;      // [tokens, top_k], of the chunk
+    LinearCall stage;          // stages the chunk's tokens
     Product up, down;
     RowsCall gate;
     CombineCall combine;
 };
 
-// Hands out aligned parts of a memory block; with a null block it only counts.
+// Allocates aligned parts of a memory block; with a null block it only counts bytes.
 struct Parts {
     uint8_t *memory;
     size_t used = 0;
@@ -53,7 +54,8 @@ void stage_tile(const void *context, long tile) {
     job.table->stage(&job.stage, tile * 8, at_most(tile * 8 + 8, job.tokens));
 }
 
-// Rows of the sorted pairs, each times its weight, and staged by themselves.
+// Copies the rows of the sorted pairs, each multiplied by its weight, and stages them. Their scales differ from the
+// token's, so the token's staged row cannot be reused.
 void gather_weighted(const Job &job, long begin, long end) {
     const LinearCall &from = job.stage, &to = job.up.call;
     for (long i = begin; i < end; i++) {
@@ -98,7 +100,8 @@ void down_tile(const void *context, long tile) {
     product_tile(job, job.down, job.down.tiles[tile]);
 }
 
-void gate_tile(const void *context, long tile) { // the activation, in place, and the second product's staging
+// Applies the activation in place, and stages the second product's inputs.
+void gate_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     const long begin = tile * 8, end = at_most(begin + 8, job.pairs);
     (job.call->layer->plain ? job.table->activate : job.table->gated)(&job.gate, begin, end);
@@ -124,7 +127,7 @@ void sort_few(int32_t *values, long count) {
     }
 }
 
-// Sorts the chunk's pairs by expert; `where` then has each token's positions in order of its experts' ids.
+// Sorts the chunk's pairs by expert; `where` then lists each token's positions in order of its experts' ids.
 void sort_pairs(Job &job) {
     const long experts = job.call->layer->experts;
     const int64_t *ids = job.call->ids + job.token * job.call->top_k;
@@ -136,11 +139,11 @@ void sort_pairs(Job &job) {
         job.order[job.where[p]] = (int32_t)p;
     }
     for (long p = 0; p < job.pairs; p += job.call->top_k) sort_few(job.where + p, job.call->top_k);
-    for (long e = experts; e > 0; e--) job.start[e] = job.start[e - 1]; // counting moved each start to its end
+    for (long e = experts; e > 0; e--) job.start[e] = job.start[e - 1]; // counting has moved each start to its end
     job.start[0] = 0;
 }
 
-long cut(const Job &job, Product &product) { // number of tiles
+long cut(const Job &job, Product &product) { // returns the number of tiles
     const long experts = job.call->layer->experts, panels = product.call.weight->panels;
     long chunks = 0, count = 0;
     for (long e = 0; e < experts; e++) chunks += ceil_div(job.start[e + 1] - job.start[e], kRowChunk);
@@ -153,7 +156,7 @@ long cut(const Job &job, Product &product) { // number of tiles
     return count;
 }
 
-long most_tiles(const Job &job, const PackedLinear *weight) { // `cut` never needs more
+long most_tiles(const Job &job, const PackedLinear *weight) { // upper limit on what `cut` returns
     const long chunks = job.pairs / kRowChunk + at_most(job.call->layer->experts, job.pairs);
     return at_most(chunks * weight->panels, job.wanted + chunks);
 }
@@ -166,7 +169,7 @@ void place_stage(LinearCall &call, const KernelTable *table, long rows, Parts &p
     call.meta = parts.take<GroupMeta>(call.weight->input_groups * rows);
 }
 
-// Gives every buffer of the job its place; returns the bytes of all.
+// Assigns a place to every buffer of the job; returns their total size in bytes.
 size_t place(Job &job, Parts parts) {
     const ExpertsCall &c = *job.call;
     const PackedLinear *up = c.layer->gate_up[0], *down = c.layer->down[0];
@@ -241,6 +244,7 @@ bool run_experts(const ExpertsCall &call) {
     job.exhausted = &exhausted;
     job.table = kernels_active(), job.call = &call, job.wanted = pool_size() * 8;
     job.tokens = 1, job.pairs = call.top_k;
+    // Sizes grow linearly with the tokens, so the size for one token gives the tokens per chunk.
     const long chunk = at_most(call.rows, kWorkBytes / place(job, Parts{nullptr}) + 1);
     job.tokens = chunk, job.pairs = chunk * call.top_k;
     Scratch scratch(place(job, Parts{nullptr}));

@@ -1,8 +1,8 @@
-// The router's choice and the weighted sum of the chosen experts; a row never depends on another.
+// The router's choice and the weighted sum of the chosen experts; each row is independent of the others.
 //
-// Without a bias or paired groups the choice compares logits, which order experts as their scores do but are the same on
-// every instruction set; else it compares scores plus bias. The lowest id wins a tie, and ids are valid whatever the
-// logits are (not-a-numbers compare as less than nothing).
+// Without a bias or paired groups the choice compares logits: they order experts as their scores do, and are the same
+// on every instruction set. Otherwise it compares scores plus bias. The lowest id wins a tie, and ids are valid
+// whatever the logits are (NaN compares below everything).
 
 LANE void route_scores(const RouteCall &c, const float *logits, float *scores) {
     const F never = set1(-__builtin_inff());
@@ -26,7 +26,7 @@ LANE void route_scores(const RouteCall &c, const float *logits, float *scores) {
     for (long i = 0; i < c.padded; i += 16) store(scores + i, div(load(scores + i), all));
 }
 
-// The index of the largest of values[begin, end) that are not -inf; the first of equals; -1 when none is left.
+// The index of the largest of values[begin, end) that is not -inf; the first of equals; -1 when none is left.
 static long best_of(const float *values, long begin, long end) {
     long best = -1;
     for (long i = begin; i < end; i++)
@@ -34,7 +34,7 @@ static long best_of(const float *values, long begin, long end) {
     return best;
 }
 
-// Removes all groups but the best ones from the choice; a group that is kept has the rank -inf.
+// Removes all groups but the best ones from the choice; a kept group is marked by the rank -inf.
 static void keep_groups(const RouteCall &c, float *choice, float *rank) {
     const long size = c.experts / c.groups;
     for (long g = 0; g < c.groups; g++) {
@@ -52,7 +52,8 @@ static void keep_groups(const RouteCall &c, float *choice, float *rank) {
         for (long i = 0; i < size && rank[g] > -__builtin_inff(); i++) choice[g * size + i] = -__builtin_inff();
 }
 
-// The share of the expert `best` among those left whose logits are near its own: of the logits' size, within twice the jitter.
+// The softmax share of the expert `best` among the remaining experts with logits near its own: within twice the
+// jitter, relative to the logits' magnitude.
 static float mixed_weight(const RouteCall &c, const float *logits, const float *choice, long best) {
     const float top = logits[best];
     float total = 0;
@@ -73,7 +74,7 @@ static void route_row(const RouteCall &c, long row) {
         route_scores(c, logits, scores);
     for (long e = 0; e < c.experts; e++) {
         const float value = c.bias || c.pair_groups ? scores[e] + (c.bias ? c.bias[e] : 0) : logits[e];
-        choice[e] = value > -__FLT_MAX__ ? value : -__FLT_MAX__; // -inf marks what may not be chosen any more
+        choice[e] = value > -__FLT_MAX__ ? value : -__FLT_MAX__; // -inf marks experts that may no longer be chosen
     }
     if (c.groups > 1) keep_groups(c, choice, choice + c.padded);
     float *weights = c.weights + row * c.top_k, total = 0;

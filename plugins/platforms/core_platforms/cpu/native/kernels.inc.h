@@ -1,4 +1,4 @@
-// Assembles one instruction set's table. The including file names the table and the lanes.
+// Assembles the kernel table of one instruction set. The including file names the table and the lanes.
 #include <stdint.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "pool.h"
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized" // in GCC 12's own header
+#pragma GCC diagnostic ignored "-Wuninitialized" // false warning from GCC 12's own header
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #endif

@@ -1,21 +1,22 @@
-// The numbers of a KV cache: how each type is packed, and its conversion from and to what the products read.
+// Element types of a KV cache: how each is packed, and its conversion to and from the type that products read.
 //
-// Pairs of bfloat16 are what an 8-bit number widens to, exactly; float16 widens to float32. E4M3 has no infinity (OCP 8-bit
-// floating point specification 1.0); what is beyond a type's largest number is stored as that, NaN as NaN.
+// 8-bit numbers widen exactly to pairs of bfloat16; float16 widens to float32. E4M3 has no infinity (OCP 8-bit
+// floating point specification 1.0). Values beyond a type's largest number are stored as that number, NaN as NaN.
 
-// Bytes of one number, and how many neighbours that a product sums lie together.
+// Bytes of one number, and the number of neighbouring elements that a product sums and that are stored together.
 LANE long element_bytes(int element) { return element == kCacheF32 ? 4 : element <= kCacheF16 ? 2 : 1; }
 LANE long element_pair(int element) { return element == kCacheF32 || element == kCacheF16 ? 1 : 2; }
 LANE bool element_widens(int element) { return element > kCacheBF16; }
 
-// The exact value of an 8-bit float in the low byte (`Shift` 0) or in the one above (8) of each lane.
+// The exact value of an 8-bit float in the low byte (`Shift` 0) or in the next byte (8) of each lane.
 template <int Element, int Shift> LANE F small_float(I w) {
-    constexpr int mantissa = Element == kCacheE4M3 ? 20 : 21; // the lowest bit's place in float32
+    constexpr int mantissa = Element == kCacheE4M3 ? 20 : 21; // position in float32 of the lowest mantissa bit
     constexpr float bias = Element == kCacheE4M3 ? 0x1p120f : 0x1p112f;
-    constexpr float beyond = Element == kCacheE4M3 ? 7.3e35f : 5.67e33f; // times a number above the largest one: infinity
+    // Any magnitude above the largest number becomes infinity when multiplied by this.
+    constexpr float beyond = Element == kCacheE4M3 ? 7.3e35f : 5.67e33f;
     I magnitude = shift_left<mantissa - Shift>(iand(w, iset1(0x7f << Shift)));
     F x = mul(as_float(ixor(magnitude, shift_left<24 - Shift>(iand(w, iset1(0x80 << Shift))))), set1(bias));
-    return fma(mul(x, set1(beyond)), zero(), x); // infinity * 0: NaN
+    return fma(mul(x, set1(beyond)), zero(), x); // infinity * 0 is NaN
 }
 
 // 32 bytes to 16 lanes: pairs of bfloat16, or float32 from float16.
@@ -49,15 +50,17 @@ static void widen_any(int element, const uint8_t *from, uint8_t *to, long bytes)
     if (element == kCacheI8) widen_all<kCacheI8>(from, to, bytes);
 }
 
-// The bits of x as a float with Mantissa bits, to the nearest, ties to even: adding and taking away a large enough power of
-// two rounds to the last place, which below the least normal number no longer shrinks.
+// The bits of x as a float with Mantissa bits, rounded to the nearest, ties to even. Adding and subtracting a large
+// enough power of two rounds to the last place; below the least normal number that power stays constant, which rounds
+// subnormals correctly.
 template <int Mantissa, int Bits> LANE I narrow_float(F x, float most, float least, float unbias) {
-    F a = min(set1(most), abs(x)); // NaN stays
+    F a = min(set1(most), abs(x)); // keeps NaN
     F power = max(as_float(iand(as_int(a), iset1(0x7f800000))), set1(least));
     F place = mul(power, set1(1.5f * (1 << (23 - Mantissa))));
     I code = shift_right<23 - Mantissa>(as_int(mul(sub(add(a, place), place), set1(unbias))));
     I mask = iset1((1 << (Bits - 1)) - 1), nan = shift_right<7>(code);
-    if (Bits == 8) code = ixor(iand(code, ixor(nan, iset1(-1))), iand(nan, iset1(0xf))); // above seven bits only NaN
+    // Only NaN has more than seven bits.
+    if (Bits == 8) code = ixor(iand(code, ixor(nan, iset1(-1))), iand(nan, iset1(0xf)));
     return ixor(iand(code, mask), shift_left<Bits - 1>(shift_right<31>(as_int(x))));
 }
 
@@ -72,5 +75,5 @@ template <int Element> LANE I narrow(F x, F inverse) {
     return iand(round_to_int(mul(x, inverse)), iset1(0xff));
 }
 
-// Largest magnitude of the types that may have a scale for each token and head.
+// Largest magnitude of the types that may have a scale per token and head.
 LANE float element_most(int element) { return element == kCacheI8 ? 127.0f : element == kCacheE4M3 ? 448.0f : 57344.0f; }

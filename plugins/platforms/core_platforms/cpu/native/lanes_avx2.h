@@ -5,9 +5,9 @@
 #define LANE static inline __attribute__((always_inline))
 
 constexpr int kWideRows = 2; // rows of a linear's inner block that keep both vectors of a panel in registers
-constexpr int kWideIntRows = 1; // the same where integer and float sums share the registers
+constexpr int kWideIntRows = 1; // same, where integer and float sums share the registers
 constexpr int kMaxRows = 4;
-constexpr int kAttentionSums = 6; // of one block of rows, in registers
+constexpr int kAttentionSums = 6; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 4;
 
 struct F {
@@ -63,7 +63,7 @@ LANE void istore(void *p, I x) {
     _mm256_storeu_si256((__m256i *)p, x.a);
     _mm256_storeu_si256((__m256i *)p + 1, x.b);
 }
-// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+// Low halves of the 64-bit products of unsigned lanes and m; the high halves go to `high`.
 LANE __m256i multiply_wide_half(__m256i x, __m256i factor, __m256i &high) {
     __m256i even = _mm256_mul_epu32(x, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), factor);
     high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
@@ -76,7 +76,8 @@ LANE I multiply_wide(I x, uint32_t m, I &high) {
     low.b = multiply_wide_half(x.b, factor, high.b);
     return low;
 }
-// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+// Lane 4 * b + i holds 4 * i + b, so that four such vectors are in order after a transposition in blocks of four
+// lanes.
 LANE I transposed_iota() {
     return {_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13), _mm256_setr_epi32(2, 6, 10, 14, 3, 7, 11, 15)};
 }
@@ -113,7 +114,8 @@ LANE I load_i8(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)p);
     return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
 }
-// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+// Looks up, in a table of sixteen entries, the entry named by the lower four bits of each lane, or of each byte below
+// 16.
 LANE __m256 lookup_half(F table, __m256i index) {
     __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
     return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
@@ -163,7 +165,7 @@ LANE int32_t isum(I x) {
 }
 
 // acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
-LANE __m256i dot_u7_half(__m256i acc, __m256i w, __m256i x) { // below 128: 16 bits cannot saturate
+LANE __m256i dot_u7_half(__m256i acc, __m256i w, __m256i x) { // below 128, so the 16-bit sums cannot saturate
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 }
 LANE I dot_u7(I acc, I w, I x) { return {dot_u7_half(acc.a, w.a, x.a), dot_u7_half(acc.b, w.b, x.b)}; }

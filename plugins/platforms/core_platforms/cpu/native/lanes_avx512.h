@@ -5,13 +5,14 @@
 #define LANE static inline __attribute__((always_inline))
 
 constexpr int kWideRows = 12; // rows of a linear's inner block that keep both vectors of a panel in registers
-constexpr int kWideIntRows = 6; // the same where integer and float sums share the registers
+constexpr int kWideIntRows = 6; // same, where integer and float sums share the registers
 constexpr int kMaxRows = 12;
-constexpr int kAttentionSums = 24; // of one block of rows, in registers
+constexpr int kAttentionSums = 24; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 6;
 
 typedef __m512 F;
-typedef int32_t I __attribute__((vector_size(64))); // with its lanes' type the compiler keeps integer sums in place
+// With the lanes' own type the compiler keeps integer sums in registers.
+typedef int32_t I __attribute__((vector_size(64)));
 
 LANE F zero() { return _mm512_setzero_ps(); }
 LANE F set1(float x) { return _mm512_set1_ps(x); }
@@ -38,14 +39,15 @@ LANE I iand(I a, I b) { return a & b; }
 LANE I ior(I a, I b) { return a | b; }
 LANE I ixor(I a, I b) { return a ^ b; }
 LANE void istore(void *p, I a) { _mm512_storeu_si512(p, (__m512i)a); }
-// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+// Low halves of the 64-bit products of unsigned lanes and m; the high halves go to `high`.
 LANE I multiply_wide(I a, uint32_t m, I &high) {
     __m512i factor = _mm512_set1_epi32((int32_t)m), even = _mm512_mul_epu32((__m512i)a, factor);
     __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
     high = (I)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
     return (I)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
 }
-// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+// Lane 4 * b + i holds 4 * i + b, so that four such vectors are in order after a transposition in blocks of four
+// lanes.
 LANE I transposed_iota() { return (I)_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15); }
 LANE void transpose(I (&x)[4]) {
     __m512i a = _mm512_unpacklo_epi32((__m512i)x[0], (__m512i)x[1]), b = _mm512_unpackhi_epi32((__m512i)x[0], (__m512i)x[1]);
@@ -67,7 +69,8 @@ LANE I as_int(F a) { return (I)a; }
 LANE I load_u16(const uint16_t *p) { return (I)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
 LANE I load_u8(const uint8_t *p) { return (I)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 LANE I load_i8(const uint8_t *p) { return (I)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
-// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+// Looks up, in a table of sixteen entries, the entry named by the lower four bits of each lane, or of each byte below
+// 16.
 LANE F lookup(F table, I index) { return _mm512_permutexvar_ps((__m512i)index, table); }
 LANE I load_bytes(const uint8_t *p) { return (I)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
 LANE I lookup_bytes(I table, I index) { return (I)_mm512_shuffle_epi8((__m512i)table, (__m512i)index); }
@@ -114,15 +117,15 @@ LANE I dot_u8(I acc, I w, I x) {
 LANE F dot_bf16(F acc, I w, I x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
 LANE __m256i narrow_bf16(F a) { return (__m256i)_mm512_cvtneps_pbh(a); }
 LANE void store_bf16(uint16_t *p, F a) { _mm256_storeu_si256((__m256i *)p, narrow_bf16(a)); }
-// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
+// Widens bytes with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
 LANE void store_bf16_apart(uint16_t *p, F a) {
     const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
     _mm256_storeu_si256((__m256i *)p, _mm256_shuffle_epi8(narrow_bf16(a), _mm256_broadcastsi128_si256(order)));
 }
-// A table of sixteen bf16 twice over, so that only four bits of a 16-bit index count.
+// A table of sixteen bf16, stored twice so that only the lower four bits of a 16-bit index matter.
 LANE I bf16_table(const float *p) { return (I)_mm512_broadcast_i64x4(narrow_bf16(load(p))); }
 LANE I lookup_bf16(I table, I index) { return (I)_mm512_permutexvar_epi16((__m512i)index, (__m512i)table); }
-// `bits`, but entries of the table where the 16-bit index is below `limit`.
+// `bits`, replaced by the table's entries where the 16-bit index is below `limit`.
 LANE I replace_below(I bits, I table, I index, int limit) {
     __mmask32 low = _mm512_cmplt_epu16_mask((__m512i)index, _mm512_set1_epi16((short)limit));
     return (I)_mm512_mask_permutexvar_epi16((__m512i)bits, low, (__m512i)index, (__m512i)table);
@@ -130,12 +133,12 @@ LANE I replace_below(I bits, I table, I index, int limit) {
 LANE I pack_bf16(F low, F high) { return (I)_mm512_cvtne2ps_pbh(high, low); }
 #endif
 
-// 32 numbers of 8 bits to bf16, exactly: floats of (exponent, mantissa) bits (4, 3) or (5, 2), and integers.
+// Converts 32 8-bit numbers to bf16, exactly: floats of (exponent, mantissa) bits (4, 3) or (5, 2), and integers.
 #define CORE_WIDEN 1
 template <int Mantissa> LANE I widen_float8(const uint8_t *p) {
     constexpr short bias = Mantissa == 3 ? 120 << 7 : 112 << 7, exponent = Mantissa == 3 ? 0x78 : 0x7c;
-    constexpr short special = Mantissa == 3 ? 0x7f : 0x7c; // what only NaN (and infinity) have
-    const __m512i below = // multiples of the least number, in place of those without an exponent
+    constexpr short special = Mantissa == 3 ? 0x7f : 0x7c; // magnitudes from here on are NaN (or infinity)
+    const __m512i below = // multiples of the least number, replacing those with a zero exponent
         Mantissa == 3 ? _mm512_zextsi128_si512(_mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60))
                       : _mm512_zextsi128_si512(_mm_setr_epi16(0, 0x3780, 0x3800, 0x3840, 0, 0, 0, 0));
     const __m512i w = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));

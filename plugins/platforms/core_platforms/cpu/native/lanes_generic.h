@@ -1,12 +1,13 @@
-// Sixteen lanes in four vectors of four, as any compiler target has them. No fused multiply-add: products round first.
+// Sixteen lanes in four vectors of four, for any compiler target. There is no fused multiply-add: products round
+// before they are added.
 #include <string.h>
 
 #define LANE static inline __attribute__((always_inline))
 
 constexpr int kWideRows = 1; // rows of a linear's inner block that keep both vectors of a panel in registers
-constexpr int kWideIntRows = 0; // the same where integer and float sums share the registers
+constexpr int kWideIntRows = 0; // same, where integer and float sums share the registers
 constexpr int kMaxRows = 2;
-constexpr int kAttentionSums = 2; // of one block of rows, in registers
+constexpr int kAttentionSums = 2; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 2;
 
 typedef float f4 __attribute__((vector_size(16)));
@@ -62,7 +63,7 @@ LANE I iand(I a, I b) { EACH(I, (a.v[i] & b.v[i])); }
 LANE I ior(I a, I b) { EACH(I, (a.v[i] | b.v[i])); }
 LANE I ixor(I a, I b) { EACH(I, (a.v[i] ^ b.v[i])); }
 LANE void istore(void *p, I a) { memcpy(p, &a, sizeof a); }
-// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+// Low halves of the 64-bit products of unsigned lanes and m; the high halves go to `high`.
 LANE I multiply_wide(I a, uint32_t m, I &high) {
     I low;
     for (int i = 0; i < 16; i++) {
@@ -72,7 +73,8 @@ LANE I multiply_wide(I a, uint32_t m, I &high) {
     }
     return low;
 }
-// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+// Lane 4 * b + i holds 4 * i + b, so that four such vectors are in order after a transposition in blocks of four
+// lanes.
 LANE I transposed_iota() { EACH(I, (i4{i, i + 4, i + 8, i + 12})); }
 LANE void transpose(I (&x)[4]) {
     for (int b = 0; b < 4; b++)
@@ -104,7 +106,8 @@ LANE I load_i8(const uint8_t *p) {
     const int8_t *s = (const int8_t *)p;
     EACH(I, (i4{s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]}));
 }
-// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+// Looks up, in a table of sixteen entries, the entry named by the lower four bits of each lane, or of each byte below
+// 16.
 LANE F lookup(F table, I index) {
     F r;
     for (int i = 0; i < 16; i++) {
@@ -113,7 +116,7 @@ LANE F lookup(F table, I index) {
     }
     return r;
 }
-LANE I load_bytes(const uint8_t *p) { // the generic lookup reads the first copy only
+LANE I load_bytes(const uint8_t *p) { // the generic lookup reads only the first copy
     I r = izero();
     memcpy(&r, p, 16);
     return r;
@@ -128,7 +131,7 @@ LANE I lookup_bytes(I table, I index) {
 LANE F load_half(const uint16_t *p) {
     F r;
     I bits = load_u16(p);
-    for (int i = 0; i < 4; i++) { // moving the exponent by a product also gets denormals right
+    for (int i = 0; i < 4; i++) { // shifting the exponent by a multiplication also handles denormals
         f4 magnitude = (f4)((bits.v[i] & 0x7fff) << 13) * 0x1p112f;
         i4 special = (i4)((bits.v[i] & 0x7c00) == 0x7c00) & 0x7f800000;
         r.v[i] = (f4)((i4)magnitude | special | ((bits.v[i] & 0x8000) << 16));

@@ -6,9 +6,9 @@
 #define LANE static inline __attribute__((always_inline))
 
 constexpr int kWideRows = 2; // rows of a linear's inner block that keep both vectors of a panel in registers
-constexpr int kWideIntRows = 1; // the same where integer and float sums share the registers
+constexpr int kWideIntRows = 1; // same, where integer and float sums share the registers
 constexpr int kMaxRows = 6;
-constexpr int kAttentionSums = 6; // of one block of rows, in registers
+constexpr int kAttentionSums = 6; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 2;
 
 struct F {
@@ -45,7 +45,7 @@ LANE F sub(F a, F b) { EACH(F, vsubq_f32(a.v[i], b.v[i])); }
 LANE F mul(F a, F b) { EACH(F, vmulq_f32(a.v[i], b.v[i])); }
 LANE F div(F a, F b) { EACH(F, vdivq_f32(a.v[i], b.v[i])); }
 LANE F fma(F a, F b, F c) { EACH(F, vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
-// The second operand where the first is not a number, as the other lanes do; vmaxq_f32 would spread it.
+// Returns the second operand where the first is NaN, as the other lanes do; vmaxq_f32 would propagate the NaN.
 LANE F max(F a, F b) { EACH(F, vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i])); }
 LANE F min(F a, F b) { EACH(F, vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i])); }
 LANE F abs(F a) { EACH(F, vabsq_f32(a.v[i])); }
@@ -65,7 +65,7 @@ LANE I ior(I a, I b) { EACH(I, vorrq_s32(a.v[i], b.v[i])); }
 LANE void istore(void *p, I a) {
     for (int i = 0; i < 4; i++) vst1q_u8((uint8_t *)p + 16 * i, vreinterpretq_u8_s32(a.v[i]));
 }
-// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+// Low halves of the 64-bit products of unsigned lanes and m; the high halves go to `high`.
 LANE I multiply_wide(I a, uint32_t m, I &high) {
     I low;
     const uint32x4_t factor = vdupq_n_u32(m);
@@ -78,7 +78,8 @@ LANE I multiply_wide(I a, uint32_t m, I &high) {
     }
     return low;
 }
-// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+// Lane 4 * b + i holds 4 * i + b, so that four such vectors are in order after a transposition in blocks of four
+// lanes.
 LANE I transposed_iota() { EACH(I, lanes_from(i, 4)); }
 LANE void transpose(I (&x)[4]) {
     for (int b = 0; b < 4; b++) {
@@ -115,7 +116,8 @@ LANE I load_i8(const uint8_t *p) {
     const int16x8_t halves[2] = {vmovl_s8(vld1_s8((const int8_t *)p)), vmovl_s8(vld1_s8((const int8_t *)p + 8))};
     EACH(I, i % 2 ? vmovl_high_s16(halves[i / 2]) : vmovl_s16(vget_low_s16(halves[i / 2])));
 }
-// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+// Looks up, in a table of sixteen entries, the entry named by the lower four bits of each lane, or of each byte below
+// 16.
 LANE F lookup(F table, I index) {
     uint8x16x4_t bytes;
     for (int i = 0; i < 4; i++) bytes.val[i] = vreinterpretq_u8_f32(table.v[i]);
@@ -156,7 +158,7 @@ LANE float largest(F a) {
 LANE int32_t isum(I a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[2]), vaddq_s32(a.v[1], a.v[3]))); }
 
 // acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
-LANE int32x4_t dot_small(int32x4_t acc, int32x4_t w, int32x4_t x) { // `w` below 128: a signed byte
+LANE int32x4_t dot_small(int32x4_t acc, int32x4_t w, int32x4_t x) { // `w` below 128 is also a valid signed byte
     int8x16_t a = vreinterpretq_s8_s32(w), b = vreinterpretq_s8_s32(x);
 #if defined(__ARM_FEATURE_DOTPROD)
     return vdotq_s32(acc, a, b);
@@ -188,13 +190,13 @@ LANE I pack_bf16(F low, F high) {
     store_bf16(both + 16, high);
     return iload(both);
 }
-// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
+// Widens bytes with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
 LANE void store_bf16_apart(uint16_t *p, F a) {
     const uint8_t order[8] = {0, 1, 4, 5, 2, 3, 6, 7};
     for (int i = 0; i < 4; i++)
         vst1_u8((uint8_t *)(p + 4 * i), vtbl1_u8(vreinterpret_u8_bf16(vcvt_bf16_f32(a.v[i])), vld1_u8(order)));
 }
-// A table of sixteen bf16 twice over; only four bits of a 16-bit index count.
+// A table of sixteen bf16, stored twice so that only the lower four bits of a 16-bit index matter.
 LANE I bf16_table(const float *p) {
     uint16_t entries[16];
     store_bf16(entries, load(p));
@@ -206,7 +208,7 @@ LANE I lookup_bf16(I table, I index) {
     EACH(I, vreinterpretq_s32_u8(vqtbl2q_u8(
                 bytes, vreinterpretq_u8_u16(vmlaq_n_u16(first, vandq_u16(vreinterpretq_u16_s32(index.v[i]), last), 0x0202)))));
 }
-// `bits`, but entries of the table where the 16-bit index is below `limit`.
+// `bits`, replaced by the table's entries where the 16-bit index is below `limit`.
 LANE I replace_below(I bits, I table, I index, int limit) {
     const I entries = lookup_bf16(table, index);
     EACH(I, vreinterpretq_s32_u16(vbslq_u16(vcltq_u16(vreinterpretq_u16_s32(index.v[i]), vdupq_n_u16((uint16_t)limit)),

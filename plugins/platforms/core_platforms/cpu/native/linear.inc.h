@@ -1,11 +1,12 @@
 // The packed matrix product, written once against the sixteen lanes of the including file.
 //
 // A lane is an output n. Each output has one accumulator that walks k in ascending order (bf16 dot: pairs; integers:
-// whole groups), so its bits depend on k and the format alone, never on the rows beside it. The inner block handles
-// R rows and V of a panel's two vectors; R and V decide the speed only.
+// whole groups), so its bits depend on k and the format alone, never on the neighbouring rows. The inner block
+// handles R rows and V of a panel's two vectors; R and V affect only the speed.
 //
-// A weight that may be cut along k has several equal segments, each with an accumulator of its own, that are added as a
-// binary tree: whoever computes half of the segments has a whole subtree, and adding two halves gives the bits of one.
+// A weight that may be split along k has several equal segments, each with its own accumulator, that are added as a
+// binary tree. A rank that computes half of the segments then holds a whole subtree, and adding two halves gives the
+// bits of a single rank.
 
 constexpr long kPrefetch = 1536; // bytes ahead
 
@@ -20,13 +21,13 @@ LANE int32_t read_i32(const uint8_t *p) {
     return value;
 }
 template <int R> LANE void prefetch(const uint8_t *w) {
-    if (R >= 6) { // measured: with fewer rows the processor's own prefetching is ahead, and more requests slow it down
+    if (R >= 6) { // measured: with fewer rows the hardware prefetcher is ahead, and more requests slow it down
         __builtin_prefetch(w + kPrefetch);
         __builtin_prefetch(w + kPrefetch + 64);
     }
 }
 
-struct Steps { // of a walk along k: single ones, pairs or groups, whatever a kind takes at once
+struct Steps { // a range of steps along k; a step is one input, a pair or a group, depending on the kind
     long begin, end;
 };
 
@@ -40,7 +41,7 @@ template <int R, int V> LANE void add_block(const F (&left)[R][V], F (&right)[R]
         for (int v = 0; v < V; v++) right[r][v] = add(left[r][v], right[r][v]);
 }
 
-template <int R, int V> LANE void move_block(F (&from)[R][V], F (&to)[R][V]) { // and begin anew
+template <int R, int V> LANE void move_block(F (&from)[R][V], F (&to)[R][V]) { // and resets `from` to zero
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) to[r][v] = from[r][v], from[r][v] = zero();
 }
@@ -55,10 +56,12 @@ template <class Kind, int R, int V> LANE void block(const LinearCall &c, long pa
         }
     const uint8_t *data = c.panel ? c.panel : l.data + panel * l.panel_bytes;
     const long steps = Kind::steps(l) / l.segments;
-    F waiting[kSegmentLevels][R][V]; // sums of whole subtrees whose right neighbours are not there yet
+    F waiting[kSegmentLevels][R][V]; // sums of whole subtrees that wait for their right neighbours
     for (long segment = 0;; segment++) {
         Kind::template run<R, V>(c, data, vector, row, Steps{segment * steps, (segment + 1) * steps}, acc);
         int level = 0;
+        // The ones at the end of the segment's number are the levels whose left subtree is complete, as in a binary
+        // counter.
         for (; segment >> level & 1; level++) add_block<R, V>(waiting[level], acc);
         if (segment + 1 == l.segments) break;
         move_block<R, V>(acc, waiting[level]);
@@ -123,13 +126,13 @@ template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long b
     panel_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
 }
 
-// Few rows are multiplied by integers that are put together in registers, more by a panel that is spread once.
+// Few rows are multiplied by integers assembled in registers; more rows by a panel that is expanded to bytes once.
 template <int Bits, bool Table> static bool planes(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
     const bool integers = l.activation == kQuantInt8;
     if (integers && end - begin <= kDirectRows) {
         if (l.has_zeros)
-            panel_rows<PlanesDotKind<Bits, Table, !Table>>(c, panel, begin, end); // tables have none
+            panel_rows<PlanesDotKind<Bits, Table, !Table>>(c, panel, begin, end); // codebook tables have no zero points
         else
             panel_rows<PlanesDotKind<Bits, Table, false>>(c, panel, begin, end);
         return true;

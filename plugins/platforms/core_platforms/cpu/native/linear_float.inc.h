@@ -3,7 +3,7 @@
 LANE F load_weight(const float *p) { return load(p); }
 LANE F load_weight(const uint16_t *p) { return load_half(p); }
 
-// Float weights of 32 outputs a k.
+// Float weights, 32 outputs per k.
 template <class Element> struct FloatKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
     LANE long steps(const PackedLinear &l) { return l.k; }
@@ -22,7 +22,7 @@ template <class Element> struct FloatKind {
     }
 };
 
-// bf16 weights, float32 activations (which may hold bf16 values).
+// bf16 weights with float32 activations (which may hold bf16 values).
 struct BF16Kind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows < 8 ? kMaxRows : 8;
     LANE long steps(const PackedLinear &l) { return (l.k + 1) / 2; }
@@ -50,7 +50,7 @@ struct BF16Kind {
 };
 
 #ifdef CORE_BF16_DOT
-// bf16 weights and activations, two k at a time.
+// bf16 weights and activations, two inputs k at a time.
 struct BF16DotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
     LANE long steps(const PackedLinear &l) { return (l.k + 1) / 2; }

@@ -1,7 +1,7 @@
-// Products of grouped weights with inputs that are floats: each weight is brought to a float. Included by linear.inc.h.
+// Products of grouped weights with float inputs: each weight is converted to a float. Included by linear.inc.h.
 
-// Bits of an 8-bit float's magnitude in a float32 and in a bf16, and what moves the exponent's bias there. `small` counts
-// the magnitudes below the normal ones, which are multiples of `unit`.
+// Shift of an 8-bit float's magnitude into a float32 and into a bf16, and the correction of its exponent bias there.
+// `small` counts the subnormal magnitudes, which are multiples of `unit`.
 struct E4M3 {
     static constexpr int kWide = 20, kNarrow = 4, kBias = 120, kSmall = 8;
     static constexpr float kFactor = 0x1p120f, kUnit = 0x1p-9f;
@@ -10,7 +10,7 @@ struct E5M2 {
     static constexpr int kWide = 21, kNarrow = 5, kBias = 112, kSmall = 4;
     static constexpr float kFactor = 0x1p112f, kUnit = 0x1p-16f;
 };
-template <class Float> LANE F narrow_to_float(I byte) { // in the lower eight bits of each lane, zeros above
+template <class Float> LANE F narrow_to_float(I byte) { // input in the lower eight bits of each lane, zeros above
     I bits = ior(shift_left<Float::kWide>(iand(byte, iset1(0x7f))), shift_left<24>(iand(byte, iset1(0x80))));
     return mul(as_float(bits), set1(Float::kFactor));
 }
@@ -24,13 +24,14 @@ LANE F scales(const uint8_t *p, int type, long vector) {
     }
     return load((const float *)p + vector * 16);
 }
-// The zero points of one group, where each has its own.
+// The zero points of one group, where each group has its own.
 LANE F zero_points(const PackedLinear &l, const uint8_t *tail, long vector) {
     return to_float(load_u8(tail + l.scale_bytes + vector * 16));
 }
 
 #ifdef CORE_BF16_DOT
-// Four (eight-bit weights: two) vectors of pairs of bf16 from one of packed weights, in the order of staged inputs.
+// Expands one vector of packed weights to four (8-bit weights: two) vectors of bf16 pairs, in the order of staged
+// inputs.
 struct CodePairs {
     static constexpr int kVectors = 4;
     LANE I table(const PackedLinear &l) { return bf16_table(l.products); }
@@ -46,7 +47,7 @@ template <class Float> struct NarrowPairs {
         for (int i = 0; i < Float::kSmall; i++) small[i] = float(i) * Float::kUnit;
         return bf16_table(small);
     }
-    LANE I pair(I table, I word) { // the product ignores numbers below the normal ones, hence the table
+    LANE I pair(I table, I word) { // the bf16 dot product flushes subnormals to zero, hence the table
         I magnitude = iand(word, iset1(0x007f007f));
         I bits = iadd(shift_left<Float::kNarrow>(magnitude), iset1(Float::kBias << 7 | Float::kBias << 23));
         return ior(replace_below(bits, table, magnitude, Float::kSmall), iand(shift_left<8>(word), iset1((int32_t)0x80008000)));
@@ -56,7 +57,7 @@ template <class Float> struct NarrowPairs {
     }
 };
 
-// bf16 weights and inputs, two k at a time; one float step a group. Whole: one group for all of k.
+// bf16 weights and inputs, two k at a time, with one float step per group. Whole: one group spans all of k.
 template <class Pairs, bool Whole> struct GroupBF16DotKind {
     static constexpr int kWide = Whole ? kWideRows : kWideIntRows, kRows = Whole ? kMaxRows : kMaxIntRows;
     LANE long steps(const PackedLinear &l) { return l.groups; }
@@ -94,7 +95,7 @@ template <class Pairs, bool Whole> struct GroupBF16DotKind {
 #define PAIRS(TYPE)
 #endif
 
-// How one packed weight, in the lower bits of each lane, becomes a float.
+// Conversion of one packed weight, in the lower bits of each lane, to a float.
 template <int Bits> struct IntDecode {
     static constexpr int kBits = Bits;
     LANE F table(const PackedLinear &l) { return set1((float)l.zero); }
@@ -114,7 +115,7 @@ template <class Float> struct NarrowDecode {
 };
 #undef PAIRS
 
-LANE I shift_down(I x, int bits) { // by a constant once the loop around it is unrolled
+LANE I shift_down(I x, int bits) { // `bits` is a constant once the enclosing loop is unrolled
     switch (bits) {
     case 4: return shift_right<4>(x);
     case 8: return shift_right<8>(x);
@@ -151,7 +152,7 @@ template <class Decode> struct GroupFloatKind {
             for (long end = k + l.group; k < end; k += 32 / kBits, w += kPanel * 4) {
                 for (int v = 0; v < V; v++) {
                     I word = iload(w + v * 64);
-                    for (int i = 0; i < 32 / kBits; i++) { // 4 bits: the low ones of each byte come first
+                    for (int i = 0; i < 32 / kBits; i++) { // 4 bits: the low nibbles of each byte come first
                         I code = i < 4 ? shift_down(word, 8 * i) : shift_down(word, 8 * i - 28);
                         F real = add(mul(Decode::value(own[v], code), scale[v]), minimum[v]);
                         for (int r = 0; r < R; r++) acc[r][v] = fma(real, set1(x[r][k + i]), acc[r][v]);

@@ -1,8 +1,9 @@
 // Products of integer weights and inputs quantized to signed bytes (stage.inc.h). Included by linear.inc.h.
 
-enum Integers { kNibbles, kTableNibbles, kBytes, kSmallBytes }; // unsigned; those of a table below 16, small ones below 128
+// All unsigned; table entries are below 16, small bytes below 128.
+enum Integers { kNibbles, kTableNibbles, kBytes, kSmallBytes };
 
-// acc + the products of `size` inputs of a group with its integers.
+// acc + the products of `size` inputs of a group with the group's integers.
 template <Integers Stored, int R, int V>
 LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I table, I (&dot)[R][V]) {
     constexpr bool kPairs = Stored == kNibbles || Stored == kTableNibbles, kWhole = Stored == kBytes;
@@ -29,15 +30,15 @@ LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I 
     }
 }
 
-// The inputs of one scale: a part of a group, of which the last may be smaller.
+// Number of inputs that share a scale: a part of a group, of which the last may be smaller.
 LANE long part_size(const PackedLinear &l, long part) {
     const long left = l.group - part * l.input_group;
     return left < l.input_group ? left : l.input_group;
 }
 
-// Groups: exact within one, then one fused step a group. Parts: one for each part of a group whose inputs share a scale.
-// Zeros: each group has a zero point.
-// Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
+// Sums are exact within a group, then one fused step per group. Parts: one step per part of a group whose inputs
+// share a scale. Zeros: each group has a zero point. Integer and float sums of a block both stay in registers, so
+// blocks have fewer rows than those of float weights.
 template <Integers Stored, bool Parts, bool Zeros> struct IntDotKind {
     static constexpr long kBits = Stored == kNibbles || Stored == kTableNibbles ? 4 : 8;
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
@@ -70,7 +71,8 @@ template <Integers Stored, bool Parts, bool Zeros> struct IntDotKind {
                 F factor = set1(meta[r * groups].scale), total = set1(meta[r * groups].sum);
                 for (int v = 0; v < V; v++) {
                     F product = to_float(dot[r][v]);
-                    if (Zeros) product = fma(low[v], set1(meta[r * groups].total), product); // exact: all below 2^24
+                    // exact: all terms are below 2^24.
+                    if (Zeros) product = fma(low[v], set1(meta[r * groups].total), product);
                     acc[r][v] = fma(mul(product, factor), scale[v], acc[r][v]);
                     if (minimum) acc[r][v] = fma(low[v], total, acc[r][v]);
                 }
@@ -86,7 +88,8 @@ template <Integers Stored, bool Parts, bool Zeros> struct IntDotKind {
     }
 };
 
-// One group for the whole row, of inputs too: integers to the end, exact, so all registers hold one kind of sum.
+// A single group for the whole row, of inputs too: sums stay integer, hence exact, to the end, so all registers hold
+// one kind of sum.
 template <Integers Stored> struct RowDotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
     LANE long steps(const PackedLinear &) { return 1; }

@@ -1,25 +1,25 @@
-// Weights in planes of bits whose scales have two levels: their integers, put together. Included by linear.inc.h.
+// Weights stored as bit planes with two levels of scales; the integers are assembled here. Included by linear.inc.h.
 //
-// The product of a spread panel is that of groups of 8-bit integers with float32 scales, and the direct one adds the same
-// numbers in the same order: the bits are equal, and those of the same weight held as such groups.
+// An expanded panel is multiplied as groups of 8-bit integers with float32 scales, and the direct product adds the
+// same numbers in the same order. Both give the same bits, equal to those of the same weight stored as such groups.
 
-constexpr long kDirectRows = 30; // measured: more rows are worth a spread panel
-constexpr long kPlanesPrefetch = 2048; // bytes ahead: measured, the processor's own prefetching is late here
+constexpr long kDirectRows = 30; // measured: above this many rows, expanding the panel is faster
+constexpr long kPlanesPrefetch = 2048; // bytes ahead; measured: the hardware prefetcher is too late here
 
-template <int Shift> LANE I moved(I x) { // up by so many bits, or down
+template <int Shift> LANE I moved(I x) { // shifts left by Shift bits, or right if negative
     if constexpr (Shift > 0) return shift_left<Shift>(x);
     if constexpr (Shift < 0) return shift_right<-Shift>(x);
     return x;
 }
 
-// Bits `At`... of each byte: the quad of a plane of `Bits` bits in which its word has the place `Quad`.
+// Extracts the field of `Bits` bits at bit `At` of each byte, for the quad `Quad` of a plane.
 template <int Bits, int At, int Quad> LANE I field(const uint8_t *plane) {
-    constexpr int kQuads = 8 / Bits; // in a word
+    constexpr int kQuads = 8 / Bits; // quads per word
     constexpr int32_t kMask = (int32_t)(0x01010101u * (((1u << Bits) - 1) << At));
     return iand(moved<At - Quad % kQuads * Bits>(iload(plane + Quad / kQuads * kPanel * 4)), iset1(kMask));
 }
 
-// Inputs 4 * Quad ... 4 * Quad + 3 of a unit, one a byte, of 16 outputs.
+// Inputs 4 * Quad ... 4 * Quad + 3 of a unit, one per byte, for 16 outputs.
 template <int Bits, bool Table, int Quad> LANE I quad(const uint8_t *unit, I table) {
     constexpr int kLow = Bits < 4 ? 2 : 4, kHigh = Bits - kLow;
     I value = field<kLow, 0, Quad>(unit);
@@ -29,7 +29,7 @@ template <int Bits, bool Table, int Quad> LANE I quad(const uint8_t *unit, I tab
 }
 
 template <int V> struct Scales {
-    F scale[V], minimum[V]; // zero points instead of minima where a weight has these
+    F scale[V], minimum[V]; // minimum holds the negated zero points where a weight has these
 };
 
 template <int V> LANE Scales<V> super_scales(const PackedLinear &l, const uint8_t *record, long vector) {
@@ -73,7 +73,7 @@ LANE void quad_dot(const uint8_t *unit, const uint8_t *x, long stride, I table, 
     }
 }
 
-// A half of a unit, from the quad `First` on.
+// Half of a unit, from the quad `First` on.
 template <int Bits, bool Table, int First, int R, int V>
 LANE void half_dot(const uint8_t *unit, const uint8_t *x, long stride, I table, I (&dot)[R][V]) {
     quad_dot<Bits, Table, First>(unit, x, stride, table, dot);
@@ -94,7 +94,7 @@ LANE void end_group(const PackedLinear &l, const GroupMeta *meta, const Scales<V
         const F factor = set1(inputs.scale), total = set1(inputs.sum), whole = set1(inputs.total);
         for (int v = 0; v < V; v++) {
             F product = to_float(dot[r][v]);
-            if (Zeros) product = fma(s.minimum[v], whole, product); // exact: all below 2^24
+            if (Zeros) product = fma(s.minimum[v], whole, product); // exact: all terms are below 2^24
             acc[r][v] = fma(mul(product, factor), s.scale[v], acc[r][v]);
             if (!Zeros && l.has_minimum) acc[r][v] = fma(s.minimum[v], total, acc[r][v]);
         }
@@ -135,7 +135,7 @@ template <int Bits, bool Table, bool Zeros> struct PlanesDotKind {
     }
 };
 
-// The same weight as groups of 8-bit integers with float32 scales: its layout, for a panel that lies elsewhere.
+// Layout of the same weight as groups of 8-bit integers with float32 scales, for a panel in scratch memory.
 static PackedLinear spread_form(const PackedLinear &l) {
     PackedLinear spread = l;
     spread.format = kInt8, spread.scale_type = kScaleF32, spread.scale_bytes = kPanel * sizeof(float);
@@ -163,7 +163,7 @@ template <int Bits, bool Table>
 static void spread_panel(const PackedLinear &l, const PackedLinear &spread, const uint8_t *panel, uint8_t *out) {
     const bool halves = l.group < kUnit;
     const I table = Table ? load_bytes(l.bytes) : izero();
-    const size_t second = halves ? spread.record_bytes : kUnit / 2 * kPanel; // where the other half of a unit goes
+    const size_t second = halves ? spread.record_bytes : kUnit / 2 * kPanel; // where the second half of a unit goes
     for (const uint8_t *end = panel + l.panel_bytes; panel < end; panel += l.record_bytes) {
         const Scales<2> upper = super_scales<2>(l, panel, 0);
         for (const uint8_t *unit = panel + l.head_bytes; unit < panel + l.record_bytes; unit += l.unit_bytes) {

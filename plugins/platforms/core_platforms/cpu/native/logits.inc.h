@@ -1,4 +1,4 @@
-// What happens to logits between the head and the sampler.
+// Operations on logits between the head and the sampler.
 
 static void soft_cap_rows(const RowsCall *c, long begin, long end) {
     for (long row = begin; row < end; row++) {

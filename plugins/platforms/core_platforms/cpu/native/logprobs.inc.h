@@ -1,7 +1,7 @@
 // Log-probabilities of a row of logits: of the chosen token and of the most likely ones, in one pass each.
 //
-// The sum of powers runs in float32 over 1,024 logits, lane by lane, and in float64 over those sums: one order, whatever
-// the other rows are. Among equals the lower id comes first.
+// The sum of powers runs in float32 over 1,024 logits, lane by lane, and in float64 over those partial sums: a fixed
+// order, whatever the other rows are. Among equals the lower id comes first.
 
 constexpr long kSumBlock = 1024;
 
@@ -19,10 +19,10 @@ static double log_total(const Candidates &c) {
     return (double)c.largest + __builtin_log(total);
 }
 
-// The `count` largest, falling; `count` is at most the vocabulary.
+// The `count` largest, in falling order; `count` is at most the vocabulary size.
 static void most_likely(const Candidates &c, long count, int64_t *ids) {
     long found = 0;
-    float least = -__builtin_inff(); // of those found, once there are enough
+    float least = -__builtin_inff(); // smallest of the candidates so far, once there are `count` of them
     for (long first = 0; first < c.vocab && count; first += 16) {
         const long n = c.vocab - first < 16 ? c.vocab - first : 16;
         uint32_t hits = lanes_above(logits_at(c, first), set1(least));

@@ -27,7 +27,7 @@ const char kTapeCapsule[] = "core_platforms.cpu._native.tape";
 const char kStateCapsule[] = "core_platforms.cpu._native.state";
 const char kExpertsCapsule[] = "core_platforms.cpu._native.experts";
 
-// Reads arguments one by one; `ok` tells at the end whether all were there and readable.
+// Reads arguments one by one; at the end `ok` is true if all were present and readable.
 class Arguments {
   public:
     Arguments(PyObject *const *items, Py_ssize_t count, Py_ssize_t expected) : items_(items), left_(count) {
@@ -89,7 +89,7 @@ PyObject *raise(Status status) {
     return nullptr;
 }
 
-// Some rows (of attention: sequences, from 0 on) in place of those that were recorded.
+// Restricts a recorded call to some rows (attention: to the first sequences).
 void select_rows(LinearRun &c, long first, long count) {
     c.x += first * c.x_stride, c.out += first * c.out_stride, c.rows = count;
 }
@@ -126,7 +126,7 @@ void select_rows(LogprobsCall &c, long first, long count) {
 void select_rows(AttentionCall &c, long, long count) { c.batch = count; }
 void select_rows(StateCall &c, long, long count) { c.batch = count; }
 
-// What `Run` returns, as a status; `Failure` is what false means.
+// Converts the result of `Run` to a status; a result of false means `Failure`.
 template <auto Run, Status Failure> struct Operation {
     template <class Call> static Status run(void (*function)(const Call &), const Call &call) {
         function(call);
@@ -143,10 +143,12 @@ template <auto Run, Status Failure> struct Operation {
     template <class Call> static void record(const Call &call) {
         tape_record(replay<Call>, &call, sizeof(call), call.rows, kRowsApart);
     }
-    static void record(const CacheWriteCall &call) { // neighbouring tokens share words of the cache
+    // Neighbouring tokens share words of the cache, so rows cannot run concurrently in parts.
+    static void record(const CacheWriteCall &call) {
         tape_record(replay<CacheWriteCall>, &call, sizeof(call), call.rows, kRowsTogether);
     }
-    static void record(const ExpertsCall &call) { // tokens of one expert share its weights
+    // Tokens of one expert share its weights, so splitting rows would read them several times.
+    static void record(const ExpertsCall &call) {
         tape_record(replay<ExpertsCall>, &call, sizeof(call), call.rows, kRowsTogether);
     }
     static void record(const AttentionCall &call) {
@@ -157,7 +159,7 @@ template <auto Run, Status Failure> struct Operation {
     }
 };
 
-// Records the call when a tape is being made, and runs it with the GIL released.
+// Records the call while a tape is being made, and runs it with the GIL released.
 template <auto Run, Status Failure = kNoMemory, class Call> PyObject *perform(const Call &call) {
     if (tape_recording()) Operation<Run, Failure>::record(call);
     Status status;
@@ -212,7 +214,7 @@ KERNEL(py_pool_spin) {
     return a.ok() ? (pool_spin(microseconds), none()) : nullptr;
 }
 
-KERNEL(py_pool_bind) { // processors: one for each thread of the pool but the caller's
+KERNEL(py_pool_bind) { // processors: one per pool thread, without the caller's
     Arguments a(items, count, 1);
     PyObject *list = a.object();
     const Py_ssize_t size = list ? PyList_Size(list) : -1;
@@ -248,7 +250,8 @@ KERNEL(py_linear_pack) {
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
 }
 
-KERNEL(py_linear_prepared_bytes) { // format, n, k, group, super, scale_type; whether: minimum, zeros, sub_scale, sub_minimum
+// Format, n, k, group, super, scale_type; whether: minimum, zeros, sub_scale, sub_minimum.
+KERNEL(py_linear_prepared_bytes) {
     Arguments a(items, count, 10);
     PackSource s = {};
     s.format = (int)a.integer(), s.n = a.integer(), s.k = a.integer(), s.group = a.integer(), s.super = a.integer();
@@ -607,8 +610,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods,
 } // namespace
 
 PyMODINIT_FUNC PyInit__native() {
-    // An extension that was compiled on another machine may have no table for this one. All that follows counts on an
-    // active table, so the import fails, which the platform answers with torch's operations.
+    // An extension compiled on another machine may have no table for this one. All later code relies on an active
+    // table, so the import fails, and the platform falls back to torch's operations.
     if (kernels_at(0)) return PyModuleDef_Init(&definition);
     PyObject *names = table_names(kernels_compiled);
     if (names) PyErr_Format(PyExc_ImportError, "compiled for %R alone, which this processor does not run", names);

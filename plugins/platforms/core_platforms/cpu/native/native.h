@@ -1,25 +1,26 @@
-// The plain data shared by every file of the extension: packed weights, one call's arguments, one instruction set's table.
+// Plain data shared by every file of the extension: packed weights, the arguments of each call, the table of one
+// instruction set.
 //
-// Nothing here has code: files compiled for different instruction sets include it, and an inline function could be
-// kept by the linker in the version of the highest one.
+// Nothing here has external code: files compiled for different instruction sets include this header, and of an inline
+// function the linker could keep the copy compiled for the highest set, which would crash on older processors.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
-constexpr long kRowChunk = 96;         // rows of a tile: its staged rows stay in the second-level cache
-constexpr long kRowBlock = 12;         // rows that the widest inner block takes at once
-constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
-constexpr long kCombineRanges = 8; // of experts, with sums of their own
-constexpr int kSegmentLevels = 3; // of the binary tree that adds at most eight segments
+constexpr long kRowChunk = 96;         // rows per tile: its staged rows stay in the second-level cache
+constexpr long kRowBlock = 12;         // rows that the widest inner block handles at once
+constexpr long kSmallElements = 32768; // below this, waking a thread costs more than it saves
+constexpr long kCombineRanges = 8; // ranges of experts with separate sums
+constexpr int kSegmentLevels = 3; // depth of the binary tree that adds at most eight segments
 
-// Attention starts afresh at every span of keys, at absolute positions, so that its bits do not depend on how queries,
-// blocks and threads cut the work.
+// Attention restarts its sums at every span of keys, at absolute positions, so that its bits do not depend on how
+// queries, blocks and threads split the work.
 constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 576; // a latent of 512 and its rotated key of 64
-constexpr size_t kAttentionBytes = 944 * 1024; // that a task of attention works in: too many for a small stack
+constexpr size_t kAttentionBytes = 944 * 1024; // working memory of an attention task: too large for a small stack
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long at_most(long a, long b) { return a < b ? a : b; }
@@ -31,64 +32,65 @@ enum Format {
 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
 enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, kScaleBF16 = 4 };
-// How a group's scale follows from that of its super-group: it is the same; times a nibble (the high nibble is the
-// minimum's); times a signed byte.
+// How a group's scale follows from its super-group's: unchanged; multiplied by a nibble (the high nibble is the
+// minimum's); multiplied by a signed byte.
 enum SubScales { kNoSubScales = 0, kSubNibbles = 1, kSubBytes = 2 };
-constexpr long kUnit = 32; // inputs whose planes of bits lie together
+constexpr long kUnit = 32; // inputs whose bit planes are stored together
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
 //   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32] or
 //              zeros[32] of one byte, or neither
-//   int8       per group: [group / 4][32][4 bytes], and the same behind them
-//   code4      as int4, of indices into a table of sixteen numbers
-//   e4m3, e5m2 as int8, of 8-bit floats
-// Groups of 8-bit elements may reach beyond k, where inputs count as zero.
-//   planes     integers of 2 to 6 bits (code4, code3: indices); per super-group: scale[32] (f16), minimum[32] or zeros[32] of
-//              one byte, or neither; then per unit of 32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
-//              of the other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, ... from its low bits on
+//   int8       per group: [group / 4][32][4 bytes], followed by scales and minima or zeros as for int4
+//   code4      as int4, with indices into a table of sixteen numbers
+//   e4m3, e5m2 as int8, with 8-bit floats
+// Groups of 8-bit elements may extend beyond k, where inputs count as zero.
+//   planes     integers of 2 to 6 bits (code4, code3: indices). Per super-group: scale[32] (f16), minimum[32] or zeros[32]
+//              of one byte, or neither. Then per unit of 32 inputs: sub-scale[32] and optional sub-minimum[32] of each
+//              of its groups; a plane of the low 2 or 4 bits, and one of the other 1 or 2: [bits][32][4 bytes], where
+//              byte j holds inputs j, j + 4, ... from its low bits on
 struct PackedLinear {
     int format;
     int activation;
     long n, k, panels;
-    long group, groups; // grouped formats only
-    long segments;      // equal parts of k with sums of their own: a power of two
+    long group, groups; // for grouped formats only
+    long segments;      // equal parts of k with separate sums; a power of two
     int zero;
     int has_minimum;
-    int has_zeros;       // in place of `zero`, one for each group (planes: super-group) and output
-    int scale_type;      // of scale and minimum
-    size_t scale_bytes;  // of one group's scales
-    size_t value_bytes;  // of one group's values
-    size_t record_bytes; // of one group (planes: of one super-group)
-    long super;          // planes: inputs of a super-group,
-    int sub_scales;      // a SubScales,
-    size_t sub_bytes;    // of one group's sub-scales and sub-minima,
-    size_t head_bytes;   // of a super-group's own scales and minima,
-    size_t unit_head;    // of the sub-scales that a unit begins with,
-    size_t unit_bytes;   // of a unit
+    int has_zeros;       // replace `zero`: one per group (planes: super-group) and output
+    int scale_type;      // type of scale and minimum
+    size_t scale_bytes;  // bytes of one group's scales
+    size_t value_bytes;  // bytes of one group's values
+    size_t record_bytes; // bytes of one group (planes: of one super-group)
+    long super;          // planes: inputs per super-group
+    int sub_scales;      // planes: a SubScales
+    size_t sub_bytes;    // planes: bytes of one group's sub-scales and sub-minima
+    size_t head_bytes;   // planes: bytes of a super-group's own scales and minima
+    size_t unit_head;    // planes: bytes of the sub-scales at the start of a unit
+    size_t unit_bytes;   // planes: bytes of a unit
     size_t panel_bytes;
     uint8_t *data;
-    int borrowed;     // the caller's memory
+    int borrowed;     // data is the caller's memory and is not freed
     float *bias;      // padded to whole panels, or null
-    float *row_scale; // the same: a factor of each output
-    int32_t *order;   // [k] the input that each k multiplies, or null: its own
-    long input_group; // inputs that share a scale where they are quantized, counted from the start of each group
-    long input_parts; // of a group: as many scales of its inputs
-    long input_groups; // of a row; 0 where inputs are not quantized
-    float unit;       // of an integer: 0.5 where codes are stored doubled
-    float code_unit;  // planes of indices: a power of two, whose multiples the table's numbers are
-    float codes[16];  // code4: its table,
-    float products[16]; // as products take it (rounded with the inputs),
-    uint8_t bytes[16];  // and as doubled integers above zero
+    float *row_scale; // a factor per output, padded like the bias, or null
+    int32_t *order;   // [k] the input that each k multiplies; null: the k-th
+    long input_group; // inputs that share a quantization scale, counted from the start of each group
+    long input_parts; // parts of a group with their own input scale
+    long input_groups; // input scales per row; 0 where inputs are not quantized
+    float unit;       // value of an integer step: 0.5 where codes are stored doubled
+    float code_unit;  // planes of indices: the power of two of which all table entries are multiples
+    float codes[16];  // code4: its table
+    float products[16]; // the table as products read it (rounded like the inputs)
+    uint8_t bytes[16];  // the table as doubled unsigned integers
 };
 
-// What the integer product needs to know of one group of inputs of one quantized row.
+// Data that the integer product needs about one input group of one quantized row.
 struct GroupMeta {
     float scale;
     int32_t correction; // -zero * sum of the quantized values
     float sum;          // scale * sum of the quantized values
-    float total;        // that sum itself
+    float total;        // sum of the quantized values
 };
 
 struct LinearCall {
@@ -102,7 +104,7 @@ struct LinearCall {
     uint8_t *staged; // rows after the activation scheme, or null when `x` is read as it is
     size_t staged_stride;
     GroupMeta *meta; // [rows, input_groups]
-    const uint8_t *panel; // the panel that is multiplied, where it lies elsewhere than in the weight; or null
+    const uint8_t *panel; // the panel to multiply, where it is not in the weight; or null
 };
 
 struct NormCall {
@@ -115,7 +117,7 @@ struct NormCall {
     long rows, heads, width;
     long weight_stride; // from head to head: 0 or width
     const float *bias;  // as the weight, or null
-    int centred;        // the mean is subtracted first
+    int centred;        // subtract the mean first
 };
 
 struct RotaryCall {
@@ -126,7 +128,8 @@ struct RotaryCall {
     const int64_t *positions;
 };
 
-// What an activation does with its numbers: plugins/executors/core_runtime/layers/activations.py. Only `gated` serves the clamped swiglu.
+// The numbers are defined in plugins/executors/core_runtime/layers/activations.py. Only `gated` supports the clamped
+// swiglu.
 enum ActivationKind { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kXielu = 6, kClampedSwiglu = 7 };
 struct ActivationSpec {
     int kind;         // an ActivationKind
@@ -139,25 +142,27 @@ struct RowsCall { // gated, activate, add, open_gate, scale and soft_cap
     float *out;
     long out_stride;
     long rows, width;
-    float factor; // scale; soft_cap: the cap; open_gate: neighbours that one number opens
-    ActivationSpec activation; // gated and activate
+    float factor; // scale: the factor; soft_cap: the cap; open_gate: neighbouring values per gate value
+    ActivationSpec activation; // for gated and activate
 };
 
-// Numbers as a cache holds them; kv_elements.inc.h converts them.
+// Element types of a KV cache; kv_elements.inc.h converts them.
 enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3, kCacheE5M2 = 4, kCacheI8 = 5 };
 
-// One layer's paged cache; span.inc.h tells the layout of a block.
+// One layer's paged KV cache; span.inc.h describes the layout of a block.
 struct CacheShape {
     long heads_kv, dim, dim_v, block_size, block_bytes;
     int element;            // a CacheElement
-    int scaled;             // each token and head has its own two scales in the block
-    float k_scale, v_scale; // what is stored times these (and its own scales) is the value
-    int latent;             // values are the first dim_v numbers of the keys, and not stored again: latent.inc.h
+    int scaled;             // each token and head has two scales of its own, stored in the block
+    float k_scale, v_scale; // value = stored number * this scale (* the token's own scale)
+    int latent;             // values are the first dim_v numbers of the keys and are not stored again: latent.inc.h
 };
 
-// Spans whose blocks several sequences share: what tasks over all of them left for each of those sequences.
+// Spans whose blocks several sequences share, with the partial results that the tasks over all of them leave for each
+// sequence.
 struct SharedSpans {
-    const int64_t *place; // [batch, spans] first number in `records`, or kNotShared, or kFolded: with an earlier span
+    // [batch, spans] index in `records`, or kNotShared, or kFolded: merged into an earlier span's record.
+    const int64_t *place;
     long spans;
     float *records; // [heads_kv, rows of the sequence] times (maximum, sum, out[dim_v]), see kRecordHead
 };
@@ -180,33 +185,33 @@ struct AttentionCall : CacheShape {
     long heads_q;
     float scale, cap;           // cap 0: none
     long window;                // keys a query sees up to itself; 0: all; below 0: its own chunk of -window
-    long ahead;                 // keys behind itself that a query sees, too; 0: none, as a decoder
+    long ahead;                 // keys after itself that a query also sees; 0 for a decoder
     const float *sinks;         // [heads_q] one more logit in each softmax, or null
-    const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
+    const float *slopes;        // [heads_q] adds slope * (key - query) to a score, or null
     const SharedSpans *shared;  // or null
-    const int32_t *tails;       // [batch, tail_depth] slots of a sequence's last keys, -1: as its table says; or null
+    const int32_t *tails;       // [batch, tail_depth] slots of a sequence's last keys, -1: use the block table; or null
     long tail_depth;
 };
 
-// The keys of a sequence, from the first on, that lie where its table says. Every file has a copy of its own.
+// Number of leading keys of a sequence that the block table locates. Static, so that every file has its own copy.
 static inline long table_keys(const AttentionCall &c, long sequence) {
     const long keys = c.seq_lens[sequence], others = c.tails ? c.tail_depth : 0;
     return keys > others ? keys - others : 0;
 }
 
-// The first key that a query sees. Every file has a copy of its own.
+// The first key that a query sees. Static, so that every file has its own copy.
 static inline long first_key(const AttentionCall &c, long position) {
     if (c.window < 0) return position - position % -c.window;
     return c.window && position >= c.window ? position + 1 - c.window : 0;
 }
 
-// The key behind the last one that a query sees. Every file has a copy of its own.
+// One past the last key that a query sees. Static, so that every file has its own copy.
 static inline long end_key(const AttentionCall &c, long sequence, long position) {
     const long keys = c.seq_lens[sequence], end = position + 1 + c.ahead;
     return end < keys ? end : keys;
 }
 
-struct LinearRun { // one whole product: see LinearCall
+struct LinearRun { // one whole product; for the fields see LinearCall
     const PackedLinear *weight;
     const float *x;
     long x_stride, rows;
@@ -215,7 +220,7 @@ struct LinearRun { // one whole product: see LinearCall
     int accumulate;
     int gated; // out[rows, n / 2] = activation(first half) * second half; n is then a multiple of 2 * kPanel
     int activated; // out[rows, n] = activation(product)
-    ActivationSpec activation; // of gated and activated
+    ActivationSpec activation; // for gated and activated
 };
 
 struct GatherCall { // rows of a packed weight: the embedding
@@ -243,7 +248,7 @@ struct CacheWriteCall : CacheShape {
     long rows;
 };
 
-// One token for each of some rows of logits; race.inc.h tells the rules.
+// Samples one token for each selected row of logits; race.inc.h defines the rules.
 struct RaceCall {
     const float *logits; // [*, vocab]
     long stride, vocab, rows;
@@ -252,54 +257,55 @@ struct RaceCall {
     const float *temperatures; // [rows]; 0: the largest logit wins
     const int64_t *top_k;      // [rows] 0: all; null: no row has a filter
     const double *top_p;       // [rows] 1: all
-    const float *least;        // [rows] of (logit - largest) / T
-    const uint32_t *masks;     // [*, mask_words]; bit b of word w: the token 32 * w + b may come
-    const int64_t *mask_rows;  // [rows] rows of masks, -1: every token may come; null: of all rows
+    const float *least;        // [rows] lower limit on (logit - largest) / T
+    const uint32_t *masks;     // [*, mask_words]; bit b of word w: token 32 * w + b is allowed
+    const int64_t *mask_rows;  // [rows] rows of masks, -1: every token is allowed; null: for all rows
     long mask_words;
     int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity or masked
 };
 
 enum RouteScores { kSoftmax = 0, kSigmoid = 1, kSparseMixer = 2 };
 
-// The experts of each token, from the router's logits; experts.inc.h tells the rules.
+// Chooses the experts of each token from the router's logits; experts.inc.h defines the rules.
 struct RouteCall {
     const float *logits; // [rows, experts]
     long stride, experts, rows, top_k;
     int scores;      // a RouteScores
-    int renormalize; // the chosen scores are divided by their sum and `epsilon`
+    int renormalize; // divide the chosen scores by their sum plus `epsilon`
     float epsilon;
-    float jitter; // of the sparse mixer
-    long groups, top_groups;  // of equal size; 1 group: no limit
-    int pair_groups;          // a group counts its two best choices, else its best
+    float jitter; // for the sparse mixer
+    long groups, top_groups;  // groups of equal size; 1 group: no group limit
+    int pair_groups;          // rank a group by its two best choices instead of the best one
     float factor;
-    const float *bias; // [experts] for the choice alone, or null
+    const float *bias; // [experts] added for the choice only, or null
     float *work;       // [rows, 3, padded]
     long padded;       // experts, rounded up to whole vectors
     int64_t *ids;      // [rows, top_k]
     float *weights;    // [rows, top_k]
 };
 
-// out[t] (+)= the weighted sum of t's experts in order of their ids: each of `ranges` equal ranges of ids (a power of two) has
-// a sum of its own, and these are added as a binary tree, so that whoever has half of the experts has a whole subtree.
+// out[t] (+)= the weighted sum of t's experts in order of their ids. Each of `ranges` equal ranges of ids (a power of
+// two) has its own sum, and these are added as a binary tree, so that a rank with half of the experts computes a
+// whole subtree.
 struct CombineCall {
-    const float *y; // of each position
+    const float *y; // one row per position
     long width, rows, top_k;
     const int32_t *where;  // [rows, top_k] positions, rising with the expert's id
     const int32_t *order;  // the pair (t * top_k + j) at a position
     const int64_t *ids;    // [rows, top_k]
     const float *weights;  // [rows, top_k], or null: each is 1
-    long range, ranges;    // experts of a range
+    long range, ranges;    // experts per range
     float *out;
     long out_stride;
     int accumulate;
 };
 
-// Experts of one layer: their weights agree in shape, format, groups and activation scheme.
+// Experts of one layer. Their weights agree in shape, format, groups and activation scheme.
 struct ExpertsLayer {
     long experts;
     ActivationSpec activation;
-    int plain;                     // no gate: the activation of one product
-    int weight_inputs;             // an expert's weight multiplies its input, not its output
+    int plain;                     // no gate: the activation applies to a single product
+    int weight_inputs;             // an expert's weight multiplies its input instead of its output
     const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden], or [inner, hidden] where plain
     const PackedLinear **down;     // [experts], each [hidden, inner]
 };
@@ -315,42 +321,46 @@ struct ExpertsCall {
     int accumulate;
 };
 
-// Log-probabilities of the chosen token and the most likely ones; logprobs.inc.h.
+// Log-probabilities of the chosen token and the most likely ones; see logprobs.inc.h.
 struct LogprobsCall {
     const float *logits; // [*, vocab]
     long stride, vocab, rows, width;
-    const int64_t *which, *chosen, *counts; // [rows] rows of logits, their tokens, most likely tokens wanted (< width)
-    int64_t *ids;                           // [rows, width] the chosen one first
+    // [rows] rows of logits, their tokens, number of most likely tokens (< width).
+    const int64_t *which, *chosen, *counts;
+    int64_t *ids;                           // [rows, width], the chosen token first
     double *values;                         // [rows, width]
-    int64_t *ranks;                         // [rows] of the chosen one
+    int64_t *ranks;                         // [rows] rank of the chosen token
 };
 
 enum StateOp { kShortConv = 0, kMamba1 = 1, kMamba2 = 2, kGatedDelta = 3, kKda = 4 };
-enum StateNorm { kNoNorm = 0, kAfterGate = 1, kBeforeGate = 2, kPlainNorm = 3, kWeightedNorm = 4 }; // the last two: mamba1
-constexpr long kStateTaps = 8;      // of a convolution
-constexpr long kStateChannels = 256; // of a task of it
-constexpr long kStateRow = 256;     // numbers of a row of a recurrent state
-constexpr long kStateRows = 512;    // rows of a head's state, or of a task of mamba1 (64)
-constexpr long kStateTokens = 16;   // that a row of the state goes through at once
+// The last two are mamba1.
+enum StateNorm { kNoNorm = 0, kAfterGate = 1, kBeforeGate = 2, kPlainNorm = 3, kWeightedNorm = 4 };
+constexpr long kStateTaps = 8;      // maximum kernel width of a convolution
+constexpr long kStateChannels = 256; // channels per convolution task
+constexpr long kStateRow = 256;     // maximum numbers in a row of a recurrent state
+constexpr long kStateRows = 512;    // maximum rows of a head's state; a task of mamba1 takes 64
+constexpr long kStateTokens = 16;   // tokens that update a state row in one pass
 
-// A layer with a state; plugins/executors/core_runtime/models/state_ops and StateSpec tell what it computes. The recurrent state is [heads, rows, length].
+// A layer with a recurrent state; plugins/executors/core_runtime/models/state_ops and StateSpec define its
+// computation. The recurrent state is [heads, rows, length].
 struct StateLayer {
     int op;
     long channels, kernel;      // of the convolution
     long heads, rows, length;
-    long key_heads, groups;     // of q and k; of B and C
-    long rank, gate_rank;       // of mamba1's dt; of kda's decays and gates (0: as wide as they are used)
+    long key_heads, groups;     // heads of q and k; groups of B and C
+    long rank, gate_rank;       // ranks of mamba1's dt and of kda's decay and gate projections (0: full width)
     int norm;                   // a StateNorm
     long norm_groups;
     float norm_eps, qk_eps, beta_scale, dt_min, dt_max, z_scale, dt_scale;
     float decay_floor;          // 0: none
     const float *taps, *bias;   // [kernel, channels], [channels] or null
-    const float *rate;          // -exp(A_log): [heads], or of mamba1 [rows, length]
+    const float *rate;          // -exp(A_log): [heads]; mamba1: [rows, length]
     const float *dt_bias, *skip, *norm_weight, *b_weight, *c_weight;
     const PackedLinear *first, *second; // x_proj and dt_proj; the second halves of kda's decay and gate; or null
 };
 
-// One step of it. A state is the bytes, one after another, of the first blocks in its row of the table.
+// One step of a layer with a state. A state is stored in the first blocks of its table row, its bytes running on from
+// block to block.
 struct StateCall {
     const StateLayer *layer;
     const float *x; // [tokens, inputs]
@@ -362,22 +372,23 @@ struct StateCall {
     const int32_t *cu_seqlens, *seq_lens; // [batch + 1], [batch]: 0 in padded sequences
     const int32_t *block_table;           // [batch, table_stride]
     long table_stride, batch;
-    float *mixed;                         // [tokens, channels], behind the convolution
-    const float *first, *second;          // what the layer's own products gave, or null
+    float *mixed;                         // [tokens, channels], output of the convolution
+    const float *first, *second;          // results of the layer's own products, or null
     long first_stride, second_stride;
-    long unit;                            // rows of the state that a task takes
+    long unit;                            // state rows per task
 };
 
-// Some rows of one kv head: of one sequence, or of several that share the spans, one after the other. A sequence's row r is
-// its query r / group and the head r % group of the kv head's group.
+// Some rows of one kv head: of one sequence, or of several sequences that share the spans, one after another. Row r
+// of a sequence is its query r / group and head r % group of the kv head's group.
 struct AttentionTask {
-    int32_t sequence, head_kv; // sequence: whose block table is read
+    int32_t sequence, head_kv; // sequence: the one whose block table is read
     int32_t row, rows;
-    int32_t span, spans;    // of kSpan keys each
-    float *partial;         // a record for each span and row, or null: merge and finish here
-    const int32_t *members; // the sequences of a task over shared spans, which leaves records (see SharedSpans), or null
+    int32_t span, spans;    // in units of kSpan keys
+    float *partial;         // a record per span and row, or null: merge and finish in this task
+    // The sequences of a task over shared spans, which leaves records (see SharedSpans), or null.
+    const int32_t *members;
     int32_t num_members;
-    int32_t folded; // one record for all shared spans
+    int32_t folded; // one record covers all shared spans
 };
 
 struct KernelTable {
@@ -402,12 +413,13 @@ struct KernelTable {
     void (*combine)(const CombineCall *, long begin, long end);
     void (*logprobs)(const LogprobsCall *, long begin, long end);
     void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
-    void (*state_select)(const StateCall *, float *selected, long begin, long end); // norms of mamba1's dt, B and C, in place
+    // Normalizes mamba1's dt, B and C in place.
+    void (*state_select)(const StateCall *, float *selected, long begin, long end);
     void (*state_update)(const StateCall *, long sequence, long task, float *memory);
-    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms over all heads
+    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
 };
 
-// One table a file; a table exists only where its file was compiled (see dispatch.cpp).
+// One table per file; a table exists only where its file was compiled (see dispatch.cpp).
 extern "C" const KernelTable core_kernels_generic;
 extern "C" const KernelTable core_kernels_avx2;
 extern "C" const KernelTable core_kernels_avx512;
@@ -419,8 +431,8 @@ extern "C" const KernelTable core_kernels_neon_bf16;
 
 // dispatch.cpp
 const KernelTable *kernels_active();
-const KernelTable *kernels_at(int index);       // runnable here, best first; null past the end
-const KernelTable *kernels_compiled(int index); // in the extension, best first; null past the end
+const KernelTable *kernels_at(int index);       // tables that run here, best first; null past the end
+const KernelTable *kernels_compiled(int index); // tables in the extension, best first; null past the end
 bool kernels_select(const char *name);
 
 // pack.cpp
@@ -428,16 +440,17 @@ struct PackSource {
     int format, activation;
     long n, k, group, super;
     int zero, scale_type;
-    long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
+    long segments; // upper limit; fewer where k has too few equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
     const uint8_t *zeros; // [n, groups] (planes: super-groups), or null
     const int32_t *order; // [k], or null
-    long input_group;     // 0: as many inputs as share a scale of weights
-    const void *high, *sub_scale, *sub_minimum; // of planes; null is an absent one
+    long input_group;     // 0: the same inputs as share a weight scale
+    const void *high, *sub_scale, *sub_minimum; // for planes; null when absent
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
-    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own. Without values it is packed already
+    // Prepared_bytes of memory that outlives the weight; null: allocate. Without values it is already packed.
+    uint8_t *into;
 };
-// Of its sizes alone; minimum, zeros and sub-scales are any pointers but null.
+// Computed from the sizes alone; minimum, zeros and sub-scales only need to be non-null where present.
 size_t prepared_bytes(const PackSource *source);
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
@@ -446,7 +459,7 @@ void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, flo
 // ops.cpp: whole operations, over the thread pool
 bool run_linear(const LinearRun &run); // false: out of memory
 long missing_row(const GatherCall &call); // index of the first id that names no row, or -1
-bool run_gather(const GatherCall &call);  // false: some row does not exist
+bool run_gather(const GatherCall &call);  // false: an id is out of range
 void run_take(const TakeCall &call);
 void run_norm(const NormCall &call);
 void run_rotary(const RotaryCall &call);
@@ -460,11 +473,12 @@ void run_race(const RaceCall &call);
 void run_logprobs(const LogprobsCall &call);
 
 // experts.cpp; false: out of memory
-bool run_route(const RouteCall &call); // `work` is its own
+bool run_route(const RouteCall &call); // the caller leaves `work` unset
 bool run_experts(const ExpertsCall &call);
 
 // states.cpp
-constexpr size_t kStateFloats = kStateRows * kStateRow + kStateTokens * (3 * kStateRow + 3 * kStateRows); // of an update's memory
+// Working memory of one update.
+constexpr size_t kStateFloats = kStateRows * kStateRow + kStateTokens * (3 * kStateRow + 3 * kStateRows);
 bool run_state(const StateCall &call); // false: out of memory
 
 // attention.cpp

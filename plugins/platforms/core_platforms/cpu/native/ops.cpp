@@ -1,4 +1,4 @@
-// Whole operations: stages activations, cuts the work into tiles, hands them to the pool and the active table.
+// Whole operations: stages activations, splits the work into tiles, and passes them to the pool and the active table.
 #include "native.h"
 #include "pool.h"
 
@@ -7,14 +7,15 @@
 
 namespace {
 
-constexpr long kGatedFloats = kRowChunk * 2 * kPanel; // of a gated product's sums: at least one panel of each half
-constexpr long kStageElements = 16384; // fewer are staged by the caller alone
+// Sums of a gated product: room for at least one panel of each half.
+constexpr long kGatedFloats = kRowChunk * 2 * kPanel;
+constexpr long kStageElements = 16384; // below this, the caller stages alone
 
 struct LinearJob {
     const KernelTable *table;
     LinearCall call;
     const LinearRun *run;
-    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
+    std::atomic<bool> *exhausted; // set by a thread that could not allocate its working memory
     long panels, panels_a_tile, panel_tiles, rows_a_tile;
 };
 
@@ -22,16 +23,17 @@ void multiply(const LinearJob &job, const LinearCall &call, long panel, long beg
     if (!job.table->linear(&call, panel, begin, end)) job.exhausted->store(true);
 }
 
-// Rows [begin, end) of neighbouring panels, to `out` [end - begin, stride].
+// Multiplies rows [begin, end) by neighbouring panels, into `out` [end - begin, stride].
 void panels_apart(const LinearJob &job, long panel, long count, long begin, long end, float *out, long stride) {
     LinearCall call = job.call;
     call.out_stride = stride;
-    call.out = (float *)((uintptr_t)out - sizeof(float) * (begin * stride + panel * kPanel)); // where row 0 would be
+    // The kernel adds row and panel offsets, so point to where row 0 would be.
+    call.out = (float *)((uintptr_t)out - sizeof(float) * (begin * stride + panel * kPanel));
     for (long i = 0; i < count; i++) multiply(job, call, panel + i, begin, end);
 }
 
-// Panels [panel, last) of the first half and their counterparts of the second, whose sums never leave the cache: as many at a
-// time as there is room for, so that neighbours are read one after the other.
+// Computes panels [panel, last) of the first half and their counterparts in the second. Their sums never leave the
+// cache; as many panels are computed at a time as fit, so that neighbouring panels are read in sequence.
 void gated_panels(const LinearJob &job, long panel, long last, long begin, long end) {
     float sums[kGatedFloats];
     const LinearRun &run = *job.run;
@@ -47,7 +49,7 @@ void gated_panels(const LinearJob &job, long panel, long last, long begin, long 
     }
 }
 
-// A panel's sums, while they are in the cache.
+// Applies the activation to a panel's sums while they are in the cache.
 void activate_panel(const LinearJob &job, long panel, long begin, long end) {
     const LinearRun &run = *job.run;
     const long rows = end - begin, width = at_most(kPanel, run.weight->n - panel * kPanel);
@@ -88,6 +90,7 @@ template <class Call> void over_rows(void (*function)(const Call *, long, long),
         function(&call, 0, call.rows);
         return;
     }
+    // Four chunks per thread even out threads that start late or lose their processor.
     RowsJob<Call> job = {function, &call, ceil_div(call.rows, pool_size() * 4)};
     pool_run(rows_tile<Call>, &job, ceil_div(call.rows, job.chunk));
 }
@@ -118,6 +121,7 @@ bool run_linear(const LinearRun &run) {
     }
     job.panels = run.gated ? weight->panels / 2 : weight->panels;
     long row_tiles = ceil_div(rows, kRowChunk), panels = job.panels * row_tiles / (pool_size() * 8);
+    // Whole row blocks, so that only the last tile runs the slower narrow blocks.
     job.rows_a_tile = ceil_div(ceil_div(rows, row_tiles), kRowBlock) * kRowBlock;
     row_tiles = ceil_div(rows, job.rows_a_tile);
     job.panels_a_tile = panels < 1 ? 1 : at_most(panels, job.panels);

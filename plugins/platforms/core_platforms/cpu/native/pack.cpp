@@ -1,4 +1,4 @@
-// Packed weights: their memory, the packing, and the way back for single rows (embeddings).
+// Packed weights: their memory, the packing, and the unpacking of single rows (embeddings).
 #include "native.h"
 #include "pool.h"
 
@@ -10,10 +10,10 @@
 namespace {
 
 constexpr size_t kHugePage = size_t(2) << 20;
-constexpr size_t kRegion = size_t(64) << 20; // reserved address space; pages are taken as they are touched
+constexpr size_t kRegion = size_t(64) << 20; // reserved address space; the system backs pages on first touch
 constexpr size_t kAlignment = 4096;
 
-// A 2 MB-aligned mapping that many weights share; unmapped when its last weight goes and no new one may come.
+// A 2 MB-aligned mapping shared by many weights; unmapped with its last weight.
 struct Region {
     uint8_t *base;
     size_t size, used;
@@ -22,11 +22,12 @@ struct Region {
 };
 
 pthread_mutex_t region_mutex = PTHREAD_MUTEX_INITIALIZER;
-Region *regions = nullptr; // newest first: the only one that still grows
+Region *regions = nullptr; // newest first; only the newest still grows
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 uint8_t *map_aligned(size_t size) {
+    // Over-allocates by one huge page and trims both ends: mmap only guarantees the alignment of a small page.
     void *map = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return nullptr;
     uint8_t *start = (uint8_t *)map, *base = (uint8_t *)round_up((size_t)map, kHugePage);
@@ -79,7 +80,7 @@ float half_to_float(uint16_t half) {
     uint32_t magnitude = uint32_t(half & 0x7fff) << 13, sign = uint32_t(half & 0x8000) << 16;
     float value;
     memcpy(&value, &magnitude, 4);
-    value *= 0x1p112f; // the exponent's bias; a product gets denormals right too
+    value *= 0x1p112f; // corrects the exponent bias; a multiplication also handles denormals
     memcpy(&magnitude, &value, 4);
     if ((half & 0x7c00) == 0x7c00) magnitude |= 0x7f800000;
     magnitude |= sign;
@@ -93,7 +94,8 @@ float from_bits(uint32_t bits) {
     return value;
 }
 
-// An 8-bit float whose magnitude starts `shift` bits below that of a float32; the product moves the exponent's bias.
+// Converts an 8-bit float whose magnitude is shifted left by `shift` into a float32; multiplying by `bias` corrects
+// the exponent.
 float narrow_to_float(uint8_t byte, int shift, float bias) {
     return from_bits(uint32_t(byte & 0x7f) << shift | uint32_t(byte & 0x80) << 24) * bias;
 }
@@ -127,7 +129,8 @@ void pack_dense(const PackSource &s, const PackedLinear &l, long n, uint8_t *pan
     }
 }
 
-// Four bytes of fields of 1, 2 or 4 bits in the order k, k+1, ... to a word whose byte j holds k+j, k+j+4, k+j+8, ...
+// Regroups four bytes of 1-, 2- or 4-bit fields in the order k, k+1, ... into a word whose byte j holds k+j, k+j+4,
+// k+j+8, ...
 template <int Bits> uint32_t regroup(const uint8_t *b) {
     constexpr uint32_t kField = (1u << Bits) - 1;
     const uint32_t word = b[0] | uint32_t(b[1]) << 8 | uint32_t(b[2]) << 16 | uint32_t(b[3]) << 24;
@@ -151,7 +154,7 @@ long bits_of(int format) {
 }
 
 bool has_planes(int format) { return format >= kPlanes2; }
-long low_bits(long bits) { return bits < 4 ? 2 : 4; } // of the plane that comes first
+long low_bits(long bits) { return bits < 4 ? 2 : 4; } // bits of the first plane
 
 void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
     const long bits = bits_of(l.format), row_bytes = l.k * bits / 8;
@@ -174,7 +177,7 @@ void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
     }
 }
 
-// One lane of a plane of `Bits` bits; returns where the next plane begins.
+// Packs one lane of a plane of `Bits` bits; returns where the next plane begins.
 template <int Bits> uint8_t *pack_plane(const uint8_t *fields, uint8_t *plane, long lane) {
     constexpr long kWords = kUnit * Bits / 32;
     for (long i = 0; i < kWords; i++) {
@@ -218,6 +221,7 @@ void pack_planes(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
 void pack_panel(const void *context, long panel) {
     const PackJob &job = *(const PackJob *)context;
     uint8_t *data = job.linear->data + panel * job.linear->panel_bytes;
+    // Clears lanes beyond n and the padding of k: kernels multiply them too, and stale NaNs would spread.
     memset(data, 0, job.linear->panel_bytes);
     for (long lane = 0; lane < kPanel && panel * kPanel + lane < job.linear->n; lane++) {
         if (has_planes(job.linear->format))
@@ -259,7 +263,7 @@ void set_sizes(PackedLinear &l) {
     }
 }
 
-// The most segments, at most as many as asked for, that divide k into equal runs of whole steps.
+// The largest power of two up to `wanted` that divides k into equal runs of whole steps.
 long segments_of(const PackedLinear &l, long wanted) {
     const bool equal_parts = l.input_groups * l.input_group == l.k;
     const long grouped = equal_parts ? l.input_groups : l.groups, plain = l.k % 2 ? 1 : l.k / 2;
@@ -310,7 +314,7 @@ void unpack_groups(const PackedLinear &l, const uint8_t *panel, long n, float *o
 
 // Input k of a plane of `bits` bits.
 int plane_field(const uint8_t *plane, long bits, long k, long lane) {
-    const long quad = k / 4, quads = 8 / bits; // in a word
+    const long quad = k / 4, quads = 8 / bits; // quads: per word
     const uint8_t byte = plane[(quad / quads * kPanel + lane) * 4 + k % 4];
     return byte >> (quad % quads * bits) & ((1 << bits) - 1);
 }
@@ -385,8 +389,8 @@ static float unit_of(const float *codes) {
     return unit;
 }
 
-// The tables of a codebook. Those of planes are whole multiples of a unit, which goes to the scales; others are integers when
-// doubled, where the format has an integer product at all.
+// Fills a codebook's tables. Plane codebooks are whole multiples of a unit, which moves into the scales; the others
+// are integers when doubled, if the format has an integer product at all.
 static void set_codes(PackedLinear &l, const float *codes) {
     l.code_unit = has_planes(l.format) ? unit_of(codes) : 1;
     const float times = has_planes(l.format) ? 1 / l.code_unit : 2;
@@ -400,7 +404,7 @@ static void set_codes(PackedLinear &l, const float *codes) {
     if (!has_planes(l.format)) l.unit = 1 / times;
 }
 
-// What follows from a source's sizes.
+// Derives the fields that follow from a source's sizes.
 static void describe(PackedLinear &l, const PackSource &s) {
     l.format = s.format, l.activation = s.activation, l.n = s.n, l.k = s.k, l.group = s.group;
     l.super = s.super, l.zero = s.zero, l.has_minimum = s.minimum != nullptr, l.scale_type = s.scale_type, l.unit = 1;
@@ -435,7 +439,7 @@ PackedLinear *pack_linear(const PackSource *s) {
         return nullptr;
     }
     PackJob job = {s, l};
-    if (s->values) pool_run(pack_panel, &job, l->panels); // else `into` holds the packed weight already
+    if (s->values) pool_run(pack_panel, &job, l->panels); // otherwise `into` already holds the packed weight
     return l;
 }
 

@@ -1,16 +1,17 @@
-// Threads that spin briefly, then sleep; tiles are claimed from one atomic word.
+// Thread pool: threads spin briefly, then sleep; tiles are claimed from one atomic word.
 //
-// The word holds (generation, number of tiles, next tile). A claim is one fetch_add: a thread that gets tiles below the
-// number of tiles knows that the job is unfinished, so its description is still the one of that generation. The caller
-// therefore waits only for tiles that somebody claimed, never for a thread that the kernel has not scheduled. A claim takes a
-// share of what is left, so that many threads need few claims, and single tiles at the end, so that they finish together.
+// The word holds (generation, number of tiles, next tile). A claim is one fetch_add. A thread that gets tiles below
+// the number of tiles knows that the job is unfinished, so its description is still that of this generation. The
+// caller therefore waits only for claimed tiles, never for a thread that the kernel has not scheduled. A claim takes
+// a share of the remaining tiles, so that many threads need few claims, and single tiles at the end, so that threads
+// finish together.
 //
-// Waking costs the caller the same for any number of threads: it wakes two, and each that wakes up with work left wakes two
-// more. Threads do not spin when there are more of them than processors: each would keep another from working.
+// Waking costs the caller the same for any number of threads: it wakes two, and each woken thread that finds work
+// left wakes two more. Threads do not spin when they outnumber the processors: each would keep another from working.
 //
-// The caller's wait for a claimed tile ends in sleep, too. Where the tile's thread does not run (another program has its
-// processor, or the control group's quota is used up), looking on would spend time that this thread needs to go on, and a
-// processor that falls idle is where the system lets the waiting thread run.
+// The caller's wait for claimed tiles ends in sleep, too. If the tile's thread is not running (another program has
+// its processor, or the control group's quota is used up), spinning would use up the time which that thread needs,
+// and only an idle processor lets the system schedule it.
 #include "pool.h"
 
 #include <atomic>
@@ -29,11 +30,11 @@ constexpr int kTileBits = 22;
 constexpr uint64_t kTileMask = (uint64_t(1) << kTileBits) - 1;
 constexpr long kMaxThreads = 1024;
 constexpr long kSpinsBeforeYield = 4000;
-constexpr int64_t kYieldNanoseconds = 1000000; // of a wait, before the caller sleeps
+constexpr int64_t kYieldNanoseconds = 1000000; // the caller yields this long before it sleeps
 constexpr size_t kScratchAlignment = 64;
 constexpr size_t kHugePage = 2 << 20;
-constexpr int kKeptLevels = 8;            // calls within calls whose memory is kept
-constexpr size_t kStackBytes = 1 << 20;   // of a thread, whatever `ulimit -s` says; no call needs a tenth of it
+constexpr int kKeptLevels = 8;            // nesting levels of calls whose memory is kept
+constexpr size_t kStackBytes = 1 << 20;   // per thread, whatever `ulimit -s` says; no call needs a tenth of it
 
 struct Pool {
     alignas(64) std::atomic<uint64_t> word{0};
@@ -46,7 +47,7 @@ struct Pool {
     TileFunction function = nullptr;
     const void *context = nullptr;
     uint64_t generation = 0;
-    pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; // held by the caller of a running job
+    pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; // locked by the caller of a running job
     pthread_mutex_t sleep_mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
     pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
@@ -60,7 +61,7 @@ Pool pool;
 struct KeptMemory {
     void *memory[kKeptLevels] = {};
     size_t bytes[kKeptLevels] = {};
-    int level = 0; // of the calls that run
+    int level = 0; // nesting depth of the running calls
     ~KeptMemory() {
         for (void *each : memory) free(each);
     }
@@ -108,8 +109,12 @@ void work() {
         seen = word + uint64_t(count);
     }
     if (finished == 0) return;
-    pool.done.fetch_add(finished); // before the look at the caller, which looks at this after it said that it sleeps
+    // Must precede the load of caller_sleeps: the caller stores that first and then reads done, so one of the two sees
+    // the other.
+    pool.done.fetch_add(finished);
     if (!pool.caller_sleeps.load()) return;
+    // Locked so that the signal cannot fall between the caller's check of `done` and its wait, where it would be
+    // lost.
     pthread_mutex_lock(&pool.sleep_mutex);
     pthread_cond_signal(&pool.finished);
     pthread_mutex_unlock(&pool.sleep_mutex);
@@ -125,7 +130,7 @@ void sleep_until_done(long tiles) {
     pthread_mutex_unlock(&pool.sleep_mutex);
 }
 
-// For tiles that other threads have claimed.
+// Waits for tiles that other threads have claimed.
 void wait_until_done(long tiles) {
     for (long spins = 0; spins < kSpinsBeforeYield && !pool.crowded; spins++) {
         if (all_done(tiles)) return;
@@ -164,6 +169,7 @@ void wake_two() {
 
 void sleep_for_work() {
     pthread_mutex_lock(&pool.sleep_mutex);
+    // Announced before the word is read again: a caller that posts work after this check sees a sleeper and signals.
     pool.sleepers.fetch_add(1);
     while (!has_work(pool.word.load()) && !pool.stop.load()) pthread_cond_wait(&pool.wake, &pool.sleep_mutex);
     pool.sleepers.fetch_sub(1);
@@ -179,7 +185,8 @@ void *worker(void *) {
     return nullptr;
 }
 
-// A child of fork has only the forking thread: it starts with an empty pool and fresh locks.
+// A forked child has only the forking thread: it starts with an empty pool and fresh locks, because a lost thread may
+// have held the old ones.
 void after_fork() {
     pool.workers = 0;
     pool.stop.store(false);
@@ -202,7 +209,7 @@ void stop_workers() {
     pool.stop.store(false);
 }
 
-// Signals are the business of the threads that the program knows.
+// Workers block all signals, so that handlers run on the program's own threads. A new thread inherits the mask.
 void start_workers(long count) {
     sigset_t all, before;
     sigfillset(&all);
@@ -264,6 +271,7 @@ bool pool_bind(const int *processors, long count) {
 }
 
 void pool_run(TileFunction function, const void *context, long tiles) {
+    // Claims past the end also advance the word, so half of the counter is left free for them.
     bool alone = tiles < 2 || pool.workers == 0 || uint64_t(tiles) > kTileMask / 2;
     if (alone || pthread_mutex_trylock(&pool.busy) != 0) { // busy: another thread computes, so this one works alone
         for (long tile = 0; tile < tiles; tile++) function(context, tile);
@@ -273,6 +281,7 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pool.context = context;
     pool.done.store(0, std::memory_order_relaxed);
     pool.generation++;
+    // Publishes the job: function, context and done are written before the word, and threads read them after it.
     pool.word.store((pool.generation << (2 * kTileBits)) | (uint64_t(tiles) << kTileBits));
     wake_two();
     work();
@@ -280,7 +289,7 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-// Large memory lies in huge pages where the system has them: a kernel walks through it with long strides.
+// Puts large buffers into huge pages where available: kernels walk through them with long strides.
 static void *allocate(size_t size) {
     if (size < kHugePage / 4) return aligned_alloc(kScratchAlignment, size);
     const size_t whole = (size + kHugePage - 1) / kHugePage * kHugePage;

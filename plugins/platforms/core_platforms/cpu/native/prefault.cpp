@@ -1,7 +1,8 @@
-// One thread of the scheduling class that gets a processor only when it would stand still; it ends with the last page.
+// Prefaults memory on one thread of the idle scheduling class, which gets a processor only when it would stand idle.
+// The thread ends with the last page.
 //
-// Where a virtual machine's memory is given to it on demand, the first write to a page costs many times what later ones do
-// (measured: 0.5 GB/s against 10), and the step that writes it waits.
+// On a virtual machine whose memory is provided on demand, the first write to a page costs many times what later ones
+// do (measured: 0.5 GB/s against 10), and the step that writes it waits.
 #include "prefault.h"
 
 #if defined(__linux__)
@@ -19,7 +20,7 @@
 
 namespace {
 
-constexpr size_t kPiece = 2 << 20; // taken at a time: one huge page
+constexpr size_t kPiece = 2 << 20; // step size: one huge page
 constexpr int kMaxRanges = 1024;
 
 struct Range {
@@ -31,7 +32,7 @@ struct Queue {
     Range ranges[kMaxRanges];
     int next = 0, count = 0;
     bool running = false; // the thread still looks for ranges
-    pid_t owner = 0;      // process whose thread has to be joined; a child of fork does not have it
+    pid_t owner = 0;      // process that has to join the thread; a forked child does not have it
     pthread_t thread;
     std::atomic<bool> stop{false};
 };
@@ -60,13 +61,13 @@ void *take_all(void *) {
         for (uintptr_t at = range.begin; modest && at < range.end && !queue.stop.load();) {
             uintptr_t end = (at / kPiece + 1) * kPiece;
             if (end > range.end) end = range.end;
-            if (!take(at, end)) break; // unmapped meanwhile, or no memory left
+            if (!take(at, end)) break; // unmapped in the meantime, or no memory left
             at = end;
         }
     return nullptr;
 }
 
-// Signals are the business of the threads that the program knows.
+// Blocks all signals, so that handlers run on the program's own threads.
 bool start_thread() {
     sigset_t all, before;
     sigfillset(&all);
@@ -87,13 +88,13 @@ bool join_thread() {
 
 bool prefault(void *address, size_t bytes) {
     const uintptr_t begin = (uintptr_t)address;
-    if (bytes == 0 || !take(begin, begin)) return false; // this kernel does not know how
+    if (bytes == 0 || !take(begin, begin)) return false; // this kernel does not support it
     pthread_mutex_lock(&queue.mutex);
     if (queue.owner != getpid()) queue.next = queue.count = 0, queue.running = false;
     const bool room = queue.count < kMaxRanges;
     if (room) queue.ranges[queue.count++] = {begin, begin + bytes};
     if (room && !queue.running) {
-        join_thread(); // of earlier ranges: it looks for none any more
+        join_thread(); // the thread of earlier ranges, which no longer takes new ones
         queue.stop.store(false);
         queue.running = start_thread();
         queue.owner = queue.running ? getpid() : 0;

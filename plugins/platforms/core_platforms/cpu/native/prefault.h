@@ -1,10 +1,10 @@
-// Pages taken from the system before they are first written, in time that nobody else wants.
+// Backs pages with memory before they are first written, in otherwise idle time.
 #pragma once
 
 #include <stddef.h>
 
-// Takes the pages of [address, address + bytes) in the background, after those of earlier calls. Changes no content. False
-// where the system cannot do it: pages are then taken when they are written, as always.
+// Backs [address, address + bytes) in the background, after earlier ranges. The content does not change. False where
+// the system cannot do it: pages are then backed on first write, as usual.
 bool prefault(void *address, size_t bytes);
-// Forgets what is left to take; on return nothing is touched any more.
+// Drops the remaining ranges; after the return no page is touched any more.
 void prefault_stop();

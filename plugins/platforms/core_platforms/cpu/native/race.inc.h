@@ -1,16 +1,18 @@
-// The keyed race of plain sampling: the token with the largest z - ln E, z = (logit - largest) / T, the lowest id on ties.
+// The keyed race of plain sampling: picks the token with the largest z - ln E, z = (logit - largest) / T, the lowest
+// id on ties.
 //
-// The noise of the core's sampler, to the bit: Philox4x32-10 on (id / 4, output index, choice, purpose) under the seed
-// (Salmon, Moraes, Dror, Shaw 2011), a uniform x, E = -log1p(-x). Since E >= x, `z - ln x` bounds a score from above, and a
-// straight line between powers of two bounds -ln x within 0.06: lanes only look for candidates whose bound reaches the best
-// score so far, and each of those few is scored exactly, one float32 rounding an operation. Filters are one limit on z
-// (threshold.inc.h): no noise is drawn where every candidate is below it.
+// The noise is that of the core's sampler, to the bit: Philox4x32-10 on (id / 4, output index, choice, purpose) under
+// the seed (Salmon, Moraes, Dror, Shaw 2011), a uniform x, E = -log1p(-x). Since E >= x, `z - ln x` bounds a score
+// from above, and a straight line between powers of two bounds -ln x within 0.06. Lanes therefore only look for
+// candidates whose bound reaches the best score so far, and each of those few is scored exactly, with one float32
+// rounding per operation. Filters are one limit on z (threshold.inc.h): no noise is drawn where every candidate is
+// below it.
 
 constexpr int kPhiloxRounds = 10;
 constexpr long kChunk = 64; // candidates: 16 groups of four words
 
 struct Noise {
-    uint32_t counter[3]; // all but the group
+    uint32_t counter[3]; // counter words except the group's
     uint32_t key[kPhiloxRounds][2];
 };
 
@@ -22,7 +24,7 @@ LANE Noise make_noise(const int64_t *key) { // seed (low, high), output index, c
     return noise;
 }
 
-// words[j] lane i: the word of candidate 64 * chunk + 16 * j + i.
+// words[j], lane i: the random word of candidate 64 * chunk + 16 * j + i.
 LANE void draw(const Noise &noise, long chunk, I (&words)[4]) {
     I a = iadd(iset1((int32_t)(chunk * 16)), transposed_iota());
     I b = iset1((int32_t)noise.counter[0]), c = iset1((int32_t)noise.counter[1]), d = iset1((int32_t)noise.counter[2]);
@@ -58,7 +60,7 @@ static float exact_gumbel(uint32_t word) {
 
 template <class C> struct Contest : C {
     bool filtered;
-    float limit; // candidates with a smaller z have been filtered out
+    float limit; // candidates with a smaller z are filtered out
     Noise noise;
     long winner;
     float score;
@@ -102,8 +104,8 @@ template <class C> static void contest_chunk(Contest<C> &c, long chunk) {
     }
 }
 
-// The largest logit and the chunk of its first occurrence; false: one is NaN or infinite, masked or not, or all that compete
-// are -infinity, which otherwise only takes a candidate out.
+// Finds the largest logit and the chunk of its first occurrence. False if a logit is NaN or +infinity, masked or not,
+// or if all candidates are -infinity; a single -infinity only removes its candidate.
 template <class C> static bool find_largest(C &c, long &best) {
     F highest = set1(-__builtin_inff()), finite = zero();
     c.largest = -__builtin_inff();
@@ -112,7 +114,7 @@ template <class C> static bool find_largest(C &c, long &best) {
         for (long first = chunk * kChunk; first < (chunk + 1) * kChunk && first < c.vocab; first += 16) {
             F x = logits_at(c, first);
             top = max(top, competing(c, first, x));
-            finite = fma(max(set1(-3e38f), x), zero(), finite); // NaN stays
+            finite = fma(max(set1(-3e38f), x), zero(), finite); // NaN stays NaN
         }
         if (!lanes_above(top, highest)) continue;
         c.largest = largest(top);
@@ -122,7 +124,7 @@ template <class C> static bool find_largest(C &c, long &best) {
     return sum(finite) == 0 && c.largest > -__builtin_inff();
 }
 
-// The best chunk comes first, so that later ones have a high score to reach.
+// The best chunk comes first, so that later chunks have a high score to beat.
 template <class C> static long race_row(Contest<C> &c, const RaceCall &call, long row) {
     c.logits = call.logits + call.which[row] * call.stride, c.vocab = call.vocab, c.temperature = call.temperatures[row];
     long best = 0;

@@ -1,11 +1,11 @@
-// Finds the spans whose blocks several sequences share, so that each is read once for all of them (included by
+// Detects the spans whose blocks several sequences share, so that each is read once for all of them (included by
 // attention.cpp alone).
 //
-// A span belongs to sequences with the same block ids there. Sequences with many rows of their own gain nothing and stay
-// out. A sequence that is alone in a span is not looked at again: without a shared prefix the search costs one look at each
-// sequence.
+// Sequences share a span if they have the same block ids there. Sequences with many rows of their own gain nothing
+// and are left out. A sequence that is alone in a span is not considered again, so without a shared prefix the search
+// costs one look-up per sequence.
 
-struct Run { // members of neighbouring spans
+struct Run { // consecutive spans with the same members
     int32_t first, spans;
     int32_t *members;
     long num_members, rows;
@@ -18,10 +18,10 @@ struct Sharing {
     long num_runs, floats, tasks;
 };
 
-// Working memory of the search, all int32 [batch] but the last.
+// Working memory of the search; all are int32 [batch] except the last.
 struct Search {
     int32_t *alive, *next, *leader, *last, *count;
-    int32_t *table; // [slots] class or -1
+    int32_t *table; // [slots] hash table: class or -1
     long slots;
 };
 
@@ -29,7 +29,7 @@ long rows_of(const AttentionCall &c, long sequence) {
     return long(c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]) * (c.heads_q / c.heads_kv);
 }
 
-long first_span(const AttentionCall &c, long sequence) { // that its first query sees
+long first_span(const AttentionCall &c, long sequence) { // first span that the sequence's first query sees
     long position = c.seq_lens[sequence] - (c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]);
     return first_key(c, position) / kSpan;
 }
@@ -42,12 +42,13 @@ bool may_share(const AttentionCall &c, long sequence) {
 bool same_blocks(const AttentionCall &c, long a, long b, long span) {
     const int32_t *x = c.block_table + a * c.table_stride, *y = c.block_table + b * c.table_stride;
     long first = span * kSpan / c.block_size, last = ((span + 1) * kSpan - 1) / c.block_size;
+    // From the end: sequences whose prefixes differ in one block differ in all later ones.
     for (long i = last; i >= first; i--)
         if (x[i] != y[i]) return false;
     return true;
 }
 
-// Puts the sequences that look at the span into classes of equal blocks; the number of classes.
+// Groups the sequences that see the span into classes of equal blocks; returns the number of classes.
 long classify(const AttentionCall &c, Search &s, long alive, long span) {
     long classes = 0;
     for (long i = 0; i < s.slots; i++) s.table[i] = -1;
@@ -76,10 +77,10 @@ bool same_members(const Run &run, const int32_t *members, long count) {
     return true;
 }
 
-// Adds the class's members to the runs: to the one that ended with the span before, if that has the same.
+// Adds the class's members to the runs: extends the run that ended at the previous span if its members are the same.
 int32_t *add_run(const AttentionCall &c, Sharing &sharing, const Search &s, long kind, long span, int32_t *members) {
     long count = 0, rows = 0;
-    bool folded = true; // nobody sees a span before
+    bool folded = true; // true if no member sees an earlier span
     for (int32_t q = s.leader[kind]; q >= 0; q = s.next[q]) {
         members[count++] = q;
         rows += rows_of(c, q);
@@ -97,20 +98,21 @@ int32_t *add_run(const AttentionCall &c, Sharing &sharing, const Search &s, long
 
 // Keeps the sequences that may share the next span, in their order.
 long still_alive(const AttentionCall &c, Search &s, long alive, long classes, long span) {
-    int32_t *shares = s.last; // no longer needed: by sequence, 1 where it shared this span
+    int32_t *shares = s.last; // reuses the array: by sequence, 1 where it shared this span
     for (long i = 0; i < c.batch; i++) shares[i] = 0;
     for (long kind = 0; kind < classes; kind++)
         for (int32_t q = s.leader[kind]; q >= 0 && s.count[kind] > 1; q = s.next[q]) shares[q] = 1;
     long kept = 0;
     for (long i = 0; i < alive; i++) {
         const int32_t q = s.alive[i];
-        const bool early = c.window && first_span(c, q) >= span; // the first span's blocks may be gone
+        // With a window, the first span's blocks may already be freed.
+        const bool early = c.window && first_span(c, q) >= span;
         if ((shares[q] || early) && table_keys(c, q) >= (span + 2) * kSpan) s.alive[kept++] = q;
     }
     return kept;
 }
 
-// Gives every member of every run its place among the records.
+// Assigns every member of every run its place among the records.
 void place_records(const AttentionCall &c, Sharing &sharing, long threads) {
     const long record = kRecordHead + (c.dim_v + 15) / 16 * 16;
     long tasks = 0;
@@ -119,7 +121,8 @@ void place_records(const AttentionCall &c, Sharing &sharing, long threads) {
     for (long i = 0; i < c.batch * sharing.spans.spans; i++) place[i] = kNotShared;
     for (long i = 0; i < sharing.num_runs; i++) {
         Run &run = sharing.runs[i];
-        run.folded = run.folded && (threads == 1 || tasks >= 2 * threads); // else one task a span, for more threads
+        // Else one task per span, to occupy more threads.
+        run.folded = run.folded && (threads == 1 || tasks >= 2 * threads);
         sharing.tasks += ceil_div(run.rows, kTaskRows) * c.heads_kv * (run.folded ? 1 : run.spans);
         for (long m = 0; m < run.num_members; m++)
             for (long span = run.first; span < run.first + run.spans; span++) {
@@ -130,7 +133,7 @@ void place_records(const AttentionCall &c, Sharing &sharing, long threads) {
     }
 }
 
-// Bytes that `find_sharing` needs; 0: nothing can be shared.
+// Bytes that `find_sharing` needs; 0 if nothing can be shared.
 size_t sharing_bytes(const AttentionCall &c, long &spans) {
     long able = 0;
     spans = 0;
@@ -142,7 +145,7 @@ size_t sharing_bytes(const AttentionCall &c, long &spans) {
     return c.batch * (spans * (sizeof(int64_t) + sizeof(Run) / 2 + sizeof(int32_t)) + 8 * sizeof(int32_t)) + sizeof(Run);
 }
 
-// What is shared, in `memory` of `sharing_bytes`; false: nothing.
+// Detects shared spans, using `memory` of `sharing_bytes`; false if there are none.
 bool find_sharing(const AttentionCall &c, void *memory, long spans, long threads, Sharing &sharing) {
     sharing = {};
     sharing.spans.place = (int64_t *)memory, sharing.spans.spans = spans;

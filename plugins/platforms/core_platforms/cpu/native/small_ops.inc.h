@@ -1,4 +1,4 @@
-// Norms, rotary, gated activation, addition and scaling on rows of float32; a row never depends on another.
+// Norms, rotary, gated activation, addition and scaling on rows of float32; each row is independent.
 
 LANE F load_upto(const float *p, long n) { return n >= 16 ? load(p) : load_part(p, n); }
 LANE void store_upto(float *p, F x, long n) {
@@ -10,10 +10,11 @@ LANE void store_upto(float *p, F x, long n) {
 
 // e^x to about 2 units in the last place; 0 far below, the largest finite power far above.
 LANE F exponential(F x) {
-    x = min(max(x, set1(-87.33f)), set1(88.37f)); // the result stays a normal number
+    x = min(max(x, set1(-87.33f)), set1(88.37f)); // keeps the result a normal number
     I n = round_to_int(mul(x, set1(1.44269504f)));
     F whole = to_float(n);
-    F r = fma(whole, set1(-0.693145752f), x);  // ln 2 in two parts: the first has few enough bits to be exact
+    // Ln 2 in two parts: the first has few enough bits that its multiples are exact.
+    F r = fma(whole, set1(-0.693145752f), x);
     r = fma(whole, set1(-1.42860677e-6f), r);
     F p = fma(r, set1(1.9875691e-4f), set1(1.3981999e-3f));
     p = fma(p, r, set1(8.3334519e-3f));
@@ -24,7 +25,7 @@ LANE F exponential(F x) {
     return mul(p, as_float(shift_left<23>(iadd(n, iset1(127)))));
 }
 
-// The sum of (x - mean)² over a row, in four sums of their own.
+// The sum of (x - mean)² over a row, in four separate accumulators.
 LANE float square_sum(const float *x, F mean, long width) {
     F squares[4] = {zero(), zero(), zero(), zero()};
     long i = 0;
@@ -86,7 +87,7 @@ static void norm(const NormCall *c, long begin, long end) {
         }
 }
 
-// Pairs (i, i + half) turned by the angle of the row's position.
+// Rotates the pairs (i, i + half) by the angle of the row's position.
 static void rotary(const RotaryCall *c, long begin, long end) {
     for (long row = begin; row < end; row++) {
         const float *cosine = c->cos + c->positions[row] * c->half, *sine = c->sin + c->positions[row] * c->half;

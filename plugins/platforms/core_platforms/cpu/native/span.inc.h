@@ -1,24 +1,25 @@
-// Where the keys and values of one span lie; cache.inc.h writes what this finds.
+// Locates the keys and values of one span; cache.inc.h writes the layout described here.
 //
 // A block holds, for each kv head, K and then V. In float32 and float16, K is [block_size / 16][dim][16 keys] and V
-// [block_size][dim_v]; in the other types two neighbours that a product sums lie together: K is [block_size / 16][dim / 2]
-// [16 keys][2] and V [block_size / 2][dim_v][2]. So the lanes of a score are keys and the lanes of an output are its columns.
-// Where 16 does not divide the block size, K is [block_size][dim] and V [block_size][dim_v], and spans are first gathered into
-// that shape (slower). Scales of single tokens follow: of K, float32 [block_size], then of V.
+// [block_size][dim_v]. In the other types two neighbouring elements that a product sums are stored together: K is
+// [block_size / 16][dim / 2][16 keys][2] and V [block_size / 2][dim_v][2]. So the lanes of a score are keys and the
+// lanes of an output are its columns. Where 16 does not divide the block size, K is [block_size][dim] and V
+// [block_size][dim_v], and spans are first gathered into the layout above (slower). Per-token scales follow: float32
+// [block_size] for K, then for V.
 //
-// Types that no product reads are widened, a span at a time: once for all rows of a task.
+// Types that no product reads are widened one span at a time, once for all rows of a task.
 
 constexpr long kGroups = kSpan / 16;
 
 struct SpanScratch {
     uint8_t k[kSpan * kMaxHead * 4], v[kSpan * kMaxHead * 4]; // gathered or widened
-    uint8_t raw_k[16 * kMaxHead * 2], raw_v[16 * kMaxHead * 2]; // gathered, to be widened
+    uint8_t raw_k[16 * kMaxHead * 2], raw_v[16 * kMaxHead * 2]; // gathered, before widening
     float k_scales[kSpan], v_scales[kSpan];
 };
 
-// Groups of 16 keys; those that no row of the task sees have no address. Scales: null without.
+// Addresses of the span's groups of 16 keys; null for groups that no row of the task sees. Scales: null without.
 struct Span {
-    long first; // absolute key
+    long first; // absolute position of the first key
     const uint8_t *k[kGroups], *v[kGroups];
     const float *k_scales[kGroups], *v_scales[kGroups];
 };
@@ -35,7 +36,7 @@ LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
     return (const float *)(base + c.block_size * (c.dim + c.dim_v) * element_bytes(c.element));
 }
 
-// A head's part of the block in which a key lies, and the key's place there.
+// Returns a head's part of the block that holds a key, and the key's place there.
 LANE const uint8_t *find_key(const AttentionCall &c, const AttentionTask &t, long key, long &offset) {
     const long first = table_keys(c, t.sequence);
     const long slot = key < first ? -1 : c.tails[t.sequence * c.tail_depth + key - (c.seq_lens[t.sequence] - c.tail_depth)];
@@ -45,8 +46,8 @@ LANE const uint8_t *find_key(const AttentionCall &c, const AttentionTask &t, lon
     return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + t.head_kv * head_bytes;
 }
 
-// Copies the seen keys of a group one by one: from blocks of any size, and from wherever the last ones of a sequence lie.
-// What is not seen keeps what it had, and is masked.
+// Copies the visible keys of a group one by one, from blocks of any size and from the slots of a sequence's tail.
+// Other keys keep their old content and are masked.
 template <class Bits>
 static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, const Span &span, long g, long low, long high,
                    uint8_t *to_k, uint8_t *to_v) {
@@ -94,7 +95,7 @@ static void turn_group(const AttentionCall &c, SpanScratch &s, Span &span, long 
     span.v[g] = v;
 }
 
-// Finds the groups with keys in [low, high). Blocks outside may belong to others by now, and are not looked up.
+// Locates the groups with keys in [low, high). Blocks outside may already belong to other sequences and are not read.
 static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high) {
     const long bytes = element_bytes(c.element), in_place = c.block_size % 16 == 0 ? table_keys(c, t.sequence) : 0;
     for (long g = 0; g < kGroups; g++) {

@@ -1,12 +1,13 @@
-// Inputs of a packed product as its activation scheme wants them: rounded to bf16, quantized to bytes, or padded.
+// Stages the inputs of a packed product as its activation scheme requires: rounded to bf16, quantized to bytes, or
+// padded.
 //
-// A staged row has room for whole vectors beyond k and beyond the last group; what the product reads there is zero.
+// A staged row has room for whole vectors beyond k and beyond the last group; the product reads zeros there.
 
 LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from `end` on
     if (k + 16 <= end) return load(x + k);
     return k < end ? load_part(x + k, end - k) : zero();
 }
-// The inputs that the weights k..k+16 multiply, zeros beyond the last.
+// Gathers the inputs that the weights k..k+16 multiply, zeros beyond the last.
 template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x, long k) {
     if (!Ordered) return load_padded(x, k, l.k);
     float lanes[16] = {0};
@@ -15,7 +16,7 @@ template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x
 }
 LANE long grouped_width(const PackedLinear &l) { return l.groups * l.group > l.k ? l.groups * l.group : l.k; }
 
-// Nearest bf16, ties to even, in the upper half of each lane. The not-a-number that arithmetic makes stays one.
+// Nearest bf16, ties to even, in the upper half of each lane. The NaN that arithmetic produces stays NaN.
 LANE I bf16_bits(F x) {
     I bits = as_int(x);
     I odd = iand(shift_right<16>(bits), iset1(1));
@@ -46,7 +47,7 @@ template <bool Ordered> LANE void stage_padded(const LinearCall &c, long row) {
     for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, row_f32(c, row), k));
 }
 
-// Signed bytes in -127..127 with one scale; what the product needs to know of them.
+// Quantizes to signed bytes in -127..127 with one scale, and fills in the sums that the product needs.
 template <bool Ordered> LANE GroupMeta stage_group(const PackedLinear &l, const float *x, long begin, long end, int8_t *out) {
     F peak = zero();
     for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs<Ordered>(l, x, k)));
@@ -62,7 +63,7 @@ template <bool Ordered> LANE GroupMeta stage_group(const PackedLinear &l, const 
     return {scale * l.unit, -l.zero * all, scale * (float)all, (float)all};
 }
 
-// A scale for each group of inputs, which are parts of the groups of weights.
+// Computes a scale for each group of inputs, which are parts of the weight groups.
 template <bool Ordered> LANE void stage_int8(const LinearCall &c, long row) {
     const PackedLinear &l = *c.weight;
     const float *x = row_f32(c, row);

@@ -1,4 +1,4 @@
-// Pieces of states, which may be spread over several blocks.
+// Reads and writes parts of recurrent states, which may spread over several blocks.
 
 struct StatePiece {
     uint8_t *raw;
@@ -10,7 +10,7 @@ LANE StatePiece state_of(const StateCall &c, long sequence) {
     return {c.raw, c.block_table + sequence * c.table_stride, c.block_bytes};
 }
 
-// Copies `count` numbers of the state from `at` on, out of the blocks or into them.
+// Copies `count` numbers of the state, starting at `at`, out of the blocks or into them.
 template <bool Store> static void copy_state(const StatePiece &s, long at, long count, float *memory) {
     uint8_t *local = (uint8_t *)memory;
     long begin = at * (long)sizeof(float), left = count * (long)sizeof(float);
@@ -25,7 +25,7 @@ template <bool Store> static void copy_state(const StatePiece &s, long at, long 
     }
 }
 
-// Where these numbers lie if one block holds them all, else null.
+// Address of these numbers if a single block holds them all, else null.
 LANE float *state_place(const StatePiece &s, long at, long count) {
     const long begin = at * (long)sizeof(float), inside = begin % s.block_bytes;
     if (inside + count * (long)sizeof(float) > s.block_bytes) return nullptr;

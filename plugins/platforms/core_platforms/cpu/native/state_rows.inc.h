@@ -1,17 +1,18 @@
-// Rows of a recurrent state going through some tokens; each is computed by itself.
+// Passes tokens through rows of a recurrent state; each row is computed independently.
 
 enum RowRule { kDecayed, kSelective, kDelta, kChannelDelta };
 
-constexpr long kRowsBetween = 32; // they stay in the first-level cache
+constexpr long kRowsBetween = 32; // so that they stay in the first-level cache
 
-// Vectors of a token are `width` numbers apart, zero behind the row's length: B and C, or k and q (and decays).
+// A token's vectors are `width` numbers apart, padded with zeros beyond the row's length: B and C, or k and q (and
+// decays).
 struct RowsJob {
     float *state; // [rows, length]
     long rows, length, tokens;
     const float *vectors; // [tokens, 3, width]
     const float *decay;   // [tokens] of the head; selective: dt [tokens, kStateRows]
     const float *beta;    // [tokens]
-    const float *in;      // [tokens, kStateRows] what enters a row
+    const float *in;      // [tokens, kStateRows], input of each row
     const float *rate;    // selective: [rows, length]
     float *out;           // [tokens, kStateRows]
 };
@@ -24,7 +25,7 @@ template <int V> LANE float dot_rows(const F (&a)[V], const F (&b)[V]) {
     return sum(add(even, odd));
 }
 
-// The rows [row, row + R) through the tokens [first, end).
+// Passes the tokens [first, end) through the rows [row, row + R).
 template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row, long first, long end) {
     constexpr long width = 16 * V;
     F s[R][V], rate[Rule == kSelective ? R : 1][V];
@@ -66,7 +67,8 @@ template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row, 
 
 template <int Rule, int V> static void rows_through(const RowsJob &j) {
     constexpr int together = V >= 16 ? 1 : V >= 8 ? 2 : 4;
-    // By the delta rule a token waits for the one before it, so other rows come between the two; else rows stay in registers.
+    // With the delta rule a token depends on the previous one, so other rows are interleaved to hide the latency;
+    // otherwise rows stay in registers.
     constexpr bool waits = Rule == kDelta || Rule == kChannelDelta;
     const long block = waits ? kRowsBetween : j.rows, step = waits ? 1 : j.tokens;
     for (long begin = 0; begin < j.rows; begin += block) {

@@ -1,5 +1,5 @@
-// A step of a layer with a state: convolution, its own products, updates of the recurrent state, gates; tasks are sequences and
-// channels or heads.
+// One step of a layer with a recurrent state: convolution, the layer's own products, state updates, gates. Tasks are
+// sequences times channels or heads.
 #include "native.h"
 #include "pool.h"
 
@@ -7,12 +7,12 @@
 
 namespace {
 
-constexpr long kSmallUpdate = 8192; // numbers of states: fewer are updated by the caller alone
+constexpr long kSmallUpdate = 8192; // numbers of state; below this, the caller updates alone
 
 struct Job {
     const KernelTable *table;
     const StateCall *call;
-    long tasks; // of a sequence
+    long tasks; // tasks per sequence
     std::atomic<bool> *exhausted;
 };
 
@@ -53,7 +53,7 @@ bool product(const PackedLinear *weight, const float *x, long x_stride, long row
     return run_linear(linear);
 }
 
-// The layer's own products; memory behind the mixed channels takes them.
+// Runs the layer's own products; their results are stored after the mixed channels.
 bool own_products(const KernelTable *table, StateCall &c, long tokens, float *memory) {
     const StateLayer &l = *c.layer;
     float *first = memory, *second = first + (l.first ? tokens * l.first->n : 0);

@@ -1,5 +1,5 @@
-// Layers with a state: the convolution, the update of the recurrent state, gates and norms. A row's bits depend on the tokens
-// before it alone: every function treats tokens one after the other, and numbers side by side by themselves.
+// Layers with a recurrent state: the convolution, the state update, gates and norms. A row's bits depend only on its
+// earlier tokens: every function processes tokens in sequence, and neighbouring numbers independently.
 
 // The logarithm of 1 + e^x: log(1 + u) is 2 atanh(u / (2 + u)).
 LANE F softplus(F x) {
@@ -24,15 +24,15 @@ static bool begins(const StateCall &c, long sequence) {
     return c.seq_lens[sequence] == c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence];
 }
 
-// Where x, B, C (or q, k, v) begin among a token's inputs.
+// Offsets of x, B, C (or q, k, v) among a token's inputs.
 LANE long mixed_start(const StateLayer &l) { return l.op == kMamba2 ? l.heads * l.rows : 0; }
 
-// Channels [channel, last) of one sequence's convolution. Products round before they are added, tap by tap.
+// Convolves channels [channel, last) of one sequence. Products round before they are added, tap by tap.
 static void state_convolve(const StateCall *c, long sequence, long channel, long last) {
     const StateLayer &l = *c->layer;
     const long past = l.kernel - 1, count = last - channel;
     const StatePiece state = state_of(*c, sequence);
-    float recent[kStateTaps][kStateChannels]; // a ring: the token t at t modulo `kernel`
+    float recent[kStateTaps][kStateChannels]; // ring buffer: token t is at t modulo `kernel`
     memset(recent, 0, sizeof recent);
     if (!begins(*c, sequence))
         for (long i = 0; i < past; i++) copy_state<false>(state, i * l.channels + channel, count, recent[i]);
@@ -57,13 +57,14 @@ static void state_convolve(const StateCall *c, long sequence, long channel, long
         }
         newest = newest == past ? 0 : newest + 1;
     }
-    for (long i = 0; i < past; i++) { // what follows the newest place is the oldest
+    for (long i = 0; i < past; i++) { // the entry after the newest one is the oldest
         const long at = (newest + 1 + i) % l.kernel;
         copy_state<true>(state, i * l.channels + channel, count, recent[at]);
     }
 }
 
-// x / sqrt(mean of squares + eps) (* weight) (* scale), in place of `width` numbers; of the sum of squares where `length`.
+// x / sqrt(mean of squares + eps) (* weight) (* scale), in place, over `width` numbers; with `length`, of the sum of
+// squares.
 static void unit_row(const float *x, float *out, long width, float eps, bool length, float scale, const float *weight) {
     const float squares = square_sum(x, zero(), width);
     const F inverse = set1(scale / __builtin_sqrtf((length ? squares : squares / (float)width) + eps));
@@ -85,7 +86,7 @@ static void state_select(const StateCall *c, float *selected, long begin, long e
     }
 }
 
-// What some tokens bring to one task: see RowsJob.
+// Inputs that some tokens contribute to one task; see RowsJob.
 struct StateTask {
     const StateCall *call;
     long first, head, row; // row of the batch, head, first row of the head's state
@@ -93,7 +94,7 @@ struct StateTask {
     float *vectors, *decay, *beta, *in, *out;
 };
 
-static void scalar_decays(const StateTask &t, long at) { // one decay a head, and beta or dt
+static void scalar_decays(const StateTask &t, long at) { // one decay per head, and beta or dt
     const StateLayer &l = *t.call->layer;
     const float *x = t.call->x + (t.first + at) * t.call->x_stride;
     if (l.op == kMamba2) {
@@ -171,7 +172,7 @@ static void delta_token(const StateTask &t, long at) {
         scalar_decays(t, at);
 }
 
-// A head's norm and gate: they leave the task.
+// Applies a head's norm and gate as its rows leave the task.
 static void delta_out(const StateTask &t, long at) {
     const StateLayer &l = *t.call->layer;
     const long row = t.first + at, start = t.head * l.rows;
@@ -209,7 +210,7 @@ static void update_rows(const StateTask &t) {
     }
 }
 
-// All tokens of a sequence, for some rows of a head's state. memory: kStateFloats.
+// Passes all tokens of a sequence through some rows of a head's state. memory: kStateFloats.
 static void state_update(const StateCall *c, long sequence, long task, float *memory) {
     const StateLayer &l = *c->layer;
     const long units = ceil_div(l.rows, c->unit), head = task / units, row = task % units * c->unit;

@@ -1,8 +1,9 @@
-// Records and replays. A tape keeps copies of the calls' arguments, not of what they point to: weights, workspaces and step
-// inputs must outlive it (the Python side holds them).
+// Recording and replay of native calls. A tape keeps copies of the calls' arguments, not of the memory they point to:
+// weights, workspaces and step inputs must outlive it (the Python side keeps them alive).
 //
-// Calls that follow each other and treat every row by itself run on some rows at a time. With many rows each thread takes its
-// own through all of these calls: it waits for nobody, and what one call leaves for the next is still in its core's cache.
+// Consecutive calls that process every row independently run on part of the rows at a time. With many rows each
+// thread takes its own part through all of these calls: it waits for no other thread, and one call's output is still
+// in its core's cache for the next.
 #include "tape.h"
 #include "native.h"
 
@@ -16,16 +17,16 @@
 namespace {
 
 constexpr size_t kAlignment = 16;
-constexpr long kMostRows = 96;  // of a part: its intermediate results fit into the caches of a core
-constexpr long kLeastRows = 48; // of a part: for fewer, reading the weights would be most of the work
+constexpr long kMostRows = 96;  // rows per part: its intermediate results fit into a core's caches
+constexpr long kLeastRows = 48; // rows per part: with fewer, reading the weights would dominate
 
 struct Entry {
     Replay replay;
     Reach reach;
-    size_t bytes; // of the call that follows, rounded up
+    size_t bytes; // size of the call stored after this entry, rounded up
 };
 
-// Neighbouring calls that treat every row by itself, on parts of the rows.
+// Consecutive calls that process every row independently, run on parts of the rows.
 struct Segment {
     const unsigned char *begin, *end;
     long rows, parts;
@@ -47,7 +48,7 @@ const Entry &entry_at(const unsigned char *p) { return *(const Entry *)p; }
 const unsigned char *after(const unsigned char *p) { return p + sizeof(Entry) + entry_at(p).bytes; }
 Status replay(const unsigned char *p, long first, long count) { return entry_at(p).replay(p + sizeof(Entry), first, count); }
 
-// The first row of a part; parts differ by at most a block of rows.
+// The first row of a part; parts differ by at most one block of rows.
 long part_start(const Segment &segment, long part) {
     const long blocks = (segment.rows + kRowBlock - 1) / kRowBlock, row = blocks * part / segment.parts * kRowBlock;
     return row < segment.rows ? row : segment.rows;
@@ -64,7 +65,7 @@ void run_part(const void *context, long part) {
     }
 }
 
-// As many parts for each thread, or one part on which all threads work together.
+// The same number of parts for each thread, or one part on which all threads work together.
 long parts_of(long rows) {
     const long threads = pool_size();
     if (rows < kLeastRows * threads) return 1;

@@ -1,9 +1,9 @@
 // Min-p, top-k and top-p as one limit on z = (logit - largest) / T, without sorting: the same candidates as
 // plugins/executors/core_runtime/sampling/filters.py, to the bit.
 //
-// The limit is the largest z with enough at or above it: candidates (top-k) or weight (top-p). It is found digit by digit of
-// its bits, whose order is that of z turned round, with a histogram a digit. Weights are whole numbers, so that no order of
-// summation matters.
+// The limit is the largest z with enough candidates (top-k) or weight (top-p) at or above it. It is determined digit
+// by digit from its bits, whose order is the reverse of z's, with a histogram per digit. Weights are integers, so
+// that the order of summation does not matter.
 
 constexpr float kLowest = -3.4028234663852886e38f;
 constexpr int kDigitBits[] = {11, 10, 10};
@@ -14,12 +14,12 @@ struct Candidates {
     float largest, temperature;
 };
 
-// Candidates of which some are masked: bit b of word w says whether the token 32 * w + b may come.
+// Candidates under a mask: bit b of word w allows token 32 * w + b.
 struct MaskedCandidates : Candidates {
     const uint32_t *words;
 };
 
-// Sixteen logits; past the end -infinity.
+// Loads sixteen logits; -infinity past the end.
 LANE F logits_at(const Candidates &c, long first) {
     long n = c.vocab - first;
     if (n >= 16) return load(c.logits + first);
@@ -27,15 +27,15 @@ LANE F logits_at(const Candidates &c, long first) {
     return n > 0 ? select_range(load_part(c.logits + first, n), none, 0, (int32_t)n) : none;
 }
 
-// Which of sixteen candidates may come; `first` is a multiple of sixteen.
+// Which of sixteen candidates are allowed; `first` is a multiple of sixteen.
 LANE uint32_t allowed(const MaskedCandidates &c, long first) {
     return first < c.vocab ? c.words[first / 32] >> (first % 32) & 0xffff : 0;
 }
 
-// Sixteen logits x as they compete.
+// Sixteen logits x, with masked ones at -infinity.
 LANE F competing(const Candidates &, long, F x) { return x; }
 
-// Most masks let sixteen neighbours come, or none of them.
+// Most masks allow all of sixteen neighbours or none of them.
 LANE F competing(const MaskedCandidates &c, long first, F x) {
     const uint32_t may = allowed(c, first);
     if (may == 0xffff) return x;
@@ -59,7 +59,7 @@ LANE float float_of(int32_t bits) {
     return value;
 }
 
-// e^z in multiples of 2^-30, rounded down; one float32 rounding an operation.
+// e^z in multiples of 2^-30, rounded down, with one float32 rounding per operation.
 LANE I weights(F z) {
     F x = max(set1(-64), mul(z, set1(1.44269504f)));
     I n = round_to_int(x);
@@ -71,9 +71,9 @@ LANE I weights(F z) {
     return truncate(mul(p, as_float(shift_left<23>(iadd(n, iset1(127 + 30))))));
 }
 
-// Of all candidates from `least` on.
+// Total weight of all candidates from `least` on.
 template <class C> static int64_t total_weight(const C &c, float least) {
-    I low = izero(), high = izero(); // of 15 bits each: 65,536 of them fit
+    I low = izero(), high = izero(); // 15 bits each: 65,536 of them fit
     int64_t total = 0;
     for (long first = 0; first < c.vocab; first += 16) {
         F z = shifted(c, first);
@@ -95,7 +95,7 @@ template <class C> static int64_t total_weight(const C &c, float least) {
     return total;
 }
 
-// Adds up candidates, or their weights, with z in [bottom, top] by a digit of their bits.
+// Builds a histogram of the candidates, or of their weights, with z in [bottom, top], by one digit of their bits.
 template <class C>
 static void fill_histogram(const C &c, bool weigh, float bottom, float top, int shift, uint32_t mask, int64_t *bins) {
     for (uint32_t i = 0; i <= mask; i++) bins[i] = 0;
@@ -114,8 +114,8 @@ static void fill_histogram(const C &c, bool weigh, float bottom, float top, int 
     }
 }
 
-// The largest z >= least such that the candidates from z on reach `target`; `least` when all together do not.
-// None below `bottom` (>= least) can be needed.
+// The largest z >= least such that the candidates from z on reach `target`; `least` when all together do not. The
+// caller knows that none below `bottom` (>= least) is needed.
 template <class C> static float reach(const C &c, bool weigh, double target, float least, float bottom) {
     int64_t bins[1 << 11], before = 0;
     uint32_t prefix = 0;
@@ -140,8 +140,8 @@ template <class C> static float filter_limit(const C &c, long top_k, double top_
     if (!(top_p < 1)) return least;
     const int64_t total = total_weight(c, least);
     const double target = top_p * (double)total;
-    // Candidates below this together weigh less than what may be cut.
+    // Candidates below this weigh less together than may be cut.
     const double spare = ((double)total - target) / (double)c.vocab * 0x1p-30;
-    const float tail = spare > 1e-9 ? (float)(__builtin_log(spare) - 1e-3) : -20.8f; // e^-20.8 weighs nothing
+    const float tail = spare > 1e-9 ? (float)(__builtin_log(spare) - 1e-3) : -20.8f; // e^-20.8 has no weight
     return reach(c, true, target, least, tail > least ? tail : least);
 }
