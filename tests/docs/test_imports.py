@@ -108,4 +108,5 @@ def test_the_core_stays_small() -> None:
     paths = [path for name, path in files().items() if name.split(".")[0] == "core"]
     lines = sum(len(path.read_bytes().splitlines()) for path in paths)
     assert lines <= LIMITS["core_lines"]
+    assert len(paths) <= LIMITS["core_files"]
     assert len(files()["core.engine.core"].read_bytes().splitlines()) <= LIMITS["engine_core_lines"]

@@ -10,7 +10,6 @@ import msgspec
 from engine.sleeping import FakeReloader, SleepingExecutor
 from fakes import EOS, composed, make_config, reference
 
-from core.anonymous_file import anonymous_file
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.weights import MemoryPart, WeightSource
@@ -19,6 +18,7 @@ from core_supervision import lasting
 from core_supervision.engine_state import EngineState
 from core_supervision.lasting import LastingFile
 from core_supervision.lifecycle_observer import LifecycleObserver
+from core_supervision.link.anonymous_file import anonymous_file
 
 NUM_TOKENS = 8
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from fakes import CRASH, KILL, TARGET, FakeExecutor, make_config
 
-from core.anonymous_file import anonymous_file
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.sampling_params import SamplingParams
@@ -29,6 +28,7 @@ from core_supervision import breadcrumbs
 from core_supervision.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
 from core_supervision.crumbs_observer import CrumbsObserver
 from core_supervision.death import Death, death_of
+from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.link.shared_file import STEPS_NBYTES
 from core_supervision.oom_kills import count_oom_kills
 from core_supervision.owned_engine import start_engine

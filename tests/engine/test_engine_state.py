@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.anonymous_file import anonymous_file
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import WeightsState
 from core_supervision import lasting
 from core_supervision.engine_state import COMPUTING, PARTS, EngineState
 from core_supervision.lasting import LastingFile
+from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.state_keeper import StateKeeper
 from core_supervision.state_table import TABLE, EventName, markdown
 from core_supervision.state_text import who_holds

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.anonymous_file import anonymous_file
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
@@ -21,6 +20,7 @@ from core.engine.core import EngineCore
 from core_config.resolve import resolve
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_runtime.models.packing import Packing
+from core_supervision.link.anonymous_file import anonymous_file
 
 PROMPT = [7, 100, 3, 55, 201, 9, 8, 77]
 

@@ -19,9 +19,9 @@ import torch
 import xxhash
 from torch import Tensor
 
-from core.anonymous_file import anonymous_file
 from core_runtime.executor.prepared_writer import TYPES
 from core_runtime.specs.checkpoint import TensorInfo
+from core_supervision.link.anonymous_file import anonymous_file
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Self
 
-from core.anonymous_file import anonymous_file
+from core_supervision.link.anonymous_file import anonymous_file
 
 STEPS_NBYTES = 1 << 20
 
