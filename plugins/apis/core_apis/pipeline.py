@@ -108,4 +108,5 @@ def note_fields(call: Call) -> None:
 async def answered(request: Request, exchange: Exchange) -> Response:
     """Answer a request; most routes do nothing else."""
     context = context_of(request)
-    return await context.pipeline.serve(context, request, exchange)
+    response: Response = await context.pipeline.serve(context, request, exchange)
+    return response
