@@ -3,7 +3,8 @@
 Owns: the interleaved comparison of two checkouts, or of two sets of engine arguments, and its 95% interval. Never does:
 compare with another engine; `benchmarks/peers.py` does.
 
-Both sides hold a model in a process of their own and wait while the other one is measured. Each pair runs a scenario once
+Both sides hold a model in a process of their own, run by the `.venv` of their checkout where it has one, and wait while the
+other one is measured. Each pair runs a scenario once
 on both, in an order that changes, with the same new prompts. `sampled` is text that earlier text does not foretell: answers
 at temperature 1.
 
@@ -42,7 +43,7 @@ class Side:
 
     def __init__(self, name: str, checkout: Path, arguments: str) -> None:
         self.name = name
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve", arguments]
+        command = [python_of(checkout), str(Path(__file__).resolve()), "--serve", arguments]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         self._process = subprocess.Popen(
             command, cwd=checkout, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -64,6 +65,12 @@ class Side:
     def close(self) -> None:
         """End the process."""
         self._process.communicate("", timeout=60)
+
+
+def python_of(checkout: Path) -> str:
+    """The interpreter of a checkout's own environment, in which its distributions are installed; else this one."""
+    own = checkout / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
 
 
 def serve(arguments: dict[str, Any]) -> None:

@@ -13,11 +13,10 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.pairs import HERE, Figures, interval
+from benchmarks.pairs import HERE, Figures, interval, python_of
 from benchmarks.prompts import PromptMaker
 from benchmarks.startup import Server, free_port
 from benchmarks.streaming import REQUESTS, TOKENS_IN, load
@@ -26,7 +25,7 @@ from benchmarks.streaming import REQUESTS, TOKENS_IN, load
 def server_of(checkout: Path) -> Server:
     """`core serve` of a checkout, with the embedded model, on a free port."""
     port = free_port()
-    command = [sys.executable, "-P", "-m", "core", "serve", "--port", str(port)]
+    command = [python_of(checkout), "-P", "-m", "core", "serve", "--port", str(port)]
     return Server(command, port, environment={"PYTHONPATH": str(checkout)})
 
 
