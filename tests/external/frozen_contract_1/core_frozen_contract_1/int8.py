@@ -1,9 +1,9 @@
 """Row-wise symmetric int8 of plain checkpoints."""
 
 import torch
-from core.weights.formats import IntGroups
 
 from core.api.specs import DensePlan, PartPlan
+from core.weights.formats import IntGroups
 
 ZERO = 128
 

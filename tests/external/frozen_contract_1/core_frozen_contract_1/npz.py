@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 
+from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError
 
 DTYPES = {"float32": "F32", "float16": "F16"}

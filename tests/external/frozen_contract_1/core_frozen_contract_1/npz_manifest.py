@@ -1,7 +1,6 @@
 """Manifest of `frozen_npz`: directories with config.json and frozen.npz."""
 
 from core.api.checkpoint import FileFacts
-
 from core.plugin.hookspecs import PluginSpec, hookimpl
 
 CONTRACT = 1

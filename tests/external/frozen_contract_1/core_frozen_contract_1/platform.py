@@ -1,6 +1,7 @@
 """A device of reference operations."""
 
 import torch
+
 from core.layers.kernels import KernelSet
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from core.plugin.contracts import GrammarVocabulary
 from numpy.typing import NDArray
 
 from core.api.structured_outputs import GrammarSpec
+from core.plugin.contracts import GrammarVocabulary
 
 
 class Backend:
