@@ -53,9 +53,6 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.tokens", "core_tokens"),
     ("core.grammars", "core_grammars"),
     ("core.sampling", "core_runtime.sampling"),
-    ("core.config", "core_config"),
-    ("core.serving", "core_apis"),
-    ("core.client", "core_commands.client"),
     ("core.checkpoint_files", "core_tokens.checkpoint_files"),
     ("core.api.sampling_fields", "core_frontend.api.sampling_fields"),
     ("core.args.convert", "core_config.arguments.convert"),
@@ -92,7 +89,6 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.api.answer_events", "core_formats.answer_events"),
     ("core.library", "core_frontend.library"),
     ("core.llm", "core_frontend.llm"),
-    ("core.observe", "core_observers"),
 )
 """Rows of old and new module. A row also covers the modules inside it; a longer row takes precedence over a shorter
 one. The package of an old module must still exist, or have its own row.
