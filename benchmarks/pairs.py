@@ -3,10 +3,9 @@
 Owns: the interleaved comparison of two checkouts, or of two sets of engine arguments, and its 95% interval. Never does:
 compare with another engine; `benchmarks/peers.py` does.
 
-Both sides hold a model in a process of their own, run by the `.venv` of their checkout where it has one, and wait while the
-other one is measured. Each pair runs a scenario once
-on both, in an order that changes, with the same new prompts. `sampled` is text that earlier text does not foretell: answers
-at temperature 1.
+Each side holds a model in a process of its own, run by the `.venv` of its checkout where there is one, and is idle while the
+other one is measured. A pair runs a scenario once on both sides with the same new prompts; the order alternates. `sampled` is
+text that earlier text does not foretell: answers at temperature 1.
 
     python -m benchmarks.pairs --scenarios sampled sampled16 --a '{"speculative_config": {"method": "ngram"}}'
 """

@@ -45,10 +45,9 @@ class EngineCalls:
         }
         for observer in self._observers:
             utilities |= observer.utilities(client)
-        for observer in self._observers:
-            # Also for unknown methods: the pair of calls is balanced by `finally` in any case.
-            observer.calling(method)
         try:
+            for observer in self._observers:  # within the try: when one fails, the earlier ones still hear of the end
+                observer.calling(method)
             return call_utility(utilities, method, arguments)
         finally:
             for observer in self._observers:

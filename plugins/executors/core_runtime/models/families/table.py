@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from importlib_metadata import entry_points
 
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
+from core.entry_points import named, offers
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.build import class_defaults, configuration_of, spec_of
 from core_runtime.models.families.class_heads import class_head
@@ -47,8 +47,8 @@ def families() -> tuple[Family, ...]:
     They are loaded on first use: a module of rows imports this package, so an import here would be circular.
     """
     rows: list[Family] = []
-    for entry in sorted(entry_points(group=ROWS_GROUP), key=lambda entry: entry.name):
-        rows += entry.load()
+    for offer in sorted(offers(ROWS_GROUP), key=lambda offer: offer.name):
+        rows += named(offer.target)
     return tuple(rows)
 
 
