@@ -12,7 +12,6 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.pooling import Pooling, PoolingConfig
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine.token_ids import check_token_ids
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompt_parser import Prompt
 from core_frontend.request_terms import RequestTerms
@@ -51,7 +50,6 @@ class PoolingInput:
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
         if prompt.second and prompt.second < len(token_ids):
             pooling = msgspec.structs.replace(pooling, second=prompt.second)
-        check_token_ids("prompt", token_ids, self._model)
         return EngineRequest(
             request_id=request_id,
             choice=0,
