@@ -7,7 +7,7 @@ thread if there are many numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -46,6 +46,7 @@ from core_frontend.late_chunks import late_chunks
 from core_frontend.text_pairs import partnered
 
 Listed = TypeVar("Listed", bound=ListAnswer)
+Pack = Callable[[Float32], bytes]
 DOCUMENTS_A_UNIT = 100
 
 
@@ -115,12 +116,14 @@ def pooling_answer(texts: PooledTexts[EmbeddingRequest]) -> PoolingAnswer | Plai
 
 def _vectors(texts: PooledTexts[EmbeddingRequest], form: type[Listed], entry: Callable[..., Any]) -> Listed | Plain:
     """Return an answer of vectors in JSON, or their bytes. entry: makes one of its entries."""
-    if texts.body.encoding_format in ("bytes", "bytes_only"):
+    encoding = texts.body.encoding_format or "float"
+    if encoding in ("bytes", "bytes_only"):
         return _plain(texts)
+    pack = _pack(texts.body)
     data = []
     for index, output in enumerate(texts.outputs):
-        parts = _parts(texts.prepared, index, output)
-        data.append(entry(index, _written(output.outputs.data, texts.body, texts.lists), parts))
+        written = _written(output.outputs.data, encoding, texts.lists, pack)
+        data.append(entry(index, written, _parts(texts.prepared, index, output)))
     return texts.listed(form, data)
 
 
@@ -170,26 +173,18 @@ def rerank_answer(texts: PooledTexts[RerankRequest]) -> RerankAnswer:
 
 def embed_answer(texts: PooledTexts[EmbedRequest]) -> EmbedAnswer:
     """Return the answer of /v1/embed and /v2/embed."""
-    lists, vectors = texts.lists, texts.vectors
+    lists = texts.lists
     shown = lists.entries([str(text) for text in texts.body.texts()])
     meta = RerankMeta(ApiVersion(texts.version), BilledUnits(input_tokens=texts.usage.prompt_tokens))
-    if texts.version == "1" and texts.body.embedding_types is None:
-        floats = lists.entries([lists.numbers(vector) for vector in vectors])
-        return EmbedAnswer(
-            id=texts.answer_id, embeddings=floats, texts=shown, meta=meta, response_type="embeddings_floats"
-        )
-    found = Vectors()
+    forms = {}
     for form in texts.body.types:
-        match form:
-            case "float":
-                found.floats = lists.entries([lists.numbers(vector) for vector in vectors])
-            case "base64":
-                found.base64 = lists.entries([lists.text([packed(vector)]) for vector in vectors])
-            case "binary":
-                found.binary = lists.entries([bits(vector, signed=True) for vector in vectors])
-            case "ubinary":
-                found.ubinary = lists.entries([bits(vector, signed=False) for vector in vectors])
-    return EmbedAnswer(id=texts.answer_id, embeddings=found, texts=shown, meta=meta)
+        forms[form] = lists.entries([_written(vector, form, lists) for vector in texts.vectors])
+    if texts.version == "1" and texts.body.embedding_types is None:
+        return EmbedAnswer(
+            id=texts.answer_id, embeddings=forms["float"], texts=shown, meta=meta, response_type="embeddings_floats"
+        )
+    vectors = Vectors(**{"floats" if form == "float" else form: written for form, written in forms.items()})
+    return EmbedAnswer(id=texts.answer_id, embeddings=vectors, texts=shown, meta=meta)
 
 
 def _scores(texts: PooledTexts[Any]) -> list[float]:
@@ -202,32 +197,32 @@ def _scores(texts: PooledTexts[Any]) -> list[float]:
     return [cosine(one, other) for one, other in zip(partnered(left, right), right, strict=True)]
 
 
-def _written(numbers: Float32, body: EmbeddingRequest, lists: JsonPieces) -> Any:
-    """Return numbers as JSON numbers, as base64 of their bytes, or packed as bits."""
-    if body.encoding_format in ("binary", "ubinary"):
-        signed = body.encoding_format == "binary"
+def _written(numbers: Float32, form: str, lists: JsonPieces, pack: Pack = packed) -> Any:
+    """Return numbers as JSON numbers, as base64 of their bytes, or packed as bits. pack: makes the bytes."""
+    if form in ("binary", "ubinary"):
+        signed = form == "binary"
         if numbers.ndim == 1:
             return bits(numbers, signed=signed)
         return lists.entries([row for rows in slices(numbers) for row in bits(rows, signed=signed)])
-    if body.encoding_format == "base64":
-        return lists.text(_packed(numbers, body))
+    if form == "base64":
+        return lists.text(map(pack, slices(numbers)))
     return lists.numbers(numbers)
 
 
-def _packed(numbers: Float32, body: EmbeddingRequest) -> Iterator[bytes]:
-    """Yield the bytes of numbers, in parts."""
-    for rows in slices(numbers):
-        yield packed(rows, body.embed_dtype or "float32", body.endianness or "little")
+def _pack(body: EmbeddingRequest) -> Pack:
+    """Return the function that makes the bytes of numbers in the format of a body."""
+    return partial(packed, form=body.embed_dtype or "float32", order=body.endianness or "little")
 
 
 def _plain(texts: PooledTexts[EmbeddingRequest]) -> Plain:
     """Return all vectors concatenated; a header gives the position of each."""
     body = texts.body
+    pack = _pack(body)
     parts: list[bytes] = []
     places = []
     start = 0
     for index, vector in enumerate(texts.vectors):
-        own = list(_packed(vector, body))
+        own = list(map(pack, slices(vector)))
         end = start + sum(map(len, own))
         parts += own
         place = {
