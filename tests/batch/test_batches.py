@@ -13,7 +13,7 @@ import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.api.pooling import PoolingConfig
-from core_apis.pooling_bodies import PATHS
+from core_apis.pooling.bodies import PATHS
 from core_commands.batch.batch_file import look_through
 from core_commands.batch.line import parsed
 from core_commands.batch.results import BatchError, BatchResult, OutputError, Results

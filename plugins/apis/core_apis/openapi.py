@@ -14,9 +14,9 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from core_apis.access import Access
+from core_apis.callers.access import Access
 from core_apis.errors import ErrorBody
-from core_apis.pooling_bodies import PATHS
+from core_apis.pooling.bodies import PATHS
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse

@@ -13,7 +13,7 @@ from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig, PoolingTask
 from core_apis.protocol.pooling import PoolingBody, Text, texts_of
 from core_apis.protocol.sampling import Int32
-from core_frontend.text_pairs import partnered
+from core_frontend.prompts.text_pairs import partnered
 
 
 class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):

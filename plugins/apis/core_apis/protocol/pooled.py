@@ -1,6 +1,6 @@
 """Answers to requests for vectors, classes, scores and rankings.
 
-Owns: their Structs. Called by: `core_apis.pooling_answers`, and the table of kinds.
+Owns: their Structs. Called by: `core_apis.pooling.answers`, and the table of kinds.
 """
 
 from __future__ import annotations

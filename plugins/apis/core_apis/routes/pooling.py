@@ -1,6 +1,6 @@
 """/v1/embeddings, /v2/embed, /pooling, /classify, /score and /rerank: vectors and classes of texts, and numbers made of them.
 
-Owns: a route for each path of `core_apis.pooling_bodies`. Never does: write answers (`pooling_answers` does).
+Owns: a route for each path of `core_apis.pooling.bodies`. Never does: write answers (`pooling_answers` does).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request, Response
 
 from core_apis.exchange import Exchange, id_with
 from core_apis.pipeline import answered
-from core_apis.pooling_bodies import PATHS, PoolingPath
-from core_apis.pooling_writer import PooledAnswer
+from core_apis.pooling.bodies import PATHS, PoolingPath
+from core_apis.pooling.writer import PooledAnswer
 
 router = APIRouter(tags=["pooling"])
 
