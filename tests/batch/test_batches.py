@@ -13,7 +13,9 @@ import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.api.pooling import PoolingConfig
+from core_apis.pooling.bodies import PATHS
 from core_commands.batch.batch_file import look_through
+from core_commands.batch.line import parsed
 from core_commands.batch.results import BatchError, BatchResult, OutputError, Results
 from core_commands.batch.run import ServerGoneError, run_batch
 from core_commands.client.app_endpoint import AppEndpoint
@@ -39,6 +41,11 @@ def read(path):
 
 def look(path, size=1 << 20):
     return look_through(path, "model", size)
+
+
+@pytest.mark.parametrize("path", [row.path for row in PATHS])
+def test_a_batch_may_hold_requests_of_every_pooling_path(path):
+    assert parsed(json.dumps(request("a", path)).encode(), 1).url == path
 
 
 async def run(source, out, at_once=4, advance=lambda result: None, engine=None):

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 from starlette.types import Receive
@@ -30,7 +31,7 @@ from core_frontend.request_terms import RequestTerms
 
 logger = logging.getLogger("core_apis")
 
-Runnable = PreparedChat | PreparedCompletion | PreparedPooling
+Runnable = PreparedChat | PreparedCompletion | PreparedPooling[Any]
 
 
 class PromptRun:

@@ -16,11 +16,11 @@ from fastapi.openapi.utils import get_openapi
 
 from core_apis.callers.access import Access
 from core_apis.errors import ErrorBody
+from core_apis.pooling.bodies import PATHS
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core_apis.protocol.completions import CompletionRequest, CompletionResponse
-from core_apis.protocol.embed import EmbedAnswer, EmbedRequest
 from core_apis.protocol.operation import (
     HealthAnswer,
     LoadAnswer,
@@ -34,9 +34,6 @@ from core_apis.protocol.operation import (
     StatusAnswer,
     VersionAnswer,
 )
-from core_apis.protocol.pairs import RerankRequest, ScoreRequest
-from core_apis.protocol.pooled import ClassifyAnswer, EmbeddingAnswer, PoolingAnswer, RerankAnswer, ScoreAnswer
-from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest
 from core_apis.protocol.response_events import StreamedEvent
 from core_apis.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core_apis.protocol.responses import ResponsesRequest
@@ -122,17 +119,7 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
-    "/v1/embeddings": Operation(EmbeddingAnswer, EmbeddingRequest, errors=(*BODY, 404, 429)),
-    "/pooling": Operation(PoolingAnswer, PoolingRequest, errors=(*BODY, 404, 429)),
-    "/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
-    "/v1/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
-    "/v1/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
-    "/v2/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
-    "/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
-    "/v1/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
-    "/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
-    "/v1/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
-    "/v2/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    **{path.path: Operation(path.kind.gives, path.kind.takes, errors=(*BODY, 404, 429)) for path in PATHS},
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/tokenizer_info": Operation(TokenizerInfo),

@@ -7,27 +7,20 @@ thread if there are many numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
-from fastapi import Response
 from msgspec import UNSET, UnsetType
 
 from core_apis.answers.json_pieces import JsonPieces, slices
-from core_apis.body import PiecesResponse
 from core_apis.pooling.vector_bytes import bits, packed
-from core_apis.prepare.prepared import (
-    PreparedClasses,
-    PreparedEmbed,
-    PreparedEmbedding,
-    PreparedHidden,
-    PreparedPooling,
-    PreparedRerank,
-    PreparedScore,
-)
-from core_apis.protocol.embed import EmbedAnswer, Vectors
+from core_apis.prepare.prepared import Pooled as Body
+from core_apis.prepare.prepared import PreparedPooling
+from core_apis.protocol.embed import EmbedAnswer, EmbedRequest, Vectors
+from core_apis.protocol.pairs import PairBody, RerankRequest
 from core_apis.protocol.pooled import (
     ApiVersion,
     BilledUnits,
@@ -36,6 +29,7 @@ from core_apis.protocol.pooled import (
     Document,
     Embedding,
     EmbeddingAnswer,
+    ListAnswer,
     Pooled,
     PoolingAnswer,
     Ranked,
@@ -44,67 +38,96 @@ from core_apis.protocol.pooled import (
     Score,
     ScoreAnswer,
 )
-from core_apis.protocol.pooling import EmbeddingRequest
+from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest
 from core_apis.protocol.usage import Usage
 from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_outputs import Float32, WholeOutput, cosine
 from core_frontend.prompts.late_chunks import late_chunks
+from core_frontend.prompts.text_pairs import partnered
 
-Outputs = Sequence[WholeOutput]
-Lists = JsonPieces
-"""The writer of the long lists of an answer."""
-Answer = TypeVar("Answer", EmbeddingAnswer, PoolingAnswer)
-BYTES = "application/octet-stream"
+Listed = TypeVar("Listed", bound=ListAnswer)
+Pack = Callable[[Float32], bytes]
 DOCUMENTS_A_UNIT = 100
 
 
-def usage_of(outputs: Outputs) -> Usage:
-    """Return the token counts of all texts."""
-    count = sum(len(output.prompt_token_ids) for output in outputs)
-    return Usage(count, 0, count)
+@dataclass(frozen=True, slots=True)
+class PooledTexts(Generic[Body]):
+    """What an answer is made of.
+
+    outputs: of all texts, in their order.
+    version: of Cohere's API; empty: another's.
+    lists:   the writer of long lists.
+    """
+
+    prepared: PreparedPooling[Body]
+    outputs: Sequence[WholeOutput]
+    answer_id: str
+    version: str = ""
+    lists: JsonPieces = field(default_factory=JsonPieces)
+
+    @property
+    def body(self) -> Body:
+        """Return the request's body."""
+        return self.prepared.body
+
+    @property
+    def vectors(self) -> list[Float32]:
+        """Return the numbers of each text."""
+        return [output.outputs.data for output in self.outputs]
+
+    @property
+    def usage(self) -> Usage:
+        """Return the token counts of all texts."""
+        count = sum(len(output.prompt_token_ids) for output in self.outputs)
+        return Usage(count, 0, count)
+
+    @property
+    def num_entries(self) -> int:
+        """Return how many numbers and tokens of the texts have to be written."""
+        return sum(vector.size for vector in self.vectors) + self.usage.prompt_tokens
+
+    def listed(self, form: type[Listed], entries: list[Any]) -> Listed:
+        """Return an answer that is a list of entries."""
+        data = self.lists.entries(entries)
+        created = int(time.time())
+        return form(id=self.answer_id, created=created, model=self.prepared.model, data=data, usage=self.usage)
 
 
-def num_entries(outputs: Outputs) -> int:
-    """Return how many numbers and tokens of the texts have to be written."""
-    return sum(output.outputs.data.size + len(output.prompt_token_ids) for output in outputs)
+class Plain(NamedTuple):
+    """An answer that is bytes instead of JSON, and its own headers."""
+
+    parts: list[bytes]
+    headers: dict[str, str]
 
 
-def embedding_answer(
-    prepared: PreparedEmbedding, outputs: Outputs, answer_id: str, lists: Lists
-) -> EmbeddingAnswer | Response:
+Write = Callable[[PooledTexts[Any]], msgspec.Struct | Plain]
+"""A function that makes the answer of a kind."""
+
+
+def embedding_answer(texts: PooledTexts[EmbeddingRequest]) -> EmbeddingAnswer | Plain:
     """Return the answer of /v1/embeddings."""
-    return _vectors(prepared, outputs, answer_id, lists, EmbeddingAnswer, partial(Embedding, "embedding"))
+    return _vectors(texts, EmbeddingAnswer, partial(Embedding, "embedding"))
 
 
-def pooling_answer(
-    prepared: PreparedHidden, outputs: Outputs, answer_id: str, lists: Lists
-) -> PoolingAnswer | Response:
+def pooling_answer(texts: PooledTexts[EmbeddingRequest]) -> PoolingAnswer | Plain:
     """Return the answer of /pooling."""
-    return _vectors(prepared, outputs, answer_id, lists, PoolingAnswer, partial(Pooled, "pooling"))
+    return _vectors(texts, PoolingAnswer, partial(Pooled, "pooling"))
 
 
-def _vectors(
-    prepared: PreparedEmbedding,
-    outputs: Outputs,
-    answer_id: str,
-    lists: Lists,
-    kind: type[Answer],
-    entry: Callable[..., Any],
-) -> Answer | Response:
+def _vectors(texts: PooledTexts[EmbeddingRequest], form: type[Listed], entry: Callable[..., Any]) -> Listed | Plain:
     """Return an answer of vectors in JSON, or their bytes. entry: makes one of its entries."""
-    body = prepared.body
-    created = int(time.time())
-    if body.encoding_format in ("bytes", "bytes_only"):
-        return _bytes_answer(body, outputs, answer_id, prepared.model, created)
+    encoding = texts.body.encoding_format or "float"
+    if encoding in ("bytes", "bytes_only"):
+        return _plain(texts)
+    pack = _pack(texts.body)
     data = []
-    for index, output in enumerate(outputs):
-        parts = _parts(prepared, index, output)
-        data.append(entry(index, _written(output.outputs.data, body, lists), parts))
-    listed = lists.entries(data)
-    return kind(id=answer_id, created=created, model=prepared.model, data=listed, usage=usage_of(outputs))
+    for index, output in enumerate(texts.outputs):
+        written = _written(output.outputs.data, encoding, texts.lists, pack)
+        data.append(entry(index, written, _parts(texts.prepared, index, output)))
+    return texts.listed(form, data)
 
 
-def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> LateChunkingMetadata | UnsetType:
+def _parts(prepared: PreparedPooling[Any], index: int, output: WholeOutput) -> LateChunkingMetadata | UnsetType:
     """Return the positions of a text's parts, if it was pooled in parts. They are recomputed for a truncated text."""
     chunks = prepared.params.late_chunking_params
     if chunks is None:
@@ -114,137 +137,111 @@ def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> Late
     return found if found.input_tokens == num_tokens else late_chunks(num_tokens, chunks.chunk_size, None)
 
 
-def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str, lists: Lists) -> ClassifyAnswer:
+def classify_answer(texts: PooledTexts[ClassifyRequest]) -> ClassifyAnswer:
     """Return the answer of /classify."""
     data = []
-    for index, output in enumerate(outputs):
-        numbers = output.outputs.data
-        label = prepared.labels[int(numbers.argmax())]
-        data.append(Classes(index, label, lists.numbers(numbers), len(numbers)))
-    created = int(time.time())
-    listed = lists.entries(data)
-    return ClassifyAnswer(id=answer_id, created=created, model=prepared.model, data=listed, usage=usage_of(outputs))
+    for index, numbers in enumerate(texts.vectors):
+        label = texts.prepared.labels[int(numbers.argmax())]
+        data.append(Classes(index, label, texts.lists.numbers(numbers), len(numbers)))
+    return texts.listed(ClassifyAnswer, data)
 
 
-def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str, lists: Lists) -> ScoreAnswer:
+def score_answer(texts: PooledTexts[PairBody]) -> ScoreAnswer:
     """Return the answer of /score."""
-    num_second = len(outputs)
-    if not prepared.pairs:
-        _, second = prepared.body.sides()
-        num_second = len(second)
-    scores = _scores(prepared, outputs, num_second)
-    data = lists.entries([Score("score", index, score) for index, score in enumerate(scores)])
-    created = int(time.time())
-    return ScoreAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+    return texts.listed(ScoreAnswer, [Score("score", index, score) for index, score in enumerate(_scores(texts))])
 
 
-def rerank_answer(
-    prepared: PreparedRerank, outputs: Outputs, answer_id: str, lists: Lists, api_version: str | None = None
-) -> RerankAnswer:
-    """Return the answer of /rerank: best documents first, ties in their order.
-
-    api_version: of Cohere's API; None: another's.
-    """
-    body = prepared.body
-    _, texts = body.sides()
-    scores = _scores(prepared, outputs, len(texts))
+def rerank_answer(texts: PooledTexts[RerankRequest]) -> RerankAnswer:
+    """Return the answer of /rerank: best documents first, ties in their order."""
+    body = texts.body
+    _, documents = body.sides()
     ranked: list[Ranked] = []
-    for index, (score, text) in enumerate(zip(scores, texts, strict=True)):
+    for index, (score, text) in enumerate(zip(_scores(texts), documents, strict=True)):
         entry = Ranked(index, score)
         if body.return_documents is not False:
             entry.document = Document(str(text))
         ranked.append(entry)
     ranked.sort(key=lambda entry: -entry.relevance_score)
     best = ranked[: body.top_n] if body.top_n else ranked
-    listed = lists.entries(best)
-    answer = RerankAnswer(id=answer_id, model=prepared.model, usage=usage_of(outputs), results=listed)
-    if api_version is not None:
-        units = -(-len(texts) // DOCUMENTS_A_UNIT)
-        answer.meta = RerankMeta(ApiVersion(api_version), BilledUnits(search_units=units))
+    results = texts.lists.entries(best)
+    answer = RerankAnswer(id=texts.answer_id, model=texts.prepared.model, usage=texts.usage, results=results)
+    if texts.version:
+        units = BilledUnits(search_units=-(-len(documents) // DOCUMENTS_A_UNIT))
+        answer.meta = RerankMeta(ApiVersion(texts.version), units)
     return answer
 
 
-def embed_answer(
-    prepared: PreparedEmbed, outputs: Outputs, answer_id: str, lists: Lists, api_version: str
-) -> EmbedAnswer:
-    """Return the answer of /v1/embed and /v2/embed. api_version: of Cohere's API."""
-    texts = lists.entries([str(text) for text in prepared.body.texts()])
-    units = BilledUnits(input_tokens=usage_of(outputs).prompt_tokens)
-    meta = RerankMeta(ApiVersion(api_version), units)
-    if api_version == "1" and prepared.body.embedding_types is None:
-        plain = lists.entries([lists.numbers(output.outputs.data) for output in outputs])
-        return EmbedAnswer(id=answer_id, embeddings=plain, texts=texts, meta=meta, response_type="embeddings_floats")
-    vectors = [output.outputs.data for output in outputs]
-    found = Vectors()
-    for form in prepared.body.types:
-        match form:
-            case "float":
-                found.floats = lists.entries([lists.numbers(vector) for vector in vectors])
-            case "base64":
-                found.base64 = lists.entries([lists.text([packed(vector)]) for vector in vectors])
-            case "binary":
-                found.binary = lists.entries([bits(vector, signed=True) for vector in vectors])
-            case "ubinary":
-                found.ubinary = lists.entries([bits(vector, signed=False) for vector in vectors])
-    return EmbedAnswer(id=answer_id, embeddings=found, texts=texts, meta=meta)
+def embed_answer(texts: PooledTexts[EmbedRequest]) -> EmbedAnswer:
+    """Return the answer of /v1/embed and /v2/embed."""
+    lists = texts.lists
+    shown = lists.entries([str(text) for text in texts.body.texts()])
+    meta = RerankMeta(ApiVersion(texts.version), BilledUnits(input_tokens=texts.usage.prompt_tokens))
+    forms = {}
+    for form in texts.body.types:
+        forms[form] = lists.entries([_written(vector, form, lists) for vector in texts.vectors])
+    if texts.version == "1" and texts.body.embedding_types is None:
+        return EmbedAnswer(
+            id=texts.answer_id, embeddings=forms["float"], texts=shown, meta=meta, response_type="embeddings_floats"
+        )
+    vectors = Vectors(**{"floats" if form == "float" else form: written for form, written in forms.items()})
+    return EmbedAnswer(id=texts.answer_id, embeddings=vectors, texts=shown, meta=meta)
 
 
-def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> list[float]:
-    """Return the score of each pair: the model's, or the cosine of both vectors.
-
-    num_second: texts of the second side.
-    """
-    if prepared.pairs:
-        return [float(output.outputs.data[0]) for output in outputs]
-    num_first = len(outputs) - num_second
-    left = list(outputs[:num_first])
-    if num_first == 1:
-        left = left * num_second
-    found = []
-    for one, other in zip(left, outputs[num_first:], strict=True):
-        found.append(cosine(one.outputs.data, other.outputs.data))
-    return found
+def _scores(texts: PooledTexts[Any]) -> list[float]:
+    """Return the score of each pair: the model's, or the cosine of both vectors."""
+    vectors = texts.vectors
+    if texts.prepared.pairs:
+        return [float(numbers[0]) for numbers in vectors]
+    first, _ = texts.body.sides()
+    left, right = vectors[: len(first)], vectors[len(first) :]
+    return [cosine(one, other) for one, other in zip(partnered(left, right), right, strict=True)]
 
 
-def _written(numbers: Float32, body: EmbeddingRequest, lists: Lists) -> Any:
-    """Return numbers as JSON numbers, as base64 of their bytes, or packed as bits."""
-    if body.encoding_format in ("binary", "ubinary"):
-        signed = body.encoding_format == "binary"
+def _written(numbers: Float32, form: str, lists: JsonPieces, pack: Pack = packed) -> Any:
+    """Return numbers as JSON numbers, as base64 of their bytes, or packed as bits. pack: makes the bytes."""
+    if form in ("binary", "ubinary"):
+        signed = form == "binary"
         if numbers.ndim == 1:
             return bits(numbers, signed=signed)
         return lists.entries([row for rows in slices(numbers) for row in bits(rows, signed=signed)])
-    if body.encoding_format == "base64":
-        return lists.text(_packed(numbers, body))
+    if form == "base64":
+        return lists.text(map(pack, slices(numbers)))
     return lists.numbers(numbers)
 
 
-def _packed(numbers: Float32, body: EmbeddingRequest) -> Iterator[bytes]:
-    """Yield the bytes of numbers, in parts."""
-    for rows in slices(numbers):
-        yield packed(rows, body.embed_dtype or "float32", body.endianness or "little")
+def _pack(body: EmbeddingRequest) -> Pack:
+    """Return the function that makes the bytes of numbers in the format of a body."""
+    return partial(packed, form=body.embed_dtype or "float32", order=body.endianness or "little")
 
 
-def _bytes_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, model: str, created: int) -> Response:
+def _plain(texts: PooledTexts[EmbeddingRequest]) -> Plain:
     """Return all vectors concatenated; a header gives the position of each."""
+    body = texts.body
+    pack = _pack(body)
     parts: list[bytes] = []
     places = []
     start = 0
-    for index, output in enumerate(outputs):
-        own = list(_packed(output.outputs.data, body))
-        num_bytes = sum(map(len, own))
+    for index, vector in enumerate(texts.vectors):
+        own = list(map(pack, slices(vector)))
+        end = start + sum(map(len, own))
         parts += own
         place = {
             "index": index,
             "embed_dtype": body.embed_dtype or "float32",
             "endianness": body.endianness or "little",
             "start": start,
-            "end": start + num_bytes,
-            "shape": list(output.outputs.data.shape),
+            "end": end,
+            "shape": list(vector.shape),
         }
         places.append(place)
-        start += num_bytes
-    headers = {}
-    if body.encoding_format == "bytes":
-        metadata = {"id": answer_id, "created": created, "model": model, "data": places, "usage": usage_of(outputs)}
-        headers["metadata"] = msgspec.json.encode(metadata).decode("latin-1")
-    return PiecesResponse(parts, BYTES, headers)
+        start = end
+    if body.encoding_format != "bytes":
+        return Plain(parts, {})
+    metadata = {
+        "id": texts.answer_id,
+        "created": int(time.time()),
+        "model": texts.prepared.model,
+        "data": places,
+        "usage": texts.usage,
+    }
+    return Plain(parts, {"metadata": msgspec.json.encode(metadata).decode("latin-1")})

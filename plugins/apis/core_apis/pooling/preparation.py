@@ -13,14 +13,14 @@ from core.api.errors import RequestError
 from core_apis.field_names import own_names
 from core_apis.prepare.amounts import check_amount, check_choices, check_numbers
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.prepared import PreparedEmbedding, PreparedPooling, Prompt
+from core_apis.prepare.prepared import PreparedPooling, Prompt
 from core_apis.protocol.pairs import PairBody, RerankRequest
 from core_apis.protocol.pooling import PoolingBody, Text
 from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.late_chunks import late_chunks
 from core_frontend.prompts.pooling_input import NO_TOKENS, resolved
-from core_frontend.prompts.text_pairs import TextPairs
+from core_frontend.prompts.text_pairs import TextPairs, partnered, reads_pairs
 
 
 class PoolingPreparation:
@@ -32,7 +32,7 @@ class PoolingPreparation:
         self._tokenizer = preparation.tokenizer
         self._texts = preparation.texts
 
-    def prepare(self, body: Any, model: str, kind: type[PreparedPooling]) -> PreparedPooling:
+    def prepare(self, body: Any, model: str) -> PreparedPooling[Any]:
         """Prepare a decoded body. model: the name to report. Raises RequestError."""
         pooling = self._settings.pooling
         pairs = self._pairs if isinstance(body, PairBody) else None
@@ -50,7 +50,8 @@ class PoolingPreparation:
                 most = self._settings.max_model_len if keep in (None, -1) else keep
                 check_numbers(self._settings, resolved(params, pooling), [min(length, most) for length in lens])
         body.metadata = None  # it may hold anything, and changes nothing
-        prepared = kind(
+        chunks = params.late_chunking_params
+        return PreparedPooling(
             body=body,
             model=model,
             params=params,
@@ -58,11 +59,8 @@ class PoolingPreparation:
             names=names,
             pairs=pairs is not None,
             labels=() if pooling is None else pooling.labels,
+            parts=[] if chunks is None else [self._parts(prompt, chunks.chunk_size) for prompt in prompts],
         )
-        if isinstance(prepared, PreparedEmbedding) and params.late_chunking_params is not None:
-            size = params.late_chunking_params.chunk_size
-            prepared.parts = [self._parts(prompt, size) for prompt in prompts]
-        return prepared
 
     def _parts(self, prompt: Prompt, size: int) -> LateChunkingMetadata:
         """Return the parts of a text.
@@ -80,13 +78,8 @@ class PoolingPreparation:
         Raises RequestError.
         """
         pooling = self._settings.pooling
-        if pooling is None or not pooling.classifies:
+        if pooling is None or not reads_pairs(pooling, "/classify and /pooling"):
             return None
-        if not pooling.scores_pairs:
-            raise RequestError(
-                f"This model tells {len(pooling.labels)} classes, which are no score; /classify and /pooling give their "
-                "numbers."
-            )
         template = self._settings.pair_template
         return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, template, self._limits)
 
@@ -155,11 +148,9 @@ class PoolingPreparation:
         Their total text is limited, because one query may come with each of many documents.
         """
         left, right = body.sides()
-        if len(left) == 1:
-            left = left * len(right)
         found: list[tuple[str, str]] = []
         num_characters = 0
-        for first, second in zip(left, right, strict=True):
+        for first, second in zip(partnered(left, right), right, strict=True):
             if not isinstance(first, str) or not isinstance(second, str):
                 raise RequestError("This model reads pairs of texts, so both must be strings.", param=body.text_field)
             num_characters += len(first) + len(second)

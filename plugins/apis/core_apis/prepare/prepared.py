@@ -6,7 +6,7 @@ Owns: the messages between the process that prepares and the one that serves. Ne
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -16,9 +16,7 @@ from core.api.sampling_params import SamplingParams
 from core_apis.protocol.anthropic_answer import TokenCount
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
-from core_apis.protocol.embed import EmbedRequest
-from core_apis.protocol.pairs import RerankRequest, ScoreRequest
-from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
+from core_apis.protocol.pooling import PoolingBody
 from core_apis.protocol.responses import ResponsesRequest
 from core_apis.responses.items import KeptItem
 from core_apis.responses.tools import ToolTable
@@ -29,6 +27,8 @@ from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_embeds import PromptEmbeds
 from core_frontend.prompts.text_pairs import TextPair
+
+Pooled = TypeVar("Pooled", bound=PoolingBody)
 
 
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ class PreparedCompletion(msgspec.Struct):
     names: dict[str, str] = {}
 
 
-class PreparedPooling(msgspec.Struct):
+class PreparedPooling(msgspec.Struct, Generic[Pooled]):
     """Texts to pool, ready for the engine.
 
     body: as it was decoded.
@@ -148,52 +148,17 @@ class PreparedPooling(msgspec.Struct):
     names: as for a chat.
     pairs: whether each prompt is a pair of texts.
     labels: names of the model's classes.
+    parts: the parts of each text, if texts are pooled in parts, else empty.
     """
 
-    body: PoolingBody
+    body: Pooled
     model: str
     params: PoolingParams
     prompts: list[Prompt]
     names: dict[str, str] = {}
     pairs: bool = False
     labels: tuple[str, ...] = ()
-
-
-class PreparedEmbedding(PreparedPooling):
-    """A request of /v1/embeddings. parts: the parts of each text, if texts are pooled in parts, else empty."""
-
-    body: EmbeddingRequest
     parts: list[LateChunkingMetadata] = []
-
-
-class PreparedEmbed(PreparedPooling):
-    """A request of /v2/embed."""
-
-    body: EmbedRequest
-
-
-class PreparedHidden(PreparedEmbedding):
-    """A request of /pooling."""
-
-    body: PoolingRequest
-
-
-class PreparedClasses(PreparedPooling):
-    """A request of /classify."""
-
-    body: ClassifyRequest
-
-
-class PreparedScore(PreparedPooling):
-    """A request of /score."""
-
-    body: ScoreRequest
-
-
-class PreparedRerank(PreparedPooling):
-    """A request of /rerank."""
-
-    body: RerankRequest
 
 
 class PreparedResponse(msgspec.Struct):

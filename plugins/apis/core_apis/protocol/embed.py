@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from core.api.errors import RequestError
-from core.api.pooling import PoolingConfig
+from core.api.pooling import PoolingConfig, PoolingTask
 from core_apis.protocol.pooled import RerankMeta
 from core_apis.protocol.pooling import PoolingBody, Text
 from core_apis.protocol.sampling import Int32
@@ -93,7 +93,12 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
             )
         if self.truncate != "NONE" and keep is None:
             keep = -1 if self.max_tokens is None else self.max_tokens
-        return PoolingParams(task="embed", dimensions=self.output_dimension, truncate_prompt_tokens=keep)
+        given = super().params(config)
+        return msgspec.structs.replace(given, dimensions=self.output_dimension, truncate_prompt_tokens=keep)
+
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask:
+        """Return the task of one vector per text."""
+        return "embed"
 
     def prompt_for(self, config: PoolingConfig) -> str | None:
         """Return the prompt for the input type; None for a model without prompts."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.api.pooling import PoolingConfig
+from core.api.pooling import PoolingConfig, PoolingTask
 from core_apis.protocol.pooling import PoolingBody, Text, texts_of
 from core_apis.protocol.sampling import Int32
-from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.prompts.text_pairs import partnered
 
 
 class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
@@ -26,15 +26,9 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     use_activation: bool | None = None
     activation: bool | None = None
 
-    def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Return the parameters for vectors, or for the model's scores of pairs."""
-        reads_pairs = config is not None and config.scores_pairs
-        return PoolingParams(
-            task="classify" if reads_pairs else "embed",
-            use_activation=self.use_activation,
-            activation=self.activation,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-        )
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask:
+        """Return the task of vectors, or of the model's scores of pairs."""
+        return "classify" if config is not None and config.scores_pairs else "embed"
 
     def sides(self) -> tuple[list[Text], list[Text]]:
         """Return both sides of the comparison: one first text, or as many as second ones. Raises RequestError."""
@@ -70,10 +64,7 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
         one, other = self._names()
         first = texts_of(one, getattr(self, one))
         second = texts_of(other, getattr(self, other))
-        if len(first) not in (1, len(second)):
-            raise RequestError(
-                f"{one} has {len(first)} texts and {other} {len(second)}; expected one, or as many.", param=one
-            )
+        partnered(first, second, (one, other))
         return first, second
 
     def _names(self) -> tuple[str, str]:

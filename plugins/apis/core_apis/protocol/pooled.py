@@ -1,6 +1,6 @@
 """Answers to requests for vectors, classes, scores and rankings.
 
-Owns: their Structs. Called by: `core_apis.pooling.answers` and the OpenAPI document.
+Owns: their Structs. Called by: `core_apis.pooling.answers`, and the table of kinds.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ class Score(msgspec.Struct):
 
 
 class ListAnswer(msgspec.Struct, kw_only=True):
-    """The common fields of these answers."""
+    """The common fields of these answers. data: an entry for each text or pair."""
 
     id: str
     object: str = "list"
     created: int
     model: str
     usage: Usage
+    data: list[Any]
 
 
 class EmbeddingAnswer(ListAnswer, kw_only=True):

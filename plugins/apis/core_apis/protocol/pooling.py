@@ -48,12 +48,17 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Return everything to pool, in order; no text is empty. Raises RequestError."""
         raise NotImplementedError
 
-    def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Return the pooling parameters. Raises RequestError.
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask | None:
+        """Return the task of the texts; None: the body names none. Raises RequestError.
 
         config: of the model; None: it generates text, and the engine will refuse.
         """
         raise NotImplementedError
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """Return the pooling parameters: the task, and the body's fields of the same names. Raises RequestError."""
+        given = {name: getattr(self, name, None) for name in PoolingParams.__struct_fields__}
+        return PoolingParams(**given | {"task": self.task_for(config)})
 
     @property
     def field_names(self) -> dict[str, str]:
@@ -98,32 +103,25 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         """Return the body's prompt name."""
         return self.prompt_name
 
-    def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Return the parameters for one vector per text, or for what the model usually returns instead."""
-        params = self.params_of("embed" if config is None else config.vectors)
-        if params.task == "token_embed" and self.encoding_format == "base64":
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask | None:
+        """Return the task of one vector per text, or what the model usually returns instead."""
+        task = "embed" if config is None else config.vectors
+        if task == "token_embed" and self.encoding_format == "base64":
             raise RequestError(
                 "encoding_format is 'base64', which cannot tell how many vectors a text has; this server gives one for each "
                 "token (--pooler-config.task token_embed). Ask for 'float' or 'bytes'.",
                 param="encoding_format",
             )
-        return params
+        return task
 
-    def params_of(self, task: PoolingTask | None) -> PoolingParams:
-        """Return the same parameters for a given task."""
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """Return the parameters, once the body has one number format."""
         self._settle_format()
         if self.encoding_format in (None, "float", "binary", "ubinary"):
             for name in ("embed_dtype", "endianness"):
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} is of the encoding_format base64 and bytes; leave it out.", param=name)
-        return PoolingParams(
-            task=task,
-            dimensions=self.dimensions,
-            use_activation=self.use_activation,
-            normalize=self.normalize,
-            late_chunking_params=self.late_chunking_params,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-        )
+        return super().params(config)
 
     def _settle_format(self) -> None:
         """Merge the three names of the format into one. Raises RequestError if they differ."""
@@ -145,10 +143,9 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
     task: PoolingTask | None = None
     activation: bool | None = None
 
-    def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Return the parameters for the task."""
-        task = config.tasks[0] if self.task is None and config is not None else self.task
-        return msgspec.structs.replace(self.params_of(task), activation=self.activation)
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask | None:
+        """Return the body's task, or the model's first."""
+        return config.tasks[0] if self.task is None and config is not None else self.task
 
 
 class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
@@ -166,14 +163,9 @@ class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         """Return the input as a list."""
         return texts_of("input", self.input)
 
-    def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Return the parameters for the classes of texts."""
-        return PoolingParams(
-            task="classify",
-            use_activation=self.use_activation,
-            activation=self.activation,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-        )
+    def task_for(self, config: PoolingConfig | None) -> PoolingTask:
+        """Return the task of the classes of texts."""
+        return "classify"
 
 
 def texts_of(name: str, given: Any) -> list[Text]:

@@ -39,14 +39,16 @@ def class_config(
     tokens = _token_classes(settings, checkpoint, files)
     if tokens is not None:
         _check_head(checkpoint, spec)
-        config = _of_tokens(checkpoint, spec, files, tokens)
+        config = _of_tokens(checkpoint, spec, tokens)
     elif ending_of(checkpoint.manifest.config) and not files.kinds:
-        config = _of_own_head(settings, checkpoint, spec, files)
+        config = _of_own_head(settings, checkpoint, spec)
     else:
         return None
     known = known_reranker(checkpoint.path, checkpoint.manifest.config)
     template = "" if known is None else known.template
-    squash = "none" if asked_activation(settings) is False else config.squash
+    squash = files.squash or _usual_squash(checkpoint.manifest.config, config.size)
+    if asked_activation(settings) is False:
+        squash = "none"
     return msgspec.structs.replace(config, pair_template=template, joins_pairs=config.head == "tokens", squash=squash)
 
 
@@ -72,7 +74,7 @@ def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
         )
 
 
-def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, tokens: TokenClasses) -> PoolingConfig:
+def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, tokens: TokenClasses) -> PoolingConfig:
     """Return the config of classes computed by rows of the language model head."""
     for token in tokens.token_ids:
         if token >= spec.vocab_size:
@@ -83,20 +85,16 @@ def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, to
         kinds=("last",),
         normalize=False,
         size=len(tokens.labels),
-        max_tokens=files.max_tokens,
-        lower_case=files.lower_case,
         head="tokens",
         labels=tokens.labels,
-        squash=files.squash or _usual_squash(checkpoint.manifest.config, len(tokens.labels)),
         token_ids=tokens.token_ids,
         contrast=tokens.contrast,
         source="the head for the next token",
     )
 
 
-def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles) -> PoolingConfig:
+def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingConfig:
     """Return the config of classes computed by the checkpoint's own head."""
-    hf_config = checkpoint.manifest.config
     if not isinstance(spec, DecoderSpec) or spec.pooling_head is None:
         raise UserError(
             f"model '{checkpoint.manifest.ref}': its head for classes is served by the engine's own layers alone, which do not "
@@ -110,11 +108,8 @@ def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, fi
         kinds=(kind or head.kind,),
         normalize=False,
         size=head.num_labels,
-        max_tokens=files.max_tokens,
-        lower_case=files.lower_case,
         head="classes",
-        labels=labels_of(hf_config),
-        squash=files.squash or _usual_squash(hf_config, head.num_labels),
+        labels=labels_of(checkpoint.manifest.config),
         source="the head of the model's architecture",
     )
 

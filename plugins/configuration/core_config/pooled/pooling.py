@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig
 from core_config.pooled.class_pooling import class_config
@@ -57,6 +59,7 @@ def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) ->
         )
     if config is None:
         config = _vector_config(settings, checkpoint, files, spec, encodes=encodes)
+    config = msgspec.structs.replace(config, max_tokens=files.max_tokens, lower_case=files.lower_case)
     return with_keys(settings, config)
 
 
@@ -116,8 +119,6 @@ def _vector_config(
         kinds=kinds,
         normalize=normalize if activation is None else activation,
         size=size,
-        max_tokens=files.max_tokens,
-        lower_case=files.lower_case,
         dimensions=_dimensions(checkpoint.manifest.config),
         head="dense" if files.dense else "",
         dense=tuple(files.dense),

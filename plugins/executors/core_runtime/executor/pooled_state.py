@@ -31,22 +31,6 @@ class Kept(Protocol):
         """Return the result for a sequence of `count` tokens: [H] or [T, H]."""
 
 
-class _First:
-    """Pooling by the first token's state."""
-
-    def __init__(self) -> None:
-        self._row: Rows | None = None
-
-    def take(self, rows: Rows, begin: int) -> None:
-        if begin == 0:
-            # Copied: the rows may share a buffer that the next step overwrites.
-            self._row = rows[0].copy()
-
-    def vector(self, count: int) -> NDArray[Any]:
-        assert self._row is not None, "a prompt has a first token"
-        return self._row
-
-
 class _Last:
     """Pooling by the last token's state."""
 
@@ -54,11 +38,20 @@ class _Last:
         self._row: Rows | None = None
 
     def take(self, rows: Rows, begin: int) -> None:
+        # Copied: the rows may share a buffer that the next step overwrites.
         self._row = rows[-1].copy()
 
     def vector(self, count: int) -> NDArray[Any]:
-        assert self._row is not None, "a prompt has a last token"
+        assert self._row is not None, "a prompt has a first and a last token"
         return self._row
+
+
+class _First(_Last):
+    """Pooling by the first token's state."""
+
+    def take(self, rows: Rows, begin: int) -> None:
+        if begin == 0:
+            super().take(rows[:1], begin)
 
 
 class _Each:

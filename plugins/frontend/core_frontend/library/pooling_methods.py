@@ -29,7 +29,7 @@ from core_frontend.batch_run import Progress
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.prompts.prompt_parser import PromptInput, as_batch
-from core_frontend.prompts.text_pairs import TextPairs
+from core_frontend.prompts.text_pairs import TextPairs, partnered, reads_pairs
 from core_tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -161,34 +161,23 @@ class PoolingMethods:
         refuse_keywords(options, self.score)
         first = as_batch(data_1)
         second = as_batch(data_2)
-        if not second or len(first) not in (1, len(second)):
-            raise RequestError(
-                f"data_1 has {len(first)} texts and data_2 {len(second)}; expected one, or as many.", param="data_1"
-            )
-        config = self._pooling_config
-        if config.scores_pairs:
+        left = partnered(first, second)
+        if reads_pairs(self._pooling_config, "classify and encode"):
             pairs = self._pairs(chat_template)
             params = _one("classify", pooling_params or PoolingParams(), truncate_prompt_tokens)
-            left = first * len(second) if len(first) == 1 else first
             prompts: list[PromptInput] = []
             for one, other in zip(left, second, strict=True):
                 texts = _text("data_1", one), _text("data_2", other)
                 pair = pairs.join(*texts, params.truncate_prompt_tokens, instruction)
                 prompts.append(pair.as_prompt())
             return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm)]
-        if config.classifies:
-            raise RequestError(
-                f"This model tells {len(config.labels)} classes, which are no score; classify and encode give their numbers."
-            )
         for name, value in (("chat_template", chat_template), ("instruction", instruction)):
             if value is not None:
                 raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
         of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
         outputs = self._pooled([*first, *second], of_vectors, use_tqdm)
-        vectors = outputs[: len(first)]
-        if len(vectors) == 1:
-            vectors = vectors * len(second)
-        return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
+        others = outputs[len(first) :]
+        return [_score(*pair) for pair in zip(partnered(outputs[: len(first)], others), others, strict=True)]
 
     def _told(
         self,

@@ -187,7 +187,6 @@ class InputProcessor:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        check_token_ids("prompt", token_ids, self.model)
 
     def _truncate(self, token_ids: list[int], params: SamplingParams) -> list[int]:
         keep = params.truncate_prompt_tokens

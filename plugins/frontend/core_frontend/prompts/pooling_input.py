@@ -12,7 +12,6 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.pooling import Pooling, PoolingConfig
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine.token_ids import check_token_ids
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_parser import Prompt
 from core_frontend.request_terms import RequestTerms
@@ -51,7 +50,6 @@ class PoolingInput:
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
         if prompt.second and prompt.second < len(token_ids):
             pooling = msgspec.structs.replace(pooling, second=prompt.second)
-        check_token_ids("prompt", token_ids, self._model)
         return EngineRequest(
             request_id=request_id,
             choice=0,
@@ -74,13 +72,9 @@ class PoolingInput:
         limit = self._model.max_model_len
         if not ids:
             raise RequestError("The text is empty; give at least one token.", param="prompt")
-        if keep is not None and keep > limit:
-            raise RequestError(
-                f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
-                param="truncate_prompt_tokens",
-            )
-        if keep is not None:
-            return self._cut(prompt, limit if keep == -1 else keep)
+        most = kept(keep, limit)
+        if most is not None:
+            return self._cut(prompt, most)
         if len(ids) > limit:
             raise RequestError(
                 f"The text has {len(ids)} tokens, but the model takes at most {limit}. Shorten it, or have it cut: "
@@ -105,6 +99,19 @@ class PoolingInput:
             if room > 0 and ids[start:end] == body:
                 return ids[:start] + body[:room] + ids[end:]
         return ids[:keep]
+
+
+def kept(keep: int | None, limit: int) -> int | None:
+    """Return how many tokens of a longer text count; None: it is refused. limit: of the model.
+
+    keep: `truncate_prompt_tokens`. Raises RequestError.
+    """
+    if keep is not None and keep > limit:
+        raise RequestError(
+            f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
+            param="truncate_prompt_tokens",
+        )
+    return limit if keep == -1 else keep
 
 
 def resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:

@@ -105,7 +105,9 @@ class PromptParser:
         return Prompt(text, ids, salt, embeds=embeds)
 
     def _encode(self, text: str) -> list[int]:
-        return need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)
+        ids = need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)
+        check_token_ids("prompt", ids, self._model)  # a tokenizer may know more tokens than the model
+        return ids
 
     def _token_ids(self, token_ids: Any, copies: bool = True) -> list[int]:
         """Return the ids as a list of Python integers, each checked against the vocabulary."""

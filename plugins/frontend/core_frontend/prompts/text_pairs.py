@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
+from core_frontend.prompts.pooling_input import kept
 from core_tokens.chat.chat_template import ChatTemplate
 from core_tokens.chat.template_limits import Limits
 from core_tokens.chat.written_text import WrittenText, plain
 from core_tokens.content_encoding import ContentEncoder
 from core_tokens.tokenizer import Tokenizer
 
+First = TypeVar("First")
 ROLES = ("query", "document")
 """The roles of the messages that a template for pairs writes."""
 MOST_SPECIALS = 16
@@ -87,12 +89,7 @@ class TextPairs:
         Raises RequestError.
         """
         limit = self._max_model_len
-        if keep is not None and keep > limit:
-            raise RequestError(
-                f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
-                param="truncate_prompt_tokens",
-            )
-        cut_to = limit if keep == -1 else keep
+        cut_to = kept(keep, limit)
         pair = self._joined(first, second, instruction, cut_to)
         num_tokens = len(pair.token_ids)
         if num_tokens > (limit if cut_to is None else cut_to):
@@ -197,6 +194,32 @@ class TextPairs:
             messages.insert(0, {"role": "system", "content": instruction})
         assert self._template is not None, "texts are rendered where there is a template"
         return self._template.render(messages)
+
+
+def reads_pairs(config: PoolingConfig, ways: str) -> bool:
+    """Whether a model reads two texts together; if not, their vectors are compared.
+
+    ways: what gives the numbers of classes. Raises RequestError for a model with several classes.
+    """
+    if config.classifies and not config.scores_pairs:
+        raise RequestError(
+            f"This model tells {len(config.labels)} classes, which are no score; {ways} give their numbers."
+        )
+    return config.scores_pairs
+
+
+def partnered(
+    first: Sequence[First], second: Sequence[Any], names: tuple[str, str] = ("data_1", "data_2")
+) -> list[First]:
+    """Return the partner in `first` of each in `second`: one for all, or each its own. names: of both, for the error.
+
+    Raises RequestError for another number.
+    """
+    if not second or len(first) not in (1, len(second)):
+        raise RequestError(
+            f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}; expected one, or as many.", param=names[0]
+        )
+    return list(first) * len(second) if len(first) == 1 else list(first)
 
 
 def _for_pairs(template: str | None) -> str:

@@ -1,9 +1,10 @@
 """Arguments about pooling: answers made of hidden states. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import msgspec
 
+from core.api.pooling import PoolingTask
 from core.args.arg import Arg, ArgumentGroup
 
 UPPER = ("CLS", "LAST", "MEAN", "MAX", "WEIGHTEDMEAN", "MEAN_SQRT_LEN_TOKENS")
@@ -31,7 +32,7 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Arg(
             "What is meant when a request names no task, of those that the model serves.",
-            choices=("embed", "token_embed", "classify", "token_classify"),
+            choices=get_args(PoolingTask),
         ),
     ] = None
     dimensions: Annotated[
