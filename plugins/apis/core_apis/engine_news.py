@@ -1,7 +1,7 @@
-"""The engine of an API process (owned by the supervisor) or of a frontend (owned by another command).
+"""The engine of an API process (owned by the supervisor) or of an API server (owned by another command).
 
 Owns: `EngineNews`, the owner's latest report about the engine, and `SharedEngineSource`, which connects accordingly.
-Never does: start or end an engine. Called by: the API process and the frontend (they report), `AsyncEngine` and its
+Never does: start or end an engine. Called by: the API process and the API server (they report), `AsyncEngine` and its
 recovery (connect).
 """
 

@@ -1,4 +1,4 @@
-"""The engine for requests of other processes: of several API processes, or of a remote frontend.
+"""The engine for requests of other processes: of several API processes, or of a remote API server.
 
 Owns: `SupervisedEngine`: its start, its restart after a death, its end, and the reports about them. Never does: run
 requests, or know who sends them. Called by: the supervisor, and the command `core serve --headless`.

@@ -1,7 +1,7 @@
-"""The frontend's end of the link to its engine.
+"""The API server's end of the link to its engine.
 
-Owns: `FrontLink`: the frontend's current engine, reports about it, and its channels. Never does: run requests, or know
-HTTP. Called by: the frontend's start; `LinkedEngine` sends through it.
+Owns: `ApiServerLink`: the API server's current engine, reports about it, and its channels. Never does: run requests, or know
+HTTP. Called by: the API server's start; `LinkedEngine` sends through it.
 
 There is one engine at a time. Another one that connects meanwhile is refused as busy and retries, so that it can take over.
 """
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 HOW = "`core serve MODEL --headless` with the same --data-parallel-address and --data-parallel-rpc-port"
 
 
-class FrontLink:
-    """The link of one frontend. It listens as soon as it is made. Use it from one event loop.
+class ApiServerLink:
+    """The link of one API server. It listens as soon as it is made. Use it from one event loop.
 
     news: receives the reports about engines.
 
@@ -51,7 +51,7 @@ class FrontLink:
         self._agreement = Agreement(resolution)
         self._news = news
         self._link = Link(settings, listens=True)
-        self._decoder = msgspec.msgpack.Decoder(messages.ToFront)
+        self._decoder = msgspec.msgpack.Decoder(messages.ToApiServer)
         self._peer: bytes | None = None
         self._who = ""
         self._heard_at = 0.0
@@ -101,7 +101,7 @@ class FrontLink:
         if not self._tasks:
             return
         tasks, self._tasks = self._tasks, []
-        self.say(messages.Bye("the front has ended"))
+        self.say(messages.Bye("the API server has ended"))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,7 +166,7 @@ class FrontLink:
             return
         if self._peer is not None:
             self.say(Alive())  # shows whether that engine is still there, before the new one asks again
-            self._answer(identity, messages.Refused(f"The front has an engine, {self._who}.", is_busy=True))
+            self._answer(identity, messages.Refused(f"The API server has an engine, {self._who}.", is_busy=True))
             return
         wrong = self._agreement.objection(hello)
         if wrong:

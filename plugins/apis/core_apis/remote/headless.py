@@ -30,7 +30,7 @@ DRAIN_POLL_S = 0.05
 
 
 def serve_headless(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Run the engine until a signal (exit code 0), or until it dies for good or has no frontend (1).
+    """Run the engine until a signal (exit code 0), or until it dies for good or has no API server (1).
 
     process: of the engine, already spawned. Raises UserError and PluginError as the start of an engine does.
     """
@@ -54,7 +54,7 @@ async def _run(resolution: Resolution, process: EngineProcess, signals: StopSign
 
 
 class Headless:
-    """An engine and its link to a frontend. resolution: of the engine. settings: the frontend's address."""
+    """An engine and its link to an API server. resolution: of the engine. settings: the API server's address."""
 
     def __init__(self, resolution: Resolution, settings: RemoteSettings) -> None:
         self._resolution = resolution
@@ -107,7 +107,10 @@ class Headless:
         phases = [*self._engine.phases, ("total", time.perf_counter() - begin)]
         times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
         name = self._resolution.engine.model.served_names[0]
-        print(f"Engine of {name} for the front at {self._settings.address}:{self._settings.port} ({times})", flush=True)
+        print(
+            f"Engine of {name} for the API server at {self._settings.address}:{self._settings.port} ({times})",
+            flush=True,
+        )
 
     def _tell(self, news: News) -> None:
         self._link.tell(news)

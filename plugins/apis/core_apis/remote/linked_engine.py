@@ -1,4 +1,4 @@
-"""A connection to an engine through the link of its frontend.
+"""A connection to an engine through the link of its API server.
 
 Owns: `LinkedEngine`: one channel, with the interface of a client's connection. Never does: know the socket. Called by:
 `ZmqClient`.
