@@ -135,7 +135,7 @@ class EngineLoop:
 
     def _welcome(self, client: Client) -> None:
         self._send(client, msgspec.structs.replace(self._ready, client=client.number))
-        lasting = self._core.scheduler.lasting_stats
+        lasting = self._core.scheduler.live_stats
         if lasting.phase != "running" or lasting.weight_version:  # the client does not know of earlier changes
             self._core.has_news = True
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core.api.config import RestartConfig
 from core.api.errors import CoreError
 from core_apis.api_child import ApiChild
-from core_apis.api_messages import AskMetrics, Begin, Explained, News, Serving, TellMetrics
+from core_apis.api_messages import Begin, EngineEvent, Explained, MetricsReply, MetricsRequest, Serving
 from core_apis.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
 from core_apis.metrics_rounds import MetricsRounds
 from core_apis.service import DEATH_NOTICE_SECONDS, FLUSH_SECONDS
@@ -57,7 +57,7 @@ class Supervisor:
     """The supervisor of API processes. listener: shared by all of them. engine: used by all of them."""
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
-        self.engine = SupervisedEngine(self._tell_news, self._fail)
+        self.engine = SupervisedEngine(self._send_event, self._fail)
         self._resolution = resolution
         self._listener = listener
         self._children: dict[int, ApiChild] = {}
@@ -175,16 +175,16 @@ class Supervisor:
                         self._all_serve.set()
                 case Explained():
                     self.engine.forgive(message.num_deaths)
-                case AskMetrics():
+                case MetricsRequest():
                     answering = asyncio.create_task(self._tell_metrics(child, message.question))
                     self._asked.add(answering)
                     answering.add_done_callback(self._asked.discard)
-                case TellMetrics():
+                case MetricsReply():
                     self._rounds.told(message)
 
     async def _tell_metrics(self, asker: ApiChild, question: int) -> None:
         others = [child for child in self._children.values() if child is not asker and child.client is not None]
-        asker.send(TellMetrics(question, await self._rounds.ask(others)))
+        asker.send(MetricsReply(question, await self._rounds.ask(others)))
 
     def _begin(self, number: int) -> Begin:
         found = self._resolution
@@ -208,7 +208,7 @@ class Supervisor:
         for child in list(self._children.values()):
             tell(child)
 
-    def _tell_news(self, news: News) -> None:
+    def _send_event(self, news: EngineEvent) -> None:
         self._tell_all(lambda child: child.tell(news))
 
     def _fail(self, failure: CoreError) -> None:

@@ -14,11 +14,11 @@ import msgspec
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig, Squash
 from core_config.checkpoint import Checkpoint
-from core_config.pooler_keys import asked_activation, asked_kind
+from core_config.pooler_keys import requested_activation, requested_kind
 from core_config.rerankers import known_reranker
 from core_config.sentence_files import SentenceFiles, squash_named
 from core_config.settings import Settings
-from core_config.token_classes import TokenClasses, told_classes
+from core_config.token_classes import TokenClasses, declared_classes
 from core_runtime.models.families import without_head
 from core_runtime.models.families.class_heads import ending_of, labels_of
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -46,7 +46,7 @@ def class_config(
         return None
     known = known_reranker(checkpoint.path, checkpoint.manifest.config)
     template = "" if known is None else known.template
-    squash = "none" if asked_activation(settings) is False else config.squash
+    squash = "none" if requested_activation(settings) is False else config.squash
     return msgspec.structs.replace(config, pair_template=template, joins_pairs=config.head == "tokens", squash=squash)
 
 
@@ -59,7 +59,7 @@ def _token_classes(settings: Settings, checkpoint: Checkpoint, files: SentenceFi
     has_own_head = ending_of(hf_config) != "" and "classifier_from_token" not in hf_config
     if has_own_head or files.kinds:
         return None
-    return told_classes(settings, checkpoint, known)
+    return declared_classes(settings, checkpoint, known)
 
 
 def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
@@ -103,7 +103,7 @@ def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, fi
             "know its family."
         )
     head = spec.pooling_head
-    kind = asked_kind(settings)
+    kind = requested_kind(settings)
     if kind is not None and head.kind == "all":
         raise UserError("--pooler-config.pooling-type: the model classifies tokens, and has no one state to choose.")
     return PoolingConfig(

@@ -14,7 +14,7 @@ from core.api.errors import UserError
 from core.api.pooling import PoolingConfig
 from core_config.checkpoint import Checkpoint
 from core_config.class_pooling import class_config
-from core_config.pooler_keys import asked_activation, asked_kind, with_keys
+from core_config.pooler_keys import requested_activation, requested_kind, with_keys
 from core_config.rules import is_count
 from core_config.sentence_files import MODULES, SentenceFiles, sentence_files
 from core_config.settings import Settings
@@ -97,7 +97,7 @@ def _vector_config(
     if told is not None and not kinds:
         kinds = (told,)
         source = f"the metadata of {ref.name}"
-    asked = asked_kind(settings)
+    asked = requested_kind(settings)
     if asked is not None:
         kinds = (asked,)
         source = "--pooler-config"
@@ -105,7 +105,7 @@ def _vector_config(
         kinds = ("cls",) if encodes else ("last",)
         source = f"usual for {'encoders' if encodes else 'decoders'}: the checkpoint has no {MODULES}"
     normalize = files.normalize if files.are_there else True
-    activation = asked_activation(settings)
+    activation = requested_activation(settings)
     size = spec.hidden_size * len(kinds)
     for module in files.dense:
         outputs, inputs = module.shape

@@ -16,7 +16,7 @@ import msgspec
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
-from core_apis.api_messages import Alive, EngineAt, EngineDied, Explained, News
+from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineEvent, Explained
 from core_apis.lifetime import LinkError
 from core_apis.remote import messages
 from core_apis.remote.messages import HELLO, TALK
@@ -57,7 +57,7 @@ class EngineLink:
         self._renewed = asyncio.Event()
         self._waiting = Waiting("the API server", settings.patience_s)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: EngineEvent) -> None:
         """Report an engine event. An API server that connects later receives the current engine's address."""
         self._engine = news.address if isinstance(news, EngineAt) else None
         # Not EngineGone: an engine that is gone for good ends this process, too.

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
-from core_apis.engine_news import EngineNews, SharedEngineSource
+from core_apis.engine_news import EngineEvents, SharedEngineSource
 from core_apis.lifetime import LinkError
 from core_apis.remote.agreement import adopted, explained_for_api_server
 from core_apis.remote.front_link import ApiServerLink
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RemoteEngineSource(SharedEngineSource):
     """A source of connections to the current engine of the link."""
 
-    def __init__(self, link: ApiServerLink, news: EngineNews) -> None:
+    def __init__(self, link: ApiServerLink, news: EngineEvents) -> None:
         super().__init__(news, link.connection, _ignore, link.explain)
         self._link = link
 
@@ -43,7 +43,7 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[st
 
     Raises UserError if the address cannot be listened at, LinkError if no engine comes in time.
     """
-    news = EngineNews()
+    news = EngineEvents()
     link = ApiServerLink(resolution, news)
     source = RemoteEngineSource(link, news)
     starting = asyncio.ensure_future(start_engine_and_tokenizer(resolution, source))

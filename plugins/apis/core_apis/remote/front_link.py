@@ -20,7 +20,7 @@ import zmq
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
 from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
-from core_apis.engine_news import EngineNews
+from core_apis.engine_news import EngineEvents
 from core_apis.remote import messages
 from core_apis.remote.agreement import Agreement
 from core_apis.remote.linked_engine import LinkedEngine
@@ -45,7 +45,7 @@ class ApiServerLink:
     Raises UserError if the address cannot be listened at.
     """
 
-    def __init__(self, resolution: Resolution, news: EngineNews) -> None:
+    def __init__(self, resolution: Resolution, news: EngineEvents) -> None:
         settings = resolution.server.remote
         assert settings is not None
         self._agreement = Agreement(resolution)
@@ -139,9 +139,9 @@ class ApiServerLink:
         match message:
             case EngineAt():
                 self._num_lives += 1
-                self._news.tell(EngineAt(f"{self._link.address}#{self._num_lives}"))
+                self._news.report(EngineAt(f"{self._link.address}#{self._num_lives}"))
             case EngineDied():
-                self._news.tell(message)
+                self._news.report(message)
             case messages.Opened():
                 engine = self._channels.get(message.channel)
                 if engine is not None:
@@ -198,7 +198,7 @@ class ApiServerLink:
         self._waiting.begin()
         sentence = f"The engine of {self._who} is gone: {how}."
         logger.error("%s Waiting for an engine at %s.", sentence, self._link.address)
-        self._news.tell(EngineDied(sentence, "exit", ()))
+        self._news.report(EngineDied(sentence, "exit", ()))
 
     async def _watch(self) -> None:
         """Watch the connection events of the library."""
@@ -218,7 +218,7 @@ class ApiServerLink:
                 self._lose(messages.SILENCE)
             sentence = self._waiting.look(f"at {self._link.address} ({HOW})")
             if sentence is not None:
-                self._news.tell(EngineGone(sentence, "exit"))
+                self._news.report(EngineGone(sentence, "exit"))
                 return
 
     def _tell(self, kind: bytes, payload: bytes) -> None:
@@ -244,4 +244,4 @@ class ApiServerLink:
         if task.cancelled() or task.exception() is None:
             return
         logger.error("The way to the engine is broken.", exc_info=task.exception())
-        self._news.tell(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))
+        self._news.report(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))

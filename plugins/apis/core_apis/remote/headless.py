@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from core.api.errors import CoreError, EngineDeadError
-from core_apis.api_messages import News
+from core_apis.api_messages import EngineEvent
 from core_apis.lifetime import LinkError, close_engine, listen
 from core_apis.remote.agreement import hello
 from core_apis.remote.engine_link import EngineLink
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DRAIN_POLL_S = 0.05
 
 
-def serve_headless(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
+def serve_engine(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
     """Run the engine until a signal (exit code 0), or until it dies for good or has no API server (1).
 
     process: of the engine, already spawned. Raises UserError and PluginError as the start of an engine does.
@@ -50,10 +50,10 @@ def serve_headless(resolution: Resolution, process: EngineProcess, signals: Stop
 
 async def _run(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> None:
     assert resolution.server.remote is not None
-    await Headless(resolution, resolution.server.remote).run(process, signals)
+    await EngineServer(resolution, resolution.server.remote).run(process, signals)
 
 
-class Headless:
+class EngineServer:
     """An engine and its link to an API server. resolution: of the engine. settings: the API server's address."""
 
     def __init__(self, resolution: Resolution, settings: RemoteSettings) -> None:
@@ -112,7 +112,7 @@ class Headless:
             flush=True,
         )
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: EngineEvent) -> None:
         self._link.tell(news)
 
     def _fail(self, error: CoreError) -> None:

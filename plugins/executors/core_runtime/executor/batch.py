@@ -24,7 +24,7 @@ from core_runtime.contracts import BatchView
 from core_runtime.executor.block_tables import BlockTables
 from core_runtime.executor.given_rows import embeddings_of
 from core_runtime.executor.grammars import GrammarMask, Grammars
-from core_runtime.executor.held_drafts import HeldDrafts
+from core_runtime.executor.held_drafts import PendingDrafts
 from core_runtime.executor.logits_processors import LogitsProcessors
 from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.step_arrays import fill_arrays, fill_tokens, step_views
@@ -112,7 +112,7 @@ class PersistentBatch:
         num_slots, num_blocks = buffers.block_tables[0].array.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
-        self.drafts = HeldDrafts(num_slots, self.tokens)
+        self.drafts = PendingDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
         # Sampled tokens are written where the next step reads its input, so a step that continues this one copies none.
         self.rows = SampleRows(self.columns, buffers.token_ids.array, on_device=buffers.sampled)

@@ -22,12 +22,12 @@ from core_runtime.executor.batch import PersistentBatch, StepInput
 from core_runtime.executor.checked_proposer import CheckedProposer
 from core_runtime.executor.draft_pass import DraftPass
 from core_runtime.executor.forward import HEAD, ForwardPass
-from core_runtime.executor.given_rows import GivenRows, given_rows
+from core_runtime.executor.given_rows import InputEmbeddings, input_embeddings
 from core_runtime.executor.heads_pass import HeadsPass
 from core_runtime.executor.held_drafts import Drafts
 from core_runtime.executor.pooled import Pooler
 from core_runtime.executor.prompt_scores import score_prompts, scores_some
-from core_runtime.executor.taken_tokens import TakenTokens
+from core_runtime.executor.taken_tokens import DeviceTokens
 from core_runtime.executor.verify import keep_tokens, verify_drafts
 from core_runtime.sampling import Sampler
 from core_runtime.sampling.draft_tree import DraftTree
@@ -141,7 +141,7 @@ class ModelRunner:
         rows = self.batch.rows
         return rows.count <= self.max_logits and self.sampler.draws_alone(rows)
 
-    def launch(self, step: StepInput, taken: TakenTokens | None = None) -> torch.Tensor | None:
+    def launch(self, step: StepInput, taken: DeviceTokens | None = None) -> torch.Tensor | None:
         """Launch a plain step on the device without waiting.
 
         Returns the words that the host wants to read, see `Sampler.draw`; None if nothing is sampled.
@@ -237,12 +237,12 @@ class ModelRunner:
         if 0 < num_rows <= self.max_logits:
             step.logits = logits  # a step that continues this one replays into the same rows
 
-    def _given(self, step: StepInput) -> GivenRows | None:
+    def _given(self, step: StepInput) -> InputEmbeddings | None:
         """Return the given embeddings of the step's prompts, or None."""
         embedded = self.batch.embedded
         if not embedded or step.continues:
             return None
-        return given_rows(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
+        return input_embeddings(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
 
     def _replay(self, step: StepInput, logits: torch.Tensor) -> None:
         """Replay forward pass and sampling from recordings, which read all input from the step's buffers."""
