@@ -143,7 +143,9 @@ def test_another_engine_takes_over_and_each_ends_when_the_other_does_not_come(be
     url = front.url()
     unwanted = begin("engine", patience_s=1.0)
     assert unwanted.ended() == 1
-    assert f"the API server was to be at tcp://127.0.0.1:{port}" in unwanted.log and "it has an engine" in unwanted.log
+    assert (
+        f"the API server was expected at tcp://127.0.0.1:{port}" in unwanted.log and "it has an engine" in unwanted.log
+    )
 
     second = begin("engine", delay_s=0.05)
     second.says(r"Waiting for the API server .*it has an engine: .*process \d+ of")
@@ -159,7 +161,8 @@ def test_another_engine_takes_over_and_each_ends_when_the_other_does_not_come(be
             list(texts)
     assert front.ended() == 1
     assert (
-        f"Nobody has come in 8 s (--engine-connect-timeout): an engine was to be at tcp://127.0.0.1:{port}" in front.log
+        f"No connection in 8 s (--engine-connect-timeout): an engine was expected at tcp://127.0.0.1:{port}"
+        in front.log
     )
 
 

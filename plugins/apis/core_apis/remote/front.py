@@ -61,8 +61,8 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[st
     config = adopted(resolution.engine, link.hello.engine)
     if config.weight_transfer is not None and not resolution.server.keys:
         logger.warning(
-            "The engine has --weight-transfer-config and this API server asks nobody for a key, so everybody who reaches "
-            "it may replace the weights; give --api-key or --admin-api-key."
+            "The engine has --weight-transfer-config and this API server requires no key, so any client that reaches it "
+            "may replace the weights; give --api-key or --admin-api-key."
         )
     engine = AsyncEngine(config, tokenizer, client, source)
     return engine, explained_for_api_server(resolution, link.hello)
