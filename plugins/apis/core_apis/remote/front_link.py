@@ -86,11 +86,11 @@ class ApiServerLink:
 
     def post(self, channel: int, payload: bytes) -> None:
         """Send over a channel; nothing happens if the engine is gone."""
-        self._tell(messages.channel_kind(channel), payload)
+        self._send_to_engine(messages.channel_kind(channel), payload)
 
     def say(self, message: msgspec.Struct) -> None:
         """Send a message to the engine's command, if there is one."""
-        self._tell(TALK, msgspec.msgpack.encode(message))
+        self._send_to_engine(TALK, msgspec.msgpack.encode(message))
 
     def explain(self, num_deaths: int) -> None:
         """Report that one request caused `num_deaths` deaths of engines."""
@@ -116,11 +116,11 @@ class ApiServerLink:
             identity, kind, payload = await self._link.receive_from()
             if identity == self._peer:
                 self._heard_at = time.monotonic()
-                self._hear(kind, payload)
+                self._handle(kind, payload)
             elif kind != TALK and messages.channel_of(kind) is None:
                 self._meet(identity, kind, payload)
 
-    def _hear(self, kind: bytes, payload: bytes) -> None:
+    def _handle(self, kind: bytes, payload: bytes) -> None:
         channel = messages.channel_of(kind)
         if channel is not None:
             engine = self._channels.get(channel)
@@ -221,7 +221,7 @@ class ApiServerLink:
                 self._news.report(EngineGone(sentence, "exit"))
                 return
 
-    def _tell(self, kind: bytes, payload: bytes) -> None:
+    def _send_to_engine(self, kind: bytes, payload: bytes) -> None:
         """Send to the current engine, if there is one."""
         if self._peer is not None:
             self._send(self._peer, kind, payload)

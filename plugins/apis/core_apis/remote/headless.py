@@ -60,7 +60,7 @@ class EngineServer:
         self._resolution = resolution
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._engine = SupervisedEngine(self._tell, self._fail)
+        self._engine = SupervisedEngine(self._report, self._fail)
         self._link = EngineLink(settings, hello(resolution), self._engine.forgive)
 
     async def run(self, process: EngineProcess, signals: StopSignals) -> None:
@@ -112,7 +112,7 @@ class EngineServer:
             flush=True,
         )
 
-    def _tell(self, news: EngineEvent) -> None:
+    def _report(self, news: EngineEvent) -> None:
         self._link.tell(news)
 
     def _fail(self, error: CoreError) -> None:

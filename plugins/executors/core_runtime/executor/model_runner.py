@@ -194,7 +194,7 @@ class ModelRunner:
     def _apply(self, plan: StepPlan) -> None:
         # Before `batch.apply`, which drops the requests whose last tokens the proposer has yet to see.
         if self.proposer is not None and plan.removed:
-            self._tell_rest(self.proposer, plan.removed)
+            self._teach_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
         if self.drafting is not None:
             self.drafting.apply(plan)
@@ -283,7 +283,7 @@ class ModelRunner:
         self._num_told[slot] += len(token_ids)
         return token_ids
 
-    def _tell_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
+    def _teach_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
         """Give a proposer the last tokens of sequences that leave, because it may learn from answers."""
         keys: list[SequenceKey] = []
         token_ids: list[list[int]] = []

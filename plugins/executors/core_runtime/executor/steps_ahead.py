@@ -202,7 +202,7 @@ class StepsAhead:
         owners = begun.expected.slots
         token_ids = words[: len(owners)].astype(np.int32)
         if begun.told is not None:
-            self._tell(begun, begun.told, words)
+            self._add_logprobs(begun, begun.told, words)
         is_good = token_ids >= 0
         all_good = bool(is_good.all())
         # a failed sequence ends, so any valid token may stand in for its missing one
@@ -217,7 +217,7 @@ class StepsAhead:
         result.slots = owners[is_good].astype(np.int32)
         result.token_ids = token_ids[is_good]
 
-    def _tell(self, begun: Begun, told: LogprobRows, words: NDArray[np.int64]) -> None:
+    def _add_logprobs(self, begun: Begun, told: LogprobRows, words: NDArray[np.int64]) -> None:
         """Add the requested logprobs to the result. words: the tokens, then the words that `LogprobRows` reads."""
         assert begun.expected is not None
         entries = told.entries(words[len(self._drawn) :])
