@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
+from pathlib import Path
 
+import pytest
+from flit_core.wheel import make_wheel_in
 from setuptools import find_packages
 
 from tests.layout import PACKAGES, PROJECTS, ROOT
+
+COMPILED = (".cpp", ".h", ".so", "native_build_error.txt")
 
 
 def test_every_folder_with_modules_is_installed() -> None:
@@ -27,3 +36,35 @@ def test_every_distribution_has_the_engines_version() -> None:
     versions = {tomllib.loads(project.read_text())["project"]["version"] for project in PROJECTS}
     assert len(versions) == 1 and len(PROJECTS) == len(PACKAGES) > 20
     assert (ROOT / "core" / "version.py").read_text().count(versions.pop()) == 1
+
+
+def test_every_package_is_typed_for_its_users() -> None:
+    assert [name for name, folder in PACKAGES.items() if not (folder / "py.typed").exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_has_every_file_of_its_package(tmp_path: Path, name: str) -> None:
+    """Modules, tables, templates and pages. The kernels' sources are of no use without the `setup.py` of a checkout."""
+    package = PACKAGES[name]
+    project = package.parent / "pyproject.toml"
+    paths = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = {path.relative_to(package.parent).as_posix() for path in paths if not path.name.endswith(COMPILED)}
+    if "flit" in tomllib.loads(project.read_text())["tool"]:
+        with zipfile.ZipFile(make_wheel_in(project, tmp_path).file) as wheel:
+            packed = set(wheel.namelist())
+    else:
+        packed = packed_by_setuptools(project, package, tmp_path)
+    assert len(files) > 3 and files - packed == set()
+
+
+def packed_by_setuptools(project: Path, package: Path, tmp_path: Path) -> set[str]:
+    """The files that setuptools would put into a wheel. It writes next to its sources, so it gets a copy of them."""
+    copy = tmp_path / "copy"
+    shutil.copytree(package, copy / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "core_engine.py", "README.md", "LICENSE"):
+        if (project.parent / name).exists():
+            shutil.copy(project.parent / name, copy)
+    (copy / "setup.py").write_text("from setuptools import setup\n\nsetup()\n")
+    subprocess.run([sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", "built"], cwd=copy, check=True)
+    return {path.relative_to(copy / "built").as_posix() for path in (copy / "built").rglob("*") if path.is_file()}

@@ -135,7 +135,7 @@ class EngineLoop:
 
     def _welcome(self, client: Client) -> None:
         self._send(client, msgspec.structs.replace(self._ready, client=client.number))
-        lasting = self._core.scheduler.lasting_stats
+        lasting = self._core.scheduler.live_stats
         if lasting.phase != "running" or lasting.weight_version:  # the client does not know of earlier changes
             self._core.has_news = True
 
@@ -244,13 +244,13 @@ class EngineLoop:
         """
         takes_long = message.method in LONG
         if takes_long:
-            self._tell_all(message.method)
+            self._broadcast_state(message.method)
         result = self._call(client, message)
         if takes_long or self._core.has_news:
-            self._tell_all("")
+            self._broadcast_state("")
         self._send(client, result)
 
-    def _tell_all(self, utility: str) -> None:
+    def _broadcast_state(self, utility: str) -> None:
         """Send the engine's state to all clients. utility: the call that is about to begin."""
         stats = self._core.stats()
         stats.utility = utility

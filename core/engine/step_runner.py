@@ -72,10 +72,10 @@ class StepRunner:
             return operation()
         except Exception as raised:
             error = self._plugins.blamed(raised)
-            self._faults.scheduler_broke(self._scheduler.at_work, error)
+            self._faults.scheduler_broke(self._scheduler.current, error)
             logger.error("The scheduler met a defect; all requests but the one at work start over.", exc_info=error)
             self._queue.give_up()
-            self.ended += self._scheduler.mend(error).records
+            self.ended += self._scheduler.recover(error).records
             self._probe_if_wanted()
             return None
 

@@ -72,7 +72,7 @@ class BlockTables:
         """Allocate the blocks of a sequence's states."""
         for table in self.groups:
             if not table.growth.holds_slots:
-                count = table.growth.most_blocks(0)
+                count = table.growth.max_blocks(0)
                 sequence.block_ids[table.group] = self.pool.allocate(count)
 
     def extend(self, sequence: KVSequence, end: int) -> NewBlocks | None:

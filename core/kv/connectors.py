@@ -110,7 +110,7 @@ class KVConnectors(CacheObserver):
         self.end_loads()
         self.copies.forget()
         if self._has_pool:
-            self._tell("pool_replaced")
+            self._notify("pool_replaced")
         self._has_pool = True
         self._sort()
 
@@ -260,7 +260,7 @@ class KVConnectors(CacheObserver):
         """Drop every page; pages of copies in flight are dropped on arrival."""
         self.end_loads()  # first: no load may bring back what is deleted next
         self.copies.forget()
-        self._tell("cleared")
+        self._notify("cleared")
 
     # --- called by the engine loop ---
 
@@ -290,20 +290,20 @@ class KVConnectors(CacheObserver):
         A manager that was made before must not be used any more. Arguments: as for `open`.
         """
         self.end_loads()
-        self._tell("use_weights", config, partial(fingerprint, config, numerics))
+        self._notify("use_weights", config, partial(fingerprint, config, numerics))
 
     def drop_host_pages(self) -> None:
         """Drop all pages in host memory."""
-        self._tell("drop_memory")
+        self._notify("drop_memory")
 
     def close(self, kv: BlockCache, copy: Copy, seconds: float) -> None:
         """Let connectors save what they lack, for at most `seconds`, and end their threads."""
-        self._tell("save_all", kv, copy, seconds)
-        self._tell("close", LAST_WRITES_S)
+        self._notify("save_all", kv, copy, seconds)
+        self._notify("close", LAST_WRITES_S)
 
     # --- failures ---
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _notify(self, method: str, *arguments: Any) -> None:
         for connector in self.connectors:
             self._call(connector, method, *arguments)
 

@@ -26,7 +26,7 @@ def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_toke
     count = 0
     for group in groups:
         rule = growth_of(group, block_size, max_step_tokens)
-        count += rule.most_blocks(num_tokens)
+        count += rule.max_blocks(num_tokens)
     return count
 
 

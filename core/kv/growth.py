@@ -31,7 +31,7 @@ class Growth(Protocol):
         """Return the entries of a table for `num_tokens` tokens, of which `num_computed` are computed."""
         ...
 
-    def most_blocks(self, num_tokens: int) -> int:
+    def max_blocks(self, num_tokens: int) -> int:
         """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
         ...
 
@@ -53,7 +53,7 @@ class FullGrowth:
         """Return the number of blocks for all tokens."""
         return -(-num_tokens // self.block_size)
 
-    def most_blocks(self, num_tokens: int) -> int:
+    def max_blocks(self, num_tokens: int) -> int:
         """Return the number of blocks for all tokens."""
         return -(-num_tokens // self.block_size)
 
@@ -86,7 +86,7 @@ class SlidingGrowth:
         most = self.first_needed(num_computed) + self.most
         return min(num_blocks, most)
 
-    def most_blocks(self, num_tokens: int) -> int:
+    def max_blocks(self, num_tokens: int) -> int:
         """Return all blocks of a short sequence, otherwise those of a window and a step."""
         num_blocks = -(-num_tokens // self.block_size)
         return min(num_blocks, self.most)
@@ -112,7 +112,7 @@ class StateGrowth:
         """Return the blocks of the state, independent of the number of tokens."""
         return self.num_blocks
 
-    def most_blocks(self, num_tokens: int) -> int:
+    def max_blocks(self, num_tokens: int) -> int:
         """Return the blocks of the state, independent of the number of tokens."""
         return self.num_blocks
 

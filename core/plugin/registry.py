@@ -244,7 +244,7 @@ def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[Resolve
     return own if len(own) == 1 else usable
 
 
-def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
+def is_duplicate(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
     """Whether another usable package offers the same kind and name."""
     usable = [other for other in registry.rows(row.kind) if not registry.blocked(other)]
     return (row.kind, row.name) in duplicates(usable)

@@ -41,7 +41,7 @@ class Admission:
             if first is None or not self._may_be_tried(first) or not self._try(planner, first):
                 return
 
-    def held_by(self, planner: StepPlanner) -> str:
+    def limiting_argument(self, planner: StepPlanner) -> str:
         """Return the engine argument whose limit most likely keeps waiting sequences out of a step."""
         state = self.state
         if state.running.is_full:
@@ -113,7 +113,7 @@ class Admission:
         # The need of the last attempt, which spares the look-up of a long prompt in every step while the cache is full.
         if not state.seats.has_room(sequence.blocks_missing):
             return False
-        state.at_work = sequence
+        state.current = sequence
         hit = self._look_up(sequence)
         if isinstance(hit, KVLoad):
             assert sequence.queue is not None
@@ -148,7 +148,7 @@ class Admission:
         room = sequence.num_pending if state.config.reserve_full_prompt else chunk
         state.kv.allocate_slots(sequence, room)
         planner.plan_start(sequence, chunk)
-        state.at_work = None
+        state.current = None
 
 
 def _peek(queue: WaitingQueue) -> SequenceState:

@@ -37,7 +37,7 @@ class DraftRules:
     ) -> None:
         self.advice = advice
         self._config = config
-        self._most_forced = most_forced
+        self._max_forced = most_forced
         self._stats = stats
         self._in_play = False
 
@@ -147,10 +147,10 @@ class DraftRules:
         ordered = plan.draft_budget.get(slot, 0)
         is_forced = not ordered and num_proposed > 0 and sequence.request.grammar is not None
         if is_newest:
-            allowed = self._most_forced if is_forced else ordered
+            allowed = self._max_forced if is_forced else ordered
             sequence.num_drafts = self._room(sequence, len(sequence.token_ids), min(allowed, num_proposed))
         elif is_forced:  # forced text is longer than one token, so the worker will have more of it
-            sequence.num_drafts = self._most_forced
+            sequence.num_drafts = self._max_forced
         self._in_play = self._in_play or sequence.num_drafts > 0
 
     def why_none(self, sequence: SequenceState) -> str:

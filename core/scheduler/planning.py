@@ -188,7 +188,7 @@ class StepPlanner:
             # Without a slot it was preempted just now, when an earlier sequence needed its blocks.
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
-            state.at_work = sequence
+            state.current = sequence
             wanted = min(self._num_drafts(sequence, num_pending), share)
             num_drafts = self._grow(sequence, wanted)
             if num_drafts is not None:
@@ -200,7 +200,7 @@ class StepPlanner:
                 pending.append(num_pending)
                 budget -= num_tokens
                 num_spare -= num_drafts
-        state.at_work = None
+        state.current = None
         # Without these columns every row computes one token, and the plan says so with fewer arrays.
         if any(num_tokens != 1 for num_tokens in lens):
             self._query_lens = np.array(lens, np.int32)
@@ -307,7 +307,7 @@ class StepPlanner:
         A sequence that gets no block waits, unless nothing else is planned: then later sequences are preempted for it.
         """
         state = self.state
-        state.at_work = sequence
+        state.current = sequence
         planned = sequence.num_planned_tokens
         if state.kv.snapshots is not None:
             state.kv.snapshots.keep(sequence, planned)

@@ -47,14 +47,14 @@ class ResultReader:
 
     def run(self) -> StepOutputs:
         """Read all rows and return the outputs; sequences that have left since the plan was made are skipped."""
-        self.outputs.records = self.state.take_told()
+        self.outputs.records = self.state.take_reports()
         num_decodes = self.step.num_decodes
         view = self.step.decodes
         if view is not None and self._is_plain(num_decodes):
             newest = self.result.token_ids[:num_decodes].tolist()
             self._read_together(view, newest)
             if self.step.chunks:
-                token_ids = self._tokens_behind(num_decodes)
+                token_ids = self._chunk_tokens(num_decodes)
                 self._read_chunks(num_decodes, token_ids)
             return self.outputs
         token_ids = self.result.tokens()
@@ -82,7 +82,7 @@ class ResultReader:
         answered = result.slots[:num_decodes]
         return np.array_equal(answered, planned)
 
-    def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
+    def _chunk_tokens(self, num_decodes: int) -> dict[int, list[int]]:
         """Tokens of the chunks that sampled, by slot; one each."""
         slots = self.result.slots[num_decodes:].tolist()
         token_ids = self.result.token_ids[num_decodes:].tolist()
@@ -158,7 +158,7 @@ class ResultReader:
             return
         state = self.state
         result = self.result
-        state.at_work = sequence
+        state.current = sequence
         if slot in result.errors:
             self._fail(sequence, result.errors[slot])
             return

@@ -96,13 +96,13 @@ class Scheduler:
 
     @property
     def kv(self) -> KVManager:
-        """The current KV manager; `mend` and `start_over` replace it."""
+        """The current KV manager; `recover` and `start_over` replace it."""
         return self._state.kv
 
     @property
-    def at_work(self) -> EngineRequest | None:
-        """The request that is being handled; `mend` ends it when an operation raises."""
-        sequence = self._state.at_work
+    def current(self) -> EngineRequest | None:
+        """The request that is being handled; `recover` ends it when an operation raises."""
+        sequence = self._state.current
         return None if sequence is None else sequence.request
 
     @property
@@ -129,7 +129,7 @@ class Scheduler:
             output = EngineOutput(*request.key, 0, [], handle=request.handle)
             output.finish_reason = "error"
             output.stop_reason = problem
-            state.tell(output)
+            state.report(output)
         else:
             state.enter(request)
 
@@ -185,7 +185,7 @@ class Scheduler:
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
-        state.at_work = None
+        state.current = None
         step = planner.finish()
         step.number = self._num_steps
         if self.lockstep or not step.is_idle:
@@ -214,7 +214,7 @@ class Scheduler:
         # reads slots as the step had them, so it has to come before: the reader frees the slots of sequences that end.
         outputs = ResultReader(state, step, result, vectorized=self._vectorized).run()
         state.drafts.finish_step(step, result, seconds)
-        state.at_work = None
+        state.current = None
         return outputs
 
     def fail(self, step: Step, sentence: str) -> StepOutputs:
@@ -236,14 +236,14 @@ class Scheduler:
         if len(computed) == 1:
             for sequence in suspects:
                 output = state.end(sequence, "error", sentence, keep_cached=False)
-                state.tell(output)
+                state.report(output)
         else:
             for sequence in suspects:
                 state.suspend(sequence)
                 # It may be a suspect of an earlier failure already, and must not be listed twice.
                 state.seats.clear(sequence)
             state.seats.suspect(suspects)
-        return StepOutputs(state.take_told())
+        return StepOutputs(state.take_reports())
 
     def give_up(self, but: Sequence[SequenceState] = ()) -> None:
         """Cancel all steps in flight, which will never have a result, and queue their sequences again, except for `but`."""
@@ -258,31 +258,31 @@ class Scheduler:
                     if sequence not in state.seats.suspects:
                         state.roster.queue_again(sequence)
 
-    def mend(self, error: Exception) -> StepOutputs:
-        """Recover after an operation of this class raised `error`: end the sequence in `at_work` and start all others over.
+    def recover(self, error: Exception) -> StepOutputs:
+        """Recover after an operation of this class raised `error`: end the sequence in `current` and start all others over.
 
         The cache starts empty and every sequence waits again. Tokens already returned are kept, so clients only see a delay.
         The next plan has the worker drop every slot.
         """
         self._state.stats.num_violations += 1
-        return self._begin_anew(self._state.at_work, error)
+        return self._rebuild(self._state.current, error)
 
     def start_over(self) -> StepOutputs:
         """Queue every sequence again, with its tokens and an empty cache, after the executor has lost its state."""
-        return self._begin_anew(None, None)
+        return self._rebuild(None, None)
 
     def end_all(self) -> list[EngineOutput]:
         """End every sequence with finish reason `abort`."""
         state = self._state
         ended = [state.end(sequence, "abort", None, keep_cached=True) for sequence in list(state.roster)]
-        return state.take_told() + ended
+        return state.take_reports() + ended
 
     @property
-    def lasting_stats(self) -> SchedulerStats:
+    def live_stats(self) -> SchedulerStats:
         """The statistics object that `stats` copies. Other owners write their fields of it here."""
         return self._state.stats
 
-    def _begin_anew(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
+    def _rebuild(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
         """Move all sequences to a new state with an empty cache; `guilty`, which caused `error`, ends instead."""
         state = self._state
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost, self._advice)
@@ -295,7 +295,7 @@ class Scheduler:
         fresh.kv.num_external_tokens = state.kv.num_external_tokens
         # The worker may still have a sequence in any slot, so the next plan removes them all.
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
-        ended = state.take_told()
+        ended = state.take_reports()
         # In the policy's order, because the queue of a policy may keep the order of arrival without sorting.
         for sequence in sorted(state.roster, key=lambda live: live.order):
             if sequence is guilty:
@@ -347,7 +347,7 @@ class Scheduler:
         if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
             self._admission.admit(planner)
         if state.recorder:
-            limit = self._admission.held_by(planner)
+            limit = self._admission.limiting_argument(planner)
             state.recorder.wait(limit)
 
     def _begin(self, step: Step) -> None:

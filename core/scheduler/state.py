@@ -40,7 +40,7 @@ class SchedulerState:
     recorder: records of sequences whose requests set `explain`.
     step_clock: times the steps; None when nothing depends on their durations.
     stall:   limit of the wait of streams for their next token; None: no limit.
-    at_work: the sequence that is being handled; when an operation raises, it counts as the cause.
+    current: the sequence that is being handled; when an operation raises, it counts as the cause.
     step_number: number of the newest step.
     """
 
@@ -63,7 +63,7 @@ class SchedulerState:
         self.running = self.seats.running
         self.awaiting = AwaitingKV(kv)
         self.stats = SchedulerStats()
-        self.drafts = DraftRules(config, self._most_forced(), self.stats, advice)
+        self.drafts = DraftRules(config, self._max_forced(), self.stats, advice)
         self.recorder = Recorder(kv, clock)
         self.step_clock: StepClock | None = None
         if config.learns_costs:
@@ -71,11 +71,11 @@ class SchedulerState:
         self.stall: StallLimit | None = None
         if config.max_stall_s and self.step_clock is not None:
             self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, self.step_clock)
-        self.at_work: SequenceState | None = None
+        self.current: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []
 
-    def _most_forced(self) -> int:
+    def _max_forced(self) -> int:
         """Limit of forced drafts of a sequence; 0 for a model with states that has no spare blocks to roll them back."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
@@ -226,12 +226,12 @@ class SchedulerState:
             record=sequence.record,
         )
 
-    def tell(self, output: EngineOutput) -> None:
+    def report(self, output: EngineOutput) -> None:
         """Keep the output of a sequence that ended outside a step; the next step's outputs include it."""
         self._ended.append(output)
 
-    def take_told(self) -> list[EngineOutput]:
-        """Return and clear the outputs given to `tell` since the last call."""
+    def take_reports(self) -> list[EngineOutput]:
+        """Return and clear the outputs given to `report` since the last call."""
         ended = self._ended
         self._ended = []
         return ended
@@ -261,4 +261,4 @@ class SchedulerState:
             )
             self.stats.num_timeouts += 1
             output = self.end(sequence, "timeout", sentence, keep_cached=True)
-            self.tell(output)
+            self.report(output)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from core_kernels.triton.sampler.logprobs import tell_logprobs
+from core_kernels.triton.sampler.logprobs import compute_logprobs
 from core_kernels.triton.sampler.race import race
 from core_runtime.sampling.bitmask import bitmask_of
 from core_runtime.sampling.kernel import masked_race, numpy_race
@@ -121,7 +121,7 @@ def test_logprobs_are_those_of_the_sampler():
     ids = torch.full((4, 9), -1)
     values = torch.full((4, 9), torch.nan, dtype=torch.float64)
     ranks = torch.full((4,), -1)
-    tell_logprobs(logits, which, chosen, counts, ids, values, ranks)
+    compute_logprobs(logits, which, chosen, counts, ids, values, ranks)
     for row in range(4):
         count = int(counts[row])
         expected = token_logprobs(logits[int(which[row])].numpy(), int(chosen[row]), count)

@@ -16,7 +16,7 @@ from core.api.weights import MemoryPart, WeightSource
 from core.engine.core import EngineCore
 from core_supervision import lasting
 from core_supervision.engine_state import EngineState
-from core_supervision.lasting import LastingFile
+from core_supervision.lasting import PersistentFlags
 from core_supervision.lifecycle_observer import LifecycleObserver
 from core_supervision.link.anonymous_file import anonymous_file
 
@@ -31,7 +31,7 @@ class MortalStorage:
     """A record's file until the engine dies."""
 
     def __init__(self, file: int) -> None:
-        self._file = LastingFile(file)
+        self._file = PersistentFlags(file)
         self.is_dead = False
         self.is_full = False
 

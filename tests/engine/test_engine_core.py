@@ -105,7 +105,7 @@ def test_a_scheduler_that_always_breaks_is_fatal(
     scheduler = core.scheduler
 
     def broken(*arguments: object) -> None:
-        scheduler._state.at_work = next(iter(scheduler._state.roster), None) if blames else None
+        scheduler._state.current = next(iter(scheduler._state.roster), None) if blames else None
         raise ZeroDivisionError("an ordinary defect")
 
     monkeypatch.setattr(scheduler, operation, broken)

@@ -24,7 +24,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
-from core_frontend.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Killers
+from core_frontend.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Denylist
 from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 from core_runtime.executor.uniproc import UniprocExecutor
@@ -363,7 +363,7 @@ def test_each_sampling_parameter_makes_a_request_another_one_or_does_not() -> No
 
 def test_an_equal_prompt_with_another_grammar_or_other_tokens_is_another_request() -> None:
     deadly = EngineRequest("a", 0, [1, 2], SamplingParams(), 0, grammar=CompiledGrammar("x", "key", b"data"))
-    killers = Killers()
+    killers = Denylist()
     killers.add(deadly, "crash")
     assert killers.is_known(replace(deadly, request_id="b", seed=3))
     for other in ({"grammar": None}, {"grammar": CompiledGrammar("x", "other", b"")}, {"allowed_ids": b"12345678"}):

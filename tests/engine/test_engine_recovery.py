@@ -126,7 +126,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
         nonlocal calls
         calls += 1
         if calls == 3:
-            scheduler._state.at_work = scheduler._state.roster.find(("r3", 0))
+            scheduler._state.current = scheduler._state.roster.find(("r3", 0))
             raise IntegrityError("num_slots", "17 is wrong")
         return whole(*arguments)
 

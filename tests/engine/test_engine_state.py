@@ -13,11 +13,11 @@ from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import WeightsState
 from core_supervision import lasting
 from core_supervision.engine_state import COMPUTING, PARTS, EngineState
-from core_supervision.lasting import LastingFile
+from core_supervision.lasting import PersistentFlags
 from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.state_keeper import StateKeeper
 from core_supervision.state_table import TABLE, EventName, markdown
-from core_supervision.state_text import who_holds
+from core_supervision.state_text import holders_sentence
 
 NEWER = WeightsState(version="1", number=1)
 FILES = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_every_state_that_can_be_reached_obeys_the_table() -> None:
                 assert after.present == PARTS and after.cache_number == after.weights.number and after.change is None
                 assert all(holder.drains for holder in after.holders), "nobody else halts what computes"
             if after.phase != "running" and after.phase != "changing":
-                assert who_holds(after), "who halts the engine can be told"
+                assert holders_sentence(after), "who halts the engine can be told"
             after = msgspec.structs.replace(after, holders=tuple(sorted(after.holders, key=repr)))
             key = msgspec.msgpack.encode(after)
             if key not in reached:
@@ -133,7 +133,7 @@ def test_a_death_between_any_two_writes_leaves_a_whole_record(monkeypatch: pytes
             return write(descriptor, raw, offset)
 
         monkeypatch.setattr(os, "pwrite", dying)
-        storage = LastingFile(file)
+        storage = PersistentFlags(file)
         written: list[EngineState | None] = [None]
         try:
             for level in range(4):

@@ -111,7 +111,7 @@ def state(hold: str) -> dict[str, object]:
         "sleep_level": 0,
         "is_paused": True,
         "state": "draining",
-        "told_holders": [],
+        "reported_holders": [],
     }
 
 

@@ -62,8 +62,8 @@ def test_all_or_none_begin_to_wait() -> None:
 
 def test_the_limits_come_from_the_configuration() -> None:
     limit = queue_limit(SchedulerConfig(max_num_queued_reqs=5, max_num_reqs_per_key=2))
-    assert limit.most_requests(with_keys=False) == {"--max-num-queued-reqs": 5}
-    assert limit.most_requests(with_keys=True) == {"--max-num-queued-reqs": 5, "--max-num-reqs-per-key": 2}
+    assert limit.request_limits(with_keys=False) == {"--max-num-queued-reqs": 5}
+    assert limit.request_limits(with_keys=True) == {"--max-num-queued-reqs": 5, "--max-num-reqs-per-key": 2}
 
 
 @dataclass

@@ -124,7 +124,7 @@ def test_each_call_has_its_time_and_what_follows_too() -> None:
 
 @pytest.mark.parametrize("for_others", [False, True])
 def test_the_owner_asks_for_clients_that_it_knows_nothing_of(for_others: bool) -> None:
-    """An engine of several API processes, or behind a front, that hangs between two steps."""
+    """An engine of several API processes, or of a remote API server, that hangs between two steps."""
     stub = Stub(step(computing=False), for_others=for_others)
 
     def ping() -> None:

@@ -8,7 +8,7 @@ import pytest
 from core import LLM
 from core.api.config import ResolvedPlugin
 from core_runtime.contracts import ProposerInput, RequestFacts
-from core_runtime.executor.calls_beside import CallsBeside
+from core_runtime.executor.calls_beside import BackgroundCalls
 from core_runtime.executor.drafts import checked_proposer
 from core_runtime.executor.drafts.checked_proposer import SLOW_STEPS, CheckedProposer
 
@@ -97,7 +97,7 @@ def test_all_calls_come_in_order_and_from_one_thread(clock):
 
 
 def test_a_call_that_loops_for_ever_ends_soon_after_nobody_waits_for_it():
-    calls = CallsBeside("looping")
+    calls = BackgroundCalls("looping")
     threads = []
 
     def loop():
@@ -112,7 +112,7 @@ def test_a_call_that_loops_for_ever_ends_soon_after_nobody_waits_for_it():
 
 
 def test_an_answer_that_comes_too_late_belongs_to_no_other_call():
-    calls = CallsBeside("late")
+    calls = BackgroundCalls("late")
     assert calls.call(time.sleep, 0, limit_s=20) is None
     assert calls.call(sum, [1, 2], limit_s=20) == 3
     with pytest.raises(ZeroDivisionError):

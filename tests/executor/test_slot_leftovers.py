@@ -25,7 +25,7 @@ from core.scheduler.scheduler import Scheduler
 from core_config.resolve import resolve
 from core_kit.devices.fake_device import Watch
 from core_policies.fcfs.policy import FcfsPolicy
-from core_runtime.executor.drafts.held import HeldDrafts
+from core_runtime.executor.drafts.held import PendingDrafts
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.worker import Worker
 from core_runtime.sampling import SamplingColumns, SequenceSampling
@@ -355,7 +355,7 @@ BROKEN: dict[str, tuple[type[Any], str, Callable[[Any], Any]]] = {
     "allowed ids": (SamplingColumns, "start", keeps_masks),
     "counts of penalties": (SequenceSampling, "counts", keeps_counts),
     "adjusted rows": (SampleRows, "bind", keeps_rows),
-    "drafts": (HeldDrafts, "end", keeps_nothing_of),
+    "drafts": (PendingDrafts, "end", keeps_nothing_of),
     "processors": (LogitsProcessors, "end", keeps_nothing_of),
 }
 

@@ -8,13 +8,13 @@ from core_runtime.sampling.filters import LOWEST
 from core_runtime.sampling.kernel import numpy_race
 from core_runtime.sampling.logprobs import token_logprobs
 from core_runtime.sampling.part_logprobs import logprobs_in_parts
-from core_runtime.sampling.parts import Asked, VocabularyPart, race_in_parts
+from core_runtime.sampling.parts import RowParameters, VocabularyPart, race_in_parts
 
 ROWS, VOCAB = 10_000, 97
 CUTS = [(), (13,), (40, 41), (8, 30, 77)]
 
 
-def asked_by(rows: int) -> Asked:
+def asked_by(rows: int) -> RowParameters:
     """Greedy, plain, top-k, top-p, min-p and all filters together, in turn, at three temperatures."""
     generator = np.random.default_rng(7)
     kind = np.arange(rows) % 6
@@ -22,7 +22,7 @@ def asked_by(rows: int) -> Asked:
     keys[:, 4] = 0
     heat = np.array([0.3, 1.0, 2.5], np.float32)[np.arange(rows) // 6 % 3]
     low, high = LOWEST, np.float32(np.log(0.05))
-    return Asked(
+    return RowParameters(
         keys=keys,
         temperatures=np.where(kind == 0, np.float32(0), heat),
         top_k=np.where((kind == 2) | (kind == 5), generator.integers(1, 60, rows), 0),
@@ -40,7 +40,7 @@ def logits_of(rows: int, vocab: int) -> np.ndarray:
     return logits
 
 
-def whole_race(logits: np.ndarray, asked: Asked) -> list[int]:
+def whole_race(logits: np.ndarray, asked: RowParameters) -> list[int]:
     out = torch.empty(len(logits), dtype=torch.int64)
     filters = tuple(torch.from_numpy(column) for column in (asked.top_k, asked.top_p, asked.least))
     tables = (torch.from_numpy(asked.keys), torch.from_numpy(asked.temperatures))
@@ -49,7 +49,7 @@ def whole_race(logits: np.ndarray, asked: Asked) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def race() -> tuple[np.ndarray, Asked, list[int]]:
+def race() -> tuple[np.ndarray, RowParameters, list[int]]:
     logits, asked = logits_of(ROWS, VOCAB), asked_by(ROWS)
     return logits, asked, whole_race(logits, asked)
 

@@ -149,8 +149,8 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
     scheduler.kv.pool.free([guilty.block_ids[0][0]])
     with pytest.raises(IntegrityError):
         scheduler.check_integrity()
-    scheduler._state.at_work = guilty
-    client.receive(scheduler.mend(IntegrityError("reference_counts", "a block is freed but not in use")))
+    scheduler._state.current = guilty
+    client.receive(scheduler.recover(IntegrityError("reference_counts", "a block is freed but not in use")))
     scheduler.check_integrity()
     assert client.last["r2", 0].finish_reason == "error"
     assert "reference_counts" in client.last["r2", 0].stop_reason

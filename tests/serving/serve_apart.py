@@ -1,5 +1,6 @@
-"""`core serve` as a front, or as an engine alone, over a fake model: `front PORT NAME=VALUE...`, `engine PORT NAME=VALUE...`.
+"""`core serve` as an API server, or as an engine alone, over a fake model.
 
+Called as `api_server PORT NAME=VALUE...` or `engine PORT NAME=VALUE...`.
 Names: patience_s, key_file, delay_s, numerics, max_model_len.
 """
 

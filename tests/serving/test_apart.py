@@ -1,4 +1,4 @@
-"""A front and an engine that are two commands: either order, deaths of either, and who is turned away."""
+"""An API server and an engine that are two commands: either order, deaths of either, and who is turned away."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def stream(url: str, count: int) -> Iterator[Iterator[str]]:
 
 def test_streams_outlive_the_engine_and_its_command_and_the_engine_outlives_the_front(begin: Begin) -> None:
     engine = begin("engine")
-    engine.says("Engine of fake for the front at 127.0.0.1")
-    front = begin("front")
+    engine.says("Engine of fake for the API server at 127.0.0.1")
+    front = begin("api_server")
     url = front.url()
     with stream(url, 60) as texts:
         begun = next(texts)
@@ -128,25 +128,27 @@ def test_streams_outlive_the_engine_and_its_command_and_the_engine_outlives_the_
         assert begun + "".join(texts) == expected(100), "it goes on in the engine of the next command"
 
     front.process.kill()
-    second.says("The front is gone: the connection was lost. Its requests end here")
-    url = begin("front").url()
+    second.says("The API server is gone: the connection was lost. Its requests end here")
+    url = begin("api_server").url()
     assert text(url, 7) == expected(7)
     assert second.end() == 0
 
 
 @pytest.mark.slow
 def test_another_engine_takes_over_and_each_ends_when_the_other_does_not_come(begin: Begin, port: int) -> None:
-    front, wrong = begin("front", patience_s=8.0, max_model_len=256), begin("engine", max_model_len=128)
+    front, wrong = begin("api_server", patience_s=8.0, max_model_len=256), begin("engine", max_model_len=128)
     assert wrong.ended() == 1
-    assert "refuses this engine. --max-model-len is 256 at the front and 128 at the engine" in wrong.log
+    assert "refuses this engine. --max-model-len is 256 at the API server and 128 at the engine" in wrong.log
     engine = begin("engine", delay_s=0.02)
     url = front.url()
     unwanted = begin("engine", patience_s=1.0)
     assert unwanted.ended() == 1
-    assert f"the front was to be at tcp://127.0.0.1:{port}" in unwanted.log and "it has an engine" in unwanted.log
+    assert (
+        f"the API server was expected at tcp://127.0.0.1:{port}" in unwanted.log and "it has an engine" in unwanted.log
+    )
 
     second = begin("engine", delay_s=0.05)
-    second.says(r"Waiting for the front .*it has an engine: .*process \d+ of")
+    second.says(r"Waiting for the API server .*it has an engine: .*process \d+ of")
     with stream(url, 200) as texts:
         begun = next(texts)
         engine.process.kill()
@@ -159,7 +161,8 @@ def test_another_engine_takes_over_and_each_ends_when_the_other_does_not_come(be
             list(texts)
     assert front.ended() == 1
     assert (
-        f"Nobody has come in 8 s (--engine-connect-timeout): an engine was to be at tcp://127.0.0.1:{port}" in front.log
+        f"No connection in 8 s (--engine-connect-timeout): an engine was expected at tcp://127.0.0.1:{port}"
+        in front.log
     )
 
 

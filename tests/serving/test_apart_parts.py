@@ -1,4 +1,4 @@
-"""What a front and an engine that are two commands go by: keys, arguments, who may take part, what is too large."""
+"""What an API server and an engine that are two commands go by: keys, arguments, who may take part, what is too large."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_what_stands_at_the_wrong_end_is_refused_by_name(tiny_llama: Path, tmp_p
     front = {"data_parallel_size_local": 0}
     told = problems(tiny_llama, headless=True, port=8001, api_key=["k"], max_num_queued_reqs=4, max_num_seqs=4)
     assert "--admin-api-key" in problems(tiny_llama, headless=True, admin_api_key=["k"])
-    assert all(flag in told for flag in ("--port", "--api-key", "--max-num-queued-reqs", "only the front reads this"))
+    assert all(
+        flag in told for flag in ("--port", "--api-key", "--max-num-queued-reqs", "only the API server reads this")
+    )
     assert "--max-num-seqs" not in told
     assert "give one" in problems(tiny_llama, headless=True, **front)
     assert "one process" in problems(tiny_llama, api_server_count=2, **front)
@@ -65,7 +67,7 @@ def test_what_stands_at_the_wrong_end_is_refused_by_name(tiny_llama: Path, tmp_p
         {"model": str(tiny_llama), "data_parallel_address": "0.0.0.0", "engine_key_file": str(key(tmp_path / "key")), **front},
         context="serve", environ={},
     )  # fmt: skip
-    assert found.server.remote is not None and found.server.remote.role == "front"
+    assert found.server.remote is not None and found.server.remote.role == "api_server"
     with pytest.raises(UserError, match="only `core serve` parts"):
         AsyncLLM(str(tiny_llama), headless=True)
 
@@ -85,7 +87,9 @@ def port() -> int:
 @contextmanager
 def link(port: int, key_file: Path | None, *, listens: bool) -> Iterator[Link]:
     shown = None if key_file is None else str(key_file)
-    settings = RemoteSettings(role="front" if listens else "engine", address="127.0.0.1", port=port, key_file=shown)
+    settings = RemoteSettings(
+        role="api_server" if listens else "engine", address="127.0.0.1", port=port, key_file=shown
+    )
     made = Link(settings, listens=listens)
     try:
         yield made
@@ -180,7 +184,7 @@ def test_an_engine_of_another_model_or_with_other_arguments_is_turned_away() -> 
     longer = said(engine=make_config(max_model_len=128))
     assert objection(resolution(), "t", longer) == "", "the engine's value counts"
     told = objection(resolution({"max_model_len": 64}), "t", longer)
-    assert told.startswith("--max-model-len is 64 at the front and 128 at the engine")
+    assert told.startswith("--max-model-len is 64 at the API server and 128 at the engine")
 
     first = said()
     assert change(first, said()) == ""
@@ -209,7 +213,7 @@ def test_an_output_that_is_too_large_ends_alone() -> None:
     payload, leftover = smaller(msgspec.msgpack.encode(message))
     found = msgspec.msgpack.decode(payload, type=EngineOutputs).outputs
     assert [output.finish_reason for output in found] == [None, "error", "error"]
-    assert found[0].token_ids == [5] and "too many for the way" in str(found[1].stop_reason)
+    assert found[0].token_ids == [5] and "too many for the link" in str(found[1].stop_reason)
     assert leftover.keys == [("large", 0)]
 
 
@@ -232,7 +236,7 @@ def test_kinds_of_channels() -> None:
 
 def test_a_wait_says_so_now_and_then_and_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    waiting = Waiting("the front", 60.0, clock=lambda: now[0])
+    waiting = Waiting("the API server", 60.0, clock=lambda: now[0])
     assert waiting.look("there") is None and not caplog.records
     waiting.begin()
     lines: list[int] = []

@@ -25,7 +25,7 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady
 from core_apis.processes.api_child import ApiChild
 from core_apis.processes.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
-from core_apis.processes.engine_news import EngineNews, SharedEngineSource
+from core_apis.processes.engine_news import EngineEvents, SharedEngineSource
 from core_apis.processes.shares import engine_share, server_share, share
 from core_apis.processes.supervised_engine import SupervisedEngine
 from core_config.served.server_config import ServerConfig
@@ -181,18 +181,18 @@ def test_series_of_each_process() -> None:
 
 def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
     async def run() -> None:
-        news = EngineNews("ipc://first")
+        news = EngineEvents("ipc://first")
         waiting = asyncio.ensure_future(news.obituary("ipc://first"))
         await asyncio.sleep(0)
-        news.tell(EngineDied("It was killed.", "killed", (5,)))
+        news.report(EngineDied("It was killed.", "killed", (5,)))
         error = await waiting
         assert error is not None
         assert (str(error), error.cause, tuple(error.suspects)) == ("It was killed.", "killed", (5,))
-        news.tell(EngineAt("ipc://second"))
+        news.report(EngineAt("ipc://second"))
         assert (await news.obituary("ipc://first")) is error
         assert news.address == "ipc://second"
         news.check()
-        news.tell(EngineGone("Enough.", "killed"))
+        news.report(EngineGone("Enough.", "killed"))
         with pytest.raises(EngineDeadError, match="Enough"):
             news.check()
 
@@ -229,7 +229,7 @@ async def test_a_process_that_comes_during_a_long_call_waits(monkeypatch: pytest
     connect = ZmqClient.connect
     monkeypatch.setitem(connect.__func__.__kwdefaults__, "timeout_s", 0.0)  # type: ignore[attr-defined]
     found: list[ZmqClient] = []
-    source = SharedEngineSource(EngineNews("ipc://x"), Late, found.append, lambda number: None)
+    source = SharedEngineSource(EngineEvents("ipc://x"), Late, found.append, lambda number: None)
     client = await source.first()
     assert (client.epoch, client.ready.client) == (7, 3)
     assert found == [client]

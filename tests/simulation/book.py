@@ -54,7 +54,7 @@ class Book:
         self.entries.append(entry)
         return entry
 
-    def begin_anew(self) -> None:
+    def begin_new_file(self) -> None:
         """The server has died: nobody holds the next one."""
         self._past += self.entries
         self.entries = []

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 from core.kv.connectors import KVConnectors
 from core.scheduler.scheduler import Scheduler
-from core_frontend.killers import Killers
+from core_frontend.killers import Denylist
 from core_frontend.queue.limit import QueueLimit
 from core_kv_connectors.tiers.page_source import PageSource
 from core_kv_connectors.tiers.tiers import KVTiers
 from core_supervision.revival import Reviver
 
-HOLDERS = (Killers, QueueLimit, Reviver, PageSource, KVConnectors, KVTiers, Scheduler)
+HOLDERS = (Denylist, QueueLimit, Reviver, PageSource, KVConnectors, KVTiers, Scheduler)
 """Classes whose `clock` defaults to `time.monotonic` as it was when they were defined."""
 
 

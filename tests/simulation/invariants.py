@@ -117,7 +117,7 @@ class Invariants:
             if engine is None or not engine.is_running or engine.restarts.paused_since is not None:
                 continue
             told = (engine.stats.phase, [(holder.reason, holder.since) for holder in engine.stats.holders])
-            true = (state["state"], [tuple(holder) for holder in state["told_holders"]])
+            true = (state["state"], [tuple(holder) for holder in state["reported_holders"]])
             if told != true:
                 world.violated("told", f"an API process says {told}, and the engine is {true}")
 

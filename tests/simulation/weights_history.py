@@ -30,7 +30,7 @@ class WeightsHistory:
         self._num_updates = 0
         self._begins_anew = False
 
-    def begin_anew(self) -> None:
+    def begin_new_file(self) -> None:
         """The whole server has died: the next one has the weights of the checkpoint."""
         self.trainer = asyncio.Lock()
         self.gathers = False

@@ -141,8 +141,8 @@ class World:
         self.engine = self.engine_loop = None
         self.record.clear()
         self.kept_tensors.clear()
-        self.weights.begin_anew()
-        self.book.begin_anew()
+        self.weights.begin_new_file()
+        self.book.begin_new_file()
 
     def killed_as_hung(self, engine: SimEngineProcess) -> None:
         """A violation, unless it hangs."""

@@ -154,7 +154,7 @@ def _context(
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         max_logprobs=model.max_logprobs,
-        most_prompts=engine.queue.most_requests(with_keys=bool(server.keys)),
+        most_prompts=engine.queue.request_limits(with_keys=bool(server.keys)),
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
         chat_template=tokenizer.chat_template if own is None else own,

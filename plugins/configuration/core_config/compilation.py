@@ -23,59 +23,59 @@ TWICE: Final = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Statement:
     """The statement of one argument. text: the argument and its value, as a user writes them."""
 
     text: str
     value: Any
 
 
-def said_of_recording(settings: Settings) -> list[Said]:
+def recording_statements(settings: Settings) -> list[Statement]:
     """Return all statements of the user about the recording of steps."""
     keys = settings.mapping("compilation_config")
-    found: list[Said] = []
+    found: list[Statement] = []
     if settings.user_set("enforce_eager"):
         is_eager = settings["enforce_eager"]
-        found.append(Said("--enforce-eager" if is_eager else "--no-enforce-eager", not is_eager))
+        found.append(Statement("--enforce-eager" if is_eager else "--no-enforce-eager", not is_eager))
     level = settings["optimization_level"]
     if level is not None:
-        found.append(Said(f"--optimization-level {level}", level > 0))
+        found.append(Statement(f"--optimization-level {level}", level > 0))
     mode = keys.get("cudagraph_mode")
     if mode is not None:
-        found.append(Said(f"{PREFIX}.cudagraph_mode {mode}", mode != "NONE"))
+        found.append(Statement(f"{PREFIX}.cudagraph_mode {mode}", mode != "NONE"))
     older = keys.get("use_cudagraph")
     if older is not None:
-        found.append(Said(f"{PREFIX}.use_cudagraph {str(older).lower()}", older))
+        found.append(Statement(f"{PREFIX}.use_cudagraph {str(older).lower()}", older))
     return found
 
 
-def said_of_compiling(settings: Settings) -> list[Said]:
+def compiling_statements(settings: Settings) -> list[Statement]:
     """Return all statements of the user about compilation. Levels 1 and 2 leave it to `--kernels`."""
     keys = settings.mapping("compilation_config")
-    found: list[Said] = []
+    found: list[Statement] = []
     if settings.user_set("kernels"):
         names = settings["kernels"]
-        found.append(Said(f"--kernels {','.join(names)}", COMPILER in names))
+        found.append(Statement(f"--kernels {','.join(names)}", COMPILER in names))
     level = settings["optimization_level"]
     if level in (0, 3):
-        found.append(Said(f"--optimization-level {level}", level == 3))
+        found.append(Statement(f"--optimization-level {level}", level == 3))
     for name in ("mode", "level"):
         mode = keys.get(name)
         if mode is not None:
-            found.append(Said(f"{PREFIX}.{name} {mode}", mode > 0))
+            found.append(Statement(f"{PREFIX}.{name} {mode}", mode > 0))
     if keys.get("backend") == "eager":
-        found.append(Said(f"{PREFIX}.backend eager", False))
+        found.append(Statement(f"{PREFIX}.backend eager", False))
     return found
 
 
-def said_twice(settings: Settings, name: str) -> list[Said]:
+def repeated_statements(settings: Settings, name: str) -> list[Statement]:
     """Return the values of an argument that is also a key, from every place where it was given."""
-    found: list[Said] = []
+    found: list[Statement] = []
     if settings.user_set(name) and settings[name] is not None:
-        found.append(Said(f"{flag_of(name)} {_written(settings[name])}", _plain(settings[name])))
+        found.append(Statement(f"{flag_of(name)} {_written(settings[name])}", _plain(settings[name])))
     key = settings.mapping("compilation_config").get(name)
     if key is not None:
-        found.append(Said(f"{PREFIX}.{name} {_written(key)}", _plain(key)))
+        found.append(Statement(f"{PREFIX}.{name} {_written(key)}", _plain(key)))
     return found
 
 
@@ -97,7 +97,7 @@ def compilation_config(settings: Settings) -> CompilationConfig:
 
 
 def _value(settings: Settings, name: str) -> Any:
-    said = said_twice(settings, name)
+    said = repeated_statements(settings, name)
     return said[0].value if said else None
 
 

@@ -1,6 +1,6 @@
 """The facts about a request that are known before it runs, for the explanation of its answer.
 
-Owns: `Asked`: sampling values with their sources, and limits. Never does: explain (`core_frontend.explaining` does).
+Owns: `RequestSettings`: sampling values with their sources, and limits. Never does: explain (`core_frontend.explaining` does).
 Called by: the input processor.
 """
 
@@ -35,7 +35,7 @@ class LengthLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestSettings:
     """The facts about one request before it runs.
 
     begin:      monotonic seconds of its arrival.
@@ -62,7 +62,7 @@ class Asked:
     control_text: Mapping[str, int] = field(default_factory=dict)
 
 
-def asked_of(
+def request_settings(
     params: SamplingParams,
     terms: RequestTerms,
     explain: ExplainTerms,
@@ -70,10 +70,10 @@ def asked_of(
     seed: int,
     num_cut: int,
     deadline: float,
-) -> Asked:
+) -> RequestSettings:
     """Gather the facts that the input processor knows. deadline: monotonic seconds; 0.0: none."""
     begin = time.monotonic() if terms.arrival is None else terms.arrival
-    return Asked(
+    return RequestSettings(
         begin=begin,
         length=length,
         sampling=sampling_values(params, explain.sources, length, seed),

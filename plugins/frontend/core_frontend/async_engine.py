@@ -23,7 +23,7 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence
 from core_frontend.intake import Intake
-from core_frontend.killers import Killers
+from core_frontend.killers import Denylist
 from core_frontend.live_requests import LiveRequests
 from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.queue.limit import QueueLimit
@@ -80,7 +80,7 @@ class AsyncEngine:
         self.control = EngineControl(self._live_client)
         self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
         self._stats_log = None if config.disable_log_stats else StatsLog()
-        self._killers = Killers()
+        self._killers = Denylist()
         self.restarts = RestartLog()
         self._recovery: Recovery | None = None
         if source is not None:

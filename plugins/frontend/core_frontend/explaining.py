@@ -13,7 +13,7 @@ import msgspec
 
 from core.api.sequence_record import SequenceRecord
 from core_frontend.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
-from core_frontend.asked import Asked
+from core_frontend.asked import RequestSettings
 from core_frontend.completion_state import CompletionState
 from core_tokens.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ TEXT_TOKENS = 16
 class Explainer:
     """The gathered records of one request. tokenizer: None leaves texts empty."""
 
-    def __init__(self, asked: Asked, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None) -> None:
+    def __init__(self, asked: RequestSettings, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None) -> None:
         self._asked = asked
         self._prompt = prompt_token_ids
         self._tokenizer = None if tokenizer is None or tokenizer.refusal else tokenizer

@@ -1,6 +1,6 @@
 """The denylist of requests that have made engines die.
 
-Owns: `Killers`: the digests of such requests, and the refusal of equal ones. Never does: determine which request it was
+Owns: `Denylist`: the digests of such requests, and the refusal of equal ones. Never does: determine which request it was
 (`core_frontend.suspects` does), or end one. Called by: the recovery (adds), `AsyncEngine` (checks each new request).
 """
 
@@ -26,7 +26,7 @@ KILLER_STATUS = 422
 KILLER_CODE = "request_kills_engine"
 
 
-class Killers:
+class Denylist:
     """The denylist of one client. clock: seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

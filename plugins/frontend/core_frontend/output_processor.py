@@ -18,7 +18,7 @@ from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
 from core_frontend.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput
-from core_frontend.asked import Asked
+from core_frontend.asked import RequestSettings
 from core_frontend.completion_state import CompletionState
 from core_frontend.explaining import Explainer
 from core_frontend.prompt_logprobs import PromptLogprobs
@@ -221,7 +221,7 @@ class PooledState(RequestState):
 class ExplainedState(RequestState):
     """A request whose user wants an explanation, which comes with its last output."""
 
-    def __init__(self, entry: ProcessedInput, asked: Asked, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, entry: ProcessedInput, asked: RequestSettings, tokenizer: Tokenizer | None) -> None:
         super().__init__(entry, tokenizer)
         self._explainer = Explainer(asked, self.prompt_token_ids, tokenizer)
 

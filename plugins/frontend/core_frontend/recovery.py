@@ -15,7 +15,7 @@ from typing import Protocol
 
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import EngineReady
-from core_frontend.killers import Killers
+from core_frontend.killers import Denylist
 from core_frontend.live_requests import LiveRequests
 from core_frontend.output_processor import RequestState
 from core_frontend.suspects import Suspects
@@ -65,7 +65,7 @@ class Recovery:
         patient: Patient,
         live: LiveRequests,
         log: RestartLog,
-        killers: Killers,
+        killers: Denylist,
         num_drafts: int = 0,
     ) -> None:
         self._source = source

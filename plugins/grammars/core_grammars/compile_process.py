@@ -165,7 +165,7 @@ class Compilation:
         self._begin()
         reasons = manifest.call("core_supports", query=spec)
         if reasons:
-            raise RequestError(_told([str(reason) for reason in reasons]))
+            raise RequestError(_joined([str(reason) for reason in reasons]))
 
     def _compiled(self, name: str, spec: GrammarSpec) -> CompiledGrammar:
         """Compile with one backend. Raises RequestError, and any exception of a broken backend."""
@@ -186,9 +186,9 @@ class Compilation:
     def _begin(self) -> None:
         """Notify the parent that the time limit starts, and start the memory limit."""
         _limit_memory(self._start.compile_memory)
-        self._tell(Answer())
+        self._send_answer(Answer())
 
-    def _tell(self, answer: Answer) -> None:
+    def _send_answer(self, answer: Answer) -> None:
         write_message(self._stream, msgspec.msgpack.encode(answer))
 
     def _manifest(self, name: str) -> Manifest:
@@ -199,7 +199,7 @@ class Compilation:
     def _load(self, name: str) -> None:
         """Load a backend, without limits on time and memory."""
         _limit_memory(None)
-        self._tell(Answer(loading=True))
+        self._send_answer(Answer(loading=True))
         context = LoadContext(options={"vocabulary": self.vocabulary})
         self._backends[name] = self._plugins.load("grammar", name, context)
         self.loaded_bytes = peak_memory()
@@ -222,7 +222,7 @@ def _key(spec: GrammarSpec, backend: str, vocabulary: str) -> str:
     return hashlib.sha256(whole).hexdigest()
 
 
-def _told(reasons: Sequence[str]) -> str:
+def _joined(reasons: Sequence[str]) -> str:
     told = "; ".join(reasons[:MAX_REASONS])
     more = len(reasons) - MAX_REASONS
     return f"{told}; and {more} more" if more > 0 else told

@@ -1,6 +1,6 @@
 """The gate for requests whose grammar the executor is preparing.
 
-Owns: `HeldRequests`, an observer of the engine and a gate: the thread that prepares grammars, and the sequences that wait for
+Owns: `GrammarGate`, an observer of the engine and a gate: the thread that prepares grammars, and the sequences that wait for
 it. Never does: prepare itself, or decide which sequence is computed. Called by: the engine core, between steps.
 
 The first grammar of a backend takes as long as importing its library. The sequence waits for that, but no step does.
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Held:
+class WaitingRequest:
     """A waiting sequence. prepared: done when its grammar is prepared."""
 
     request: EngineRequest
     prepared: Future[None]
 
 
-class HeldRequests(EngineObserver, Gate):
+class GrammarGate(EngineObserver, Gate):
     """The gate of one engine. It keeps no request when the executor does not prepare grammars."""
 
     order = 30
@@ -43,7 +43,7 @@ class HeldRequests(EngineObserver, Gate):
 
     def __init__(self) -> None:
         self.gate = self
-        self._held: list[Held] = []
+        self._held: list[WaitingRequest] = []
         self._preparing: dict[str, Future[None]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
@@ -90,7 +90,7 @@ class HeldRequests(EngineObserver, Gate):
         prepared = self._preparing.get(grammar.key)
         if prepared is None:
             prepared = self._preparing[grammar.key] = self._submit(self._executor.prepare, grammar)
-        self._held.append(Held(request, prepared))
+        self._held.append(WaitingRequest(request, prepared))
         return True
 
     def release(self) -> list[tuple[EngineRequest, BaseException | None]]:
@@ -100,7 +100,7 @@ class HeldRequests(EngineObserver, Gate):
         """
         now = time.monotonic()
         released: list[tuple[EngineRequest, BaseException | None]] = []
-        kept: list[Held] = []
+        kept: list[WaitingRequest] = []
         for held in self._held:
             if held.prepared.done():
                 released.append((held.request, held.prepared.exception()))

@@ -1,7 +1,7 @@
 """Storage of an engine's state in memory that the next engine inherits.
 
-Owns: `LastingFile`, the format of that record. Never does: interpret it. Called by: the engine process (reads at its start),
-the state keeper (writes each change).
+Owns: `PersistentFlags`, the format of that record. Never does: interpret it. Called by: the engine process (reads at its
+start), the state keeper (writes each change).
 
 The file has two places, written alternately, so that an engine that dies while it writes leaves the previous record.
 """
@@ -24,7 +24,7 @@ HEADER = struct.Struct("=QQ16s")
 """Header of a record: its number, its length and its checksum."""
 
 
-class LastingFile:
+class PersistentFlags:
     """The file of one engine. descriptor: descriptor of the file; None: no state outlives this engine."""
 
     def __init__(self, descriptor: int | None) -> None:

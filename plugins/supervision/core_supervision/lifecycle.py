@@ -22,10 +22,10 @@ from core.engine.observer import Engine
 from core.engine.utilities import OWNER
 from core_supervision.engine_state import EngineState
 from core_supervision.halt import Halt, between_steps, drop_cache
-from core_supervision.lasting import LastingFile
+from core_supervision.lasting import PersistentFlags
 from core_supervision.lifecycle_calls import LifecycleCalls
 from core_supervision.state_keeper import StateKeeper, StateStorage
-from core_supervision.state_text import told_holders
+from core_supervision.state_text import reported_holders
 from core_supervision.weight_updates import WeightUpdates
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Lifecycle:
         self._reloader: Reloader | None = executor.reloader if isinstance(executor, ReloadingExecutor) else None
         weights = config.weights if self._reloader is None else self._reloader.state
         begin = EngineState(weights=weights, cache_number=weights.number)
-        self.keeper = StateKeeper(begin, storage or LastingFile(config.lasting_file), self._follow)
+        self.keeper = StateKeeper(begin, storage or PersistentFlags(config.lasting_file), self._follow)
         self.updates = WeightUpdates(core, config, self._reloader, self.keeper, clock)
         self._describe()
 
@@ -182,9 +182,9 @@ class Lifecycle:
 
     def _describe(self) -> None:
         """Enter the present state into the statistics that every message copies."""
-        stats = self._core.scheduler.lasting_stats
+        stats = self._core.scheduler.live_stats
         stats.weight_version = self.weights.version
         stats.sleep_level = self.level
         stats.is_paused = self.is_paused
         stats.phase = self.record.phase
-        stats.holders = told_holders(self.record)
+        stats.holders = reported_holders(self.record)

@@ -19,7 +19,7 @@ from core.engine.observer import Engine
 from core_supervision.engine_state import PARTS
 from core_supervision.halt import check_mode
 from core_supervision.state_table import ENDED, STILL_RUN, EventName
-from core_supervision.state_text import described_holders, told_holders, who_holds
+from core_supervision.state_text import described_holders, holders_sentence, reported_holders
 
 if TYPE_CHECKING:
     from core_supervision.lifecycle import Lifecycle
@@ -61,7 +61,7 @@ class LifecycleCalls:
 
         state:        `running`, `draining`, `paused` or `asleep`, see docs/failures.md.
         is_halted:    whether nothing is computed until a further call. It is false while a pause waits for running requests.
-        holders:      reasons of the halt, with owner and time; `halted_by` the same as a sentence, `told_holders` as in the
+        holders:      reasons of the halt, with owner and time; `halted_by` the same as a sentence, `reported_holders` as in the
                       statistics.
         is_gathering: whether an update in parts has begun. gathering_lost: why it can only be started again.
         """
@@ -77,8 +77,8 @@ class LifecycleCalls:
             "missing": sorted(state.missing),
             "weight_version": state.weights.version,
             "holders": described_holders(state),
-            "halted_by": who_holds(state),
-            "told_holders": [(holder.reason, holder.since) for holder in told_holders(state)],
+            "halted_by": holders_sentence(state),
+            "reported_holders": [(holder.reason, holder.since) for holder in reported_holders(state)],
             "is_gathering": gathering is not None,
             "gathering_lost": "" if gathering is None else gathering.lost,
         }

@@ -1,6 +1,6 @@
 """Configuration of an engine after the system has killed the previous one for lack of memory.
 
-Owns: `lowered`. Never does: start an engine, or know how much memory there is. Called by: the source of engines.
+Owns: `degraded_config`. Never does: start an engine, or know how much memory there is. Called by: the source of engines.
 
 Memory grows with use: pages of the KV cache count when they are first written, and cached prefixes fill all blocks in the end.
 So the number of blocks is reduced as well as the number of sequences.
@@ -16,7 +16,7 @@ SPARE_BLOCKS = 2
 """Blocks in addition to those of the longest sequence; one of them is the null block."""
 
 
-def lowered(config: EngineConfig, num_blocks: int) -> EngineConfig:
+def degraded_config(config: EngineConfig, num_blocks: int) -> EngineConfig:
     """Return the configuration with half as many sequences at a time and half the KV cache, or enough for the longest sequence.
 
     num_blocks: blocks of the engine that died.

@@ -17,7 +17,7 @@ from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core_supervision.child import EngineProcess
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.lowered import lowered
+from core_supervision.lowered import degraded_config
 from core_supervision.owned_engine import start_engine
 from core_supervision.standby import EngineProcesses
 
@@ -153,7 +153,7 @@ class OwnedEngineSource:
         return client
 
     def _lower_admission(self) -> None:
-        self._config = lowered(self._config, self._num_blocks)
+        self._config = degraded_config(self._config, self._num_blocks)
         logger.warning(
             "After the lack of memory at most %d sequences run at a time (--max-num-seqs), with %d blocks of the KV cache.",
             self._config.scheduler.max_num_seqs,

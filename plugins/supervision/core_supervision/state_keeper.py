@@ -14,7 +14,7 @@ from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import WeightsState
 from core_supervision.engine_state import EngineState
 from core_supervision.state_table import TABLE, EventName
-from core_supervision.state_text import who_holds
+from core_supervision.state_text import holders_sentence
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class StateKeeper:
         """Raise UtilityError when an event is refused in the present phase."""
         cell = TABLE[event].cells[self.state.phase]
         if isinstance(cell, str):
-            raise UtilityError(cell.replace("{who}", who_holds(self.state)))
+            raise UtilityError(cell.replace("{who}", holders_sentence(self.state)))
 
     def move(self, event: EventName, change: Callable[[EngineState], EngineState]) -> bool:
         """Apply an event. Returns whether the next engine will know of it.

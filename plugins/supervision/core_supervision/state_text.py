@@ -17,7 +17,7 @@ ENDS: Final = {
 }
 
 
-def who_holds(state: EngineState) -> str:
+def holders_sentence(state: EngineState) -> str:
     """Return all holders of a halt, with owner and time, as one sentence; empty when there is none."""
     clauses = [_clause(holder) for holder in state.holders]
     if state.missing and state.sleeper is None:
@@ -39,7 +39,7 @@ def described_holders(state: EngineState) -> list[dict[str, Any]]:
     ]
 
 
-def told_holders(state: EngineState) -> tuple[HaltHolder, ...]:
+def reported_holders(state: EngineState) -> tuple[HaltHolder, ...]:
     """Return the holders as reported to all clients; memory that is missing without a sleep counts as a holder."""
     told = [HaltHolder(holder.reason, holder.since) for holder in state.holders]
     if state.missing and state.sleeper is None:

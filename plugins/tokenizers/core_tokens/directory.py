@@ -18,7 +18,7 @@ from core_tokens.chat.mistral_template import mistral_template
 from core_tokens.chat.templates import Templates, read_templates
 from core_tokens.checkpoint_files import MAX_VOCABULARY, inside, read_file
 from core_tokens.files import TokenizerFile, find_tokenizer_file
-from core_tokens.special_tokens import add_tokens, named_ids, set_asked_ends
+from core_tokens.special_tokens import add_tokens, named_ids, set_requested_ends
 from core_tokens.tokenizer_config import read_tokenizer_config, token_text
 from core_tokens.tokenizer_source import Vocabulary
 from core_tokens.vocabularies.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece
@@ -77,7 +77,7 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
     named = named_ids(backend, settings, vocabulary)
     asks = settings.get("add_bos_token") is not None or settings.get("add_eos_token") is not None
     if asks and vocabulary is not None:
-        set_asked_ends(backend, settings, named)
+        set_requested_ends(backend, settings, named)
     split = bool(settings.get("split_special_tokens"))
     templates = read_templates(directory, settings)
     if templates.default is None:

@@ -81,7 +81,9 @@ def named_ids(
     return named
 
 
-def set_asked_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], named: Mapping[str, int | None]) -> None:
+def set_requested_ends(
+    backend: tokenizers.Tokenizer, settings: Mapping[str, Any], named: Mapping[str, int | None]
+) -> None:
     """Apply `add_bos_token` and `add_eos_token`: if either is given, both replace the format's own ends, as in
     transformers. A tokenizer.json already contains them.
     """

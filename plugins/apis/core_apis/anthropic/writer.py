@@ -85,7 +85,7 @@ class MessagesWriter:
         events += self._blocks.close()
         ending = self._ended(completion)
         last = MessageDelta(ending, self._usage(output))
-        self._tell(last, output)
+        self._fill_extras(last, output)
         events.append(last)
         events.append(MessageStop())
         return events
@@ -95,10 +95,10 @@ class MessagesWriter:
         (completion,) = output.outputs
         events = self.news(output)
         answer = self._answer(output, whole_blocks(events), self._ended(completion))
-        self._tell(answer, output)
+        self._fill_extras(answer, output)
         return answer
 
-    def _tell(self, answer: MessagesAnswer | MessageDelta, output: RequestOutput) -> None:
+    def _fill_extras(self, answer: MessagesAnswer | MessageDelta, output: RequestOutput) -> None:
         """Set the optional fields that the client requested (explanation, timings). output: the last one."""
         if output.explain is not None:
             answer.explain = output.explain

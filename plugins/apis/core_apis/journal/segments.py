@@ -77,7 +77,7 @@ class Segments:
         with self._lock:
             self._close_old()
 
-    def begin_anew(self) -> None:
+    def begin_new_file(self) -> None:
         """Begin a new file after a failure, which may have damaged the newest one. Raises OSError."""
         with self._lock:
             self._begin()

@@ -193,7 +193,7 @@ class Writer:
         try:
             if self._is_sparse():
                 self._segments.carry_on(self._counts)
-            self._segments.begin_anew()
+            self._segments.begin_new_file()
         except Exception:
             self._loop.call_soon_threadsafe(self.synced.reach, self._num_written)
             return

@@ -70,7 +70,7 @@ class TextTokens:
 
     def check_size(self, text: str) -> None:
         """Raise RequestError for a text that cannot fit the context, whatever its tokens."""
-        if len(text) > SHORT_TEXT and len(text) > self._most_characters():
+        if len(text) > SHORT_TEXT and len(text) > self._max_characters():
             raise self._too_long(f"has {len(text)} characters, more than any {self.max_model_len} tokens stand for")
 
     def first_tokens(self, text: str, count: int) -> str:
@@ -82,15 +82,15 @@ class TextTokens:
         """Return as much of the text's start as the context could hold at most."""
         if len(text) <= SHORT_TEXT:
             return text
-        return text[: self._most_characters()]
+        return text[: self._max_characters()]
 
     def _last_part(self, text: str) -> str:
         """Return as much of the text's end as the context could hold at most."""
         if len(text) <= SHORT_TEXT:
             return text
-        return text[-self._most_characters() :]
+        return text[-self._max_characters() :]
 
-    def _most_characters(self) -> int:
+    def _max_characters(self) -> int:
         return (self.max_model_len + SPARE_TOKENS) * self.tokenizer.longest_token
 
     def _too_long(self, what: str) -> RequestError:

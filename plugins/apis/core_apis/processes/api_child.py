@@ -13,7 +13,7 @@ import subprocess
 import msgspec
 
 from core.processes import child_environment, python_command
-from core_apis.processes.api_messages import PULSE_S, Alive, Begin, Channel, FromApi, News, Stop
+from core_apis.processes.api_messages import PULSE_S, Alive, Begin, Channel, EngineEvent, FromApi, Stop
 from core_supervision.death import how_ended
 
 KILL_S = 5.0
@@ -77,7 +77,7 @@ class ApiChild:
         self._begun = True
         self.send(begin)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: EngineEvent) -> None:
         """Report an engine event to the process.
 
         Before `begin` nothing is sent: `Begin` itself names the current engine.

@@ -85,22 +85,22 @@ class Alive(msgspec.Struct, tag="alive"):
     """The event loop of this process is running. Sent every `PULSE_S` seconds."""
 
 
-class AskMetrics(msgspec.Struct, tag="ask"):
+class MetricsRequest(msgspec.Struct, tag="ask"):
     """A request for the metrics of one process (from the supervisor), or of all others (to the supervisor)."""
 
     question: int
 
 
-class TellMetrics(msgspec.Struct, tag="tell"):
-    """The answer to `AskMetrics`: metrics keyed by the number of their process."""
+class MetricsReply(msgspec.Struct, tag="tell"):
+    """The answer to `MetricsRequest`: metrics keyed by the number of their process."""
 
     question: int
     families: dict[int, list[Family]]
 
 
-News = EngineDied | EngineAt | EngineGone
-ToApi = Begin | News | Stop | AskMetrics | TellMetrics
-FromApi = Serving | Explained | Alive | AskMetrics | TellMetrics
+EngineEvent = EngineDied | EngineAt | EngineGone
+ToApi = Begin | EngineEvent | Stop | MetricsRequest | MetricsReply
+FromApi = Serving | Explained | Alive | MetricsRequest | MetricsReply
 
 
 class Channel:

@@ -20,16 +20,16 @@ from core_apis.context import ServingContext
 from core_apis.processes.api_messages import (
     PULSE_S,
     Alive,
-    AskMetrics,
     Begin,
     Channel,
     Explained,
+    MetricsReply,
+    MetricsRequest,
     Serving,
     Stop,
-    TellMetrics,
     ToApi,
 )
-from core_apis.processes.engine_news import EngineNews, SharedEngine, SharedEngineSource
+from core_apis.processes.engine_news import EngineEvents, SharedEngine, SharedEngineSource
 from core_apis.server.lifetime import close_engine, on_loop_error
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import raise_limits
@@ -53,7 +53,7 @@ class ApiProcess:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self._channel = channel
-        self._news = EngineNews(begin.address)
+        self._news = EngineEvents(begin.address)
         self._context: ServingContext | None = None
         self._numbers = itertools.count()
         self._questions: dict[int, asyncio.Future[dict[int, list[Family]]]] = {}
@@ -87,22 +87,22 @@ class ApiProcess:
                     self.stop.set()
                     if message.at_once:
                         self.hurry.set()
-                case AskMetrics():
+                case MetricsRequest():
                     own = self._own_metrics()
-                    self._channel.send(TellMetrics(message.question, {self.begin.number: own}))
-                case TellMetrics():
+                    self._channel.send(MetricsReply(message.question, {self.begin.number: own}))
+                case MetricsReply():
                     answer = self._questions.pop(message.question, None)
                     if answer is not None and not answer.done():
                         answer.set_result(message.families)
                 case _:
-                    self._news.tell(message)
+                    self._news.report(message)
 
     async def metrics_of_others(self) -> dict[int, list[Family]]:
         """Return the metrics of the other API processes by number, without those that do not answer in time."""
         question = next(self._numbers)
         answer: asyncio.Future[dict[int, list[Family]]] = asyncio.get_running_loop().create_future()
         self._questions[question] = answer
-        self._channel.send(AskMetrics(question))
+        self._channel.send(MetricsRequest(question))
         try:
             return await asyncio.wait_for(answer, ANSWER_S)
         except TimeoutError:

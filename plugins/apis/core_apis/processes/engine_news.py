@@ -1,7 +1,7 @@
-"""The engine of an API process (owned by the supervisor) or of a frontend (owned by another command).
+"""The engine of an API process (owned by the supervisor) or of an API server (owned by another command).
 
-Owns: `EngineNews`, the owner's latest report about the engine, and `SharedEngineSource`, which connects accordingly.
-Never does: start or end an engine. Called by: the API process and the frontend (they report), `AsyncEngine` and its
+Owns: `EngineEvents`, the owner's latest report about the engine, and `SharedEngineSource`, which connects accordingly.
+Never does: start or end an engine. Called by: the API process and the API server (they report), `AsyncEngine` and its
 recovery (connect).
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from core.api.errors import EngineDeadError
-from core_apis.processes.api_messages import EngineAt, EngineDied, EngineGone, News
+from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
 from core_supervision.link.connection import EngineConnection, SocketConnection, Voice
 from core_supervision.link.zmq_client import ZmqClient
 
@@ -19,7 +19,7 @@ OBITUARY_S = 2.0
 """Seconds that the supervisor has to report an engine's cause of death."""
 
 
-class EngineNews:
+class EngineEvents:
     """The latest report. address: of the running engine; None: there is none at the moment."""
 
     def __init__(self, address: str | None = None) -> None:
@@ -28,7 +28,7 @@ class EngineNews:
         self._gone: EngineDeadError | None = None
         self._changed = asyncio.Event()
 
-    def tell(self, message: News) -> None:
+    def report(self, message: EngineEvent) -> None:
         """Store a report, and wake the waiting tasks."""
         match message:
             case EngineAt():
@@ -68,7 +68,7 @@ class EngineNews:
 class SharedEngine(SocketConnection):
     """A connection to an engine whose cause of death the supervisor knows better."""
 
-    def __init__(self, address: str, news: EngineNews) -> None:
+    def __init__(self, address: str, news: EngineEvents) -> None:
         super().__init__(address)
         self._news = news
 
@@ -90,7 +90,7 @@ class SharedEngineSource:
 
     def __init__(
         self,
-        news: EngineNews,
+        news: EngineEvents,
         connect: Callable[[str], EngineConnection],
         on_client: Callable[[ZmqClient], None],
         on_explained: Callable[[int], None],

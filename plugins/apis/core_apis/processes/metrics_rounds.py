@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection
 
 from core_apis.processes.api_child import ApiChild
-from core_apis.processes.api_messages import AskMetrics, TellMetrics
+from core_apis.processes.api_messages import MetricsReply, MetricsRequest
 from core_observers.shared_metrics import Family
 
 PATIENCE_S = 1.5
@@ -28,7 +28,7 @@ class MetricsRounds:
         question = next(self._numbers)
         found = self._rounds[question] = _Round(len(children))
         for child in children:
-            child.send(AskMetrics(question))
+            child.send(MetricsRequest(question))
         try:
             await asyncio.wait_for(found.complete.wait(), PATIENCE_S)
         except TimeoutError:
@@ -37,7 +37,7 @@ class MetricsRounds:
             del self._rounds[question]
         return found.families
 
-    def told(self, message: TellMetrics) -> None:
+    def told(self, message: MetricsReply) -> None:
         """Store the answer of a process."""
         found = self._rounds.get(message.question)
         if found is not None:

@@ -1,4 +1,4 @@
-"""The engine for requests of other processes: of several API processes, or of a remote frontend.
+"""The engine for requests of other processes: of several API processes, or of a remote API server.
 
 Owns: `SupervisedEngine`: its start, its restart after a death, its end, and the reports about them. Never does: run
 requests, or know who sends them. Called by: the supervisor, and the command `core serve --headless`.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutputs, SchedulerStats
-from core_apis.processes.api_messages import EngineAt, EngineDied, EngineGone, News
+from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import OwnedEngineSource
@@ -35,7 +35,7 @@ class SupervisedEngine:
     fail: called when there will be no engine any more.
     """
 
-    def __init__(self, tell: Callable[[News], None], fail: Callable[[EngineDeadError], None]) -> None:
+    def __init__(self, tell: Callable[[EngineEvent], None], fail: Callable[[EngineDeadError], None]) -> None:
         self.phases: list[tuple[str, float]] = []
         self.runs = asyncio.Event()
         self._tell = tell

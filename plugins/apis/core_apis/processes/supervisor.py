@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core.api.config import RestartConfig
 from core.api.errors import CoreError
 from core_apis.processes.api_child import ApiChild
-from core_apis.processes.api_messages import AskMetrics, Begin, Explained, News, Serving, TellMetrics
+from core_apis.processes.api_messages import Begin, EngineEvent, Explained, MetricsReply, MetricsRequest, Serving
 from core_apis.processes.metrics_rounds import MetricsRounds
 from core_apis.processes.shares import engine_share, server_share
 from core_apis.processes.supervised_engine import SupervisedEngine
@@ -57,7 +57,7 @@ class Supervisor:
     """The supervisor of API processes. listener: shared by all of them. engine: used by all of them."""
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
-        self.engine = SupervisedEngine(self._tell_news, self._fail)
+        self.engine = SupervisedEngine(self._send_event, self._fail)
         self._resolution = resolution
         self._listener = listener
         self._children: dict[int, ApiChild] = {}
@@ -119,16 +119,16 @@ class Supervisor:
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
         self.engine.leave()
-        self._tell_all(lambda child: child.stop(at_once=False))
+        self._send_to_all(lambda child: child.stop(at_once=False))
         hurry = asyncio.create_task(second.wait())
         keepers = asyncio.gather(*self._keepers, return_exceptions=True)
         patience = self._resolution.server.shutdown_timeout + FLUSH_SECONDS + GRACE_S
         await asyncio.wait((keepers, hurry), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not keepers.done():
-            self._tell_all(lambda child: child.stop(at_once=True))
+            self._send_to_all(lambda child: child.stop(at_once=True))
             await asyncio.wait({keepers}, timeout=GRACE_S)
-        self._tell_all(ApiChild.kill)
+        self._send_to_all(ApiChild.kill)
 
     async def _keep(self, number: int) -> None:
         """Keep a process of this number running."""
@@ -175,16 +175,16 @@ class Supervisor:
                         self._all_serve.set()
                 case Explained():
                     self.engine.forgive(message.num_deaths)
-                case AskMetrics():
-                    answering = asyncio.create_task(self._tell_metrics(child, message.question))
+                case MetricsRequest():
+                    answering = asyncio.create_task(self._send_metrics(child, message.question))
                     self._asked.add(answering)
                     answering.add_done_callback(self._asked.discard)
-                case TellMetrics():
+                case MetricsReply():
                     self._rounds.told(message)
 
-    async def _tell_metrics(self, asker: ApiChild, question: int) -> None:
+    async def _send_metrics(self, asker: ApiChild, question: int) -> None:
         others = [child for child in self._children.values() if child is not asker and child.client is not None]
-        asker.send(TellMetrics(question, await self._rounds.ask(others)))
+        asker.send(MetricsReply(question, await self._rounds.ask(others)))
 
     def _begin(self, number: int) -> Begin:
         found = self._resolution
@@ -204,12 +204,12 @@ class Supervisor:
         if child.client is not None:
             self.engine.declare_gone(child.epoch, child.client)
 
-    def _tell_all(self, tell: Callable[[ApiChild], None]) -> None:
+    def _send_to_all(self, tell: Callable[[ApiChild], None]) -> None:
         for child in list(self._children.values()):
             tell(child)
 
-    def _tell_news(self, news: News) -> None:
-        self._tell_all(lambda child: child.tell(news))
+    def _send_event(self, news: EngineEvent) -> None:
+        self._send_to_all(lambda child: child.tell(news))
 
     def _fail(self, failure: CoreError) -> None:
         self._failure = failure

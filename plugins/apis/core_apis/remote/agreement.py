@@ -1,11 +1,11 @@
-"""The agreement between a frontend and an engine: whether they serve the same model, and which settings the frontend
+"""The agreement between an API server and an engine: whether they serve the same model, and which settings the server
 takes over.
 
 Owns: `Agreement`, an engine's description of itself, what must agree, and whose value of each setting counts. Never
 does: send. Called by: both ends.
 
-The engine's configuration is the one that counts. The frontend keeps the settings that it alone uses; an argument of an
-engine that is also given to the frontend must be equal.
+The engine's configuration is the one that counts. The API server keeps the settings that it alone uses; an argument of an
+engine that is also given to the API server must be equal.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ OWN_OF_SCHEDULER = (
     "max_num_queued_tokens_per_key",
 )
 OWN = ("disable_log_stats", "stall_timeout_s", "structured_outputs", "log_config")
-"""Fields of the configuration that the frontend takes from its own arguments; it takes all others from the engine."""
+"""Fields of the configuration that the API server takes from its own arguments; it takes all others from the engine."""
 
 TOLD_TO_CLIENTS = ("sleeps", "weight_transfer", "profiler")
-"""Further fields, which decide what the frontend offers."""
+"""Further fields, which decide what the API server offers."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -65,10 +65,10 @@ TOKENIZER_FILES = (
 
 
 class Agreement:
-    """The engines that a frontend accepts: one that fits its configuration, and later ones that can replace it.
+    """The engines that an API server accepts: one that fits its configuration, and later ones that can replace it.
 
     hello: of the first accepted engine; None: there was none yet.
-    resolution: of the frontend.
+    resolution: of the API server.
     """
 
     def __init__(self, resolution: Resolution) -> None:
@@ -105,25 +105,25 @@ def hello(resolution: Resolution) -> Hello:
 
 
 def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
-    """Return why the frontend with this configuration cannot use that engine, as sentences; empty if it can.
+    """Return why the API server with this configuration cannot use that engine, as sentences; empty if it can.
 
-    tokenizer: digest of the frontend's tokenizer.
+    tokenizer: digest of the API server's tokenizer.
     """
     ours, theirs = resolution.engine.model, other.engine.model
     found: list[str] = []
     if other.byteorder != sys.byteorder:
-        found.append(f"The engine's machine is {other.byteorder}-endian, the front's is not.")
+        found.append(f"The engine's machine is {other.byteorder}-endian, the API server's is not.")
     if (ours.vocab_size, ours.hf_config) != (theirs.vocab_size, theirs.hf_config):
-        found.append(f"The engine's model {theirs.model} has another configuration than the front's {ours.model}.")
+        found.append(f"The engine's model {theirs.model} has another configuration than the API server's {ours.model}.")
     elif other.tokenizer != tokenizer:
-        found.append("The engine's tokenizer is another one than the front's.")
+        found.append("The engine's tokenizer is another one than the API server's.")
     given = {name: value for name, value in resolution.given.items() if _counts(name)}
     for name in given:
         value, _, _ = resolution.arguments[name]
         if name in other.arguments and _plain(value) != other.arguments[name]:
             found.append(
-                f"{flag_of(name)} is {_plain(value)!r} at the front and {other.arguments[name]!r} at the engine; give both the "
-                "same, or leave it out at the front."
+                f"{flag_of(name)} is {_plain(value)!r} at the API server and {other.arguments[name]!r} at the engine; give "
+                "both the same, or leave it out at the API server."
             )
     return " ".join(found)
 
@@ -147,7 +147,7 @@ def change(before: Hello, other: Hello) -> str:
 
 
 def adopted(own: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """Return the configuration that a frontend uses. own: from its arguments. engine: of its engine."""
+    """Return the configuration that an API server uses. own: from its arguments. engine: of its engine."""
     return msgspec.structs.replace(
         engine,
         model=_with(engine.model, own.model, OWN_OF_MODEL),
@@ -156,8 +156,8 @@ def adopted(own: EngineConfig, engine: EngineConfig) -> EngineConfig:
     )
 
 
-def explained_for_front(resolution: Resolution, other: Hello) -> dict[str, Any]:
-    """Return the configuration as plain values: the engine's, with the frontend's own arguments."""
+def explained_for_api_server(resolution: Resolution, other: Hello) -> dict[str, Any]:
+    """Return the configuration as plain values: the engine's, with the API server's own arguments."""
     own = explained(resolution)["arguments"]
     arguments = {
         name: row if _counts(name) else own.get(name, row) for name, row in other.explained["arguments"].items()

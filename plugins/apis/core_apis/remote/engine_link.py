@@ -1,6 +1,6 @@
-"""The engine's end of the link to its frontend.
+"""The engine's end of the link to its API server.
 
-Owns: `EngineLink`: one session with a frontend after another, and the wait for the next one. Never does: start or end
+Owns: `EngineLink`: one session with an API server after another, and the wait for the next one. Never does: start or end
 the engine. Called by: the command `core serve --headless`.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
-from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, Explained, News
+from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineEvent, Explained
 from core_apis.remote import messages
 from core_apis.remote.messages import HELLO, TALK
 from core_apis.remote.relay import Relay
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 RETRY_S = 0.2
 BUSY_S = 2.0
-"""Seconds until the next attempt at a frontend that has another engine."""
+"""Seconds until the next attempt at an API server that has another engine."""
 MOST_UNHEARD_BYTES = 1 << 28
-"""Bytes of answers that may be kept in memory while the network fails. A live frontend sends something every second."""
+"""Bytes of answers that may be kept in memory while the network fails. A live API server sends something every second."""
 
 
 class SessionOver(Exception):
-    """The session with a frontend has ended; the text says how, as a clause."""
+    """The session with an API server has ended; the text says how, as a clause."""
 
 
 class EngineLink:
-    """The link of one engine to its frontends. Use it from one event loop.
+    """The link of one engine to its API servers. Use it from one event loop.
 
-    on_explained: called with the number of deaths that the frontend has attributed to one request.
+    on_explained: called with the number of deaths that the API server has attributed to one request.
     """
 
     def __init__(self, settings: RemoteSettings, hello: messages.Hello, on_explained: Callable[[int], None]) -> None:
@@ -55,10 +55,10 @@ class EngineLink:
         self._heard_at = 0.0
         self._unheard_bytes = 0
         self._renewed = asyncio.Event()
-        self._waiting = Waiting("the front", settings.patience_s)
+        self._waiting = Waiting("the API server", settings.patience_s)
 
-    def tell(self, news: News) -> None:
-        """Report an engine event. A frontend that connects later receives the current engine's address."""
+    def tell(self, news: EngineEvent) -> None:
+        """Report an engine event. An API server that connects later receives the current engine's address."""
         self._engine = news.address if isinstance(news, EngineAt) else None
         # Not EngineGone: an engine that is gone for good ends this process, too.
         if isinstance(news, EngineAt | EngineDied):
@@ -70,11 +70,11 @@ class EngineLink:
         self._renewed.set()
 
     def say_goodbye(self, sentence: str) -> None:
-        """Announce to the frontend that this process ends. To be called before `run` is cancelled."""
+        """Announce to the API server that this process ends. To be called before `run` is cancelled."""
         self._say(messages.Bye(sentence))
 
     async def run(self) -> NoReturn:
-        """Serve frontends until cancelled. Raises LinkError if one refuses this engine, or none comes in time."""
+        """Serve API servers until cancelled. Raises LinkError if one refuses this engine, or none comes in time."""
         self._waiting.begin()
         while True:
             link = Link(self._settings, listens=False)
@@ -94,7 +94,7 @@ class EngineLink:
                 link.close(linger_ms)
 
     async def _meet(self, link: Link) -> None:
-        """Wait until a frontend has accepted this engine. Raises SessionOver if there has to be another attempt."""
+        """Wait until an API server has accepted this engine. Raises SessionOver if there has to be another attempt."""
         self._renewed.clear()
         await link.send(HELLO, msgspec.msgpack.encode(self._hello))
         answering = asyncio.ensure_future(self._answer(link))
@@ -117,31 +117,31 @@ class EngineLink:
             await asyncio.gather(answering, troubling, return_exceptions=True)
         self._waiting.end()
         self._heard_at, self._unheard_bytes = time.monotonic(), 0
-        logger.info("The front at %s takes this engine.", link.address)
+        logger.info("The API server at %s takes this engine.", link.address)
 
     async def _answer(self, link: Link) -> None:
-        """Read the frontend's answer.
+        """Read the API server's answer.
 
-        Raises LinkError for a final refusal, SessionOver if the frontend may accept later.
+        Raises LinkError for a final refusal, SessionOver if the API server may accept later.
         """
         greeting, payload = await link.receive()
-        problem = greeting_problem(greeting, "front")
+        problem = greeting_problem(greeting, "API server")
         if problem:
             raise LinkError(problem)
         try:
             answer: Any = msgspec.msgpack.decode(payload, type=messages.Answer)
         except UNREADABLE as error:
-            raise LinkError(f"The front at {link.address} sent an answer that cannot be read: {error}.") from error
+            raise LinkError(f"The API server at {link.address} sent an answer that cannot be read: {error}.") from error
         if not isinstance(answer, messages.Refused):
             return
         if not answer.is_busy:
-            raise LinkError(f"The front at {link.address} refuses this engine. {answer.sentence}")
+            raise LinkError(f"The API server at {link.address} refuses this engine. {answer.sentence}")
         self._wait(link, "it has an engine: " + answer.sentence.rstrip("."))
         await asyncio.sleep(BUSY_S)
         raise SessionOver("it is busy")
 
     def _wait(self, link: Link, trouble: str | None) -> None:
-        """Note another moment without a frontend. Raises LinkError once that has been too long."""
+        """Note another moment without an API server. Raises LinkError once that has been too long."""
         if trouble is not None:
             self._waiting.trouble = trouble
         sentence = self._waiting.look(f"at {link.address} (`core serve MODEL --data-parallel-size-local 0`)")
@@ -149,7 +149,7 @@ class EngineLink:
             raise LinkError(sentence)
 
     async def _serve(self, link: Link) -> None:
-        """Serve the frontend. Raises SessionOver."""
+        """Serve the API server. Raises SessionOver."""
         if self._engine is not None:
             self._say(EngineAt(self._engine))
         works = (self._read(link), self._pulse(), _until_lost(link), self._until_renewed(), self._until_broken())
@@ -165,7 +165,7 @@ class EngineLink:
     def _after(self, over: SessionOver) -> None:
         if self._link is None:
             return  # there was no session yet
-        logger.warning("The front is gone: %s. Its requests end here; the engine waits for another front.", over)
+        logger.warning("The API server is gone: %s. Its requests end here; the engine waits for another one.", over)
         self._waiting.begin()
 
     async def _read(self, link: Link) -> None:
@@ -185,7 +185,7 @@ class EngineLink:
                 self._act(message)
 
     def _act(self, message: Any) -> None:
-        """Act on a message of the frontend."""
+        """Act on a message of the API server."""
         assert self._relay is not None
         match message:
             case messages.Open():

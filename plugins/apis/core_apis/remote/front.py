@@ -1,4 +1,4 @@
-"""The start of a frontend: `core serve MODEL --data-parallel-size-local 0`.
+"""The start of an API server: `core serve MODEL --data-parallel-size-local 0`.
 
 Owns: the connection of the HTTP server to an engine that another command runs. Never does: start or end that engine.
 Called by: the launcher.
@@ -11,9 +11,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
-from core_apis.processes.engine_news import EngineNews, SharedEngineSource
-from core_apis.remote.agreement import adopted, explained_for_front
-from core_apis.remote.front_link import FrontLink
+from core_apis.processes.engine_news import EngineEvents, SharedEngineSource
+from core_apis.remote.agreement import adopted, explained_for_api_server
+from core_apis.remote.front_link import ApiServerLink
 from core_apis.server.lifetime import LinkError
 from core_apis.server.service import import_application
 from core_frontend.async_engine import AsyncEngine
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RemoteEngineSource(SharedEngineSource):
     """A source of connections to the current engine of the link."""
 
-    def __init__(self, link: FrontLink, news: EngineNews) -> None:
+    def __init__(self, link: ApiServerLink, news: EngineEvents) -> None:
         super().__init__(news, link.connection, _ignore, link.explain)
         self._link = link
 
@@ -38,13 +38,13 @@ class RemoteEngineSource(SharedEngineSource):
         await self._link.close()
 
 
-async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, Any]]:
+async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[str, Any]]:
     """Return the engine, once one has connected and is up, and its configuration as plain values.
 
     Raises UserError if the address cannot be listened at, LinkError if no engine comes in time.
     """
-    news = EngineNews()
-    link = FrontLink(resolution, news)
+    news = EngineEvents()
+    link = ApiServerLink(resolution, news)
     source = RemoteEngineSource(link, news)
     starting = asyncio.ensure_future(start_engine_and_tokenizer(resolution, source))
     try:
@@ -61,12 +61,12 @@ async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, An
     config = adopted(resolution.engine, link.hello.engine)
     if config.weight_transfer is not None and not resolution.server.keys:
         logger.warning(
-            "The engine has --weight-transfer-config and this front asks nobody for a key, so everybody who reaches it may "
-            "replace the weights; give --api-key or --admin-api-key."
+            "The engine has --weight-transfer-config and this API server requires no key, so any client that reaches it "
+            "may replace the weights; give --api-key or --admin-api-key."
         )
     engine = AsyncEngine(config, tokenizer, client, source)
-    return engine, explained_for_front(resolution, link.hello)
+    return engine, explained_for_api_server(resolution, link.hello)
 
 
 def _ignore(client: ZmqClient) -> None:
-    """Do nothing: a frontend does not report which client is in use."""
+    """Do nothing: an API server does not report which client is in use."""

@@ -1,7 +1,7 @@
-"""The frontend's end of the link to its engine.
+"""The API server's end of the link to its engine.
 
-Owns: `FrontLink`: the frontend's current engine, reports about it, and its channels. Never does: run requests, or know
-HTTP. Called by: the frontend's start; `LinkedEngine` sends through it.
+Owns: `ApiServerLink`: the API server's current engine, reports about it, and its channels. Never does: run requests, or know
+HTTP. Called by: the API server's start; `LinkedEngine` sends through it.
 
 There is one engine at a time. Another one that connects meanwhile is refused as busy and retries, so that it can take over.
 """
@@ -20,7 +20,7 @@ import zmq
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
 from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
-from core_apis.processes.engine_news import EngineNews
+from core_apis.processes.engine_news import EngineEvents
 from core_apis.remote import messages
 from core_apis.remote.agreement import Agreement
 from core_apis.remote.linked_engine import LinkedEngine
@@ -37,21 +37,21 @@ logger = logging.getLogger(__name__)
 HOW = "`core serve MODEL --headless` with the same --data-parallel-address and --data-parallel-rpc-port"
 
 
-class FrontLink:
-    """The link of one frontend. It listens as soon as it is made. Use it from one event loop.
+class ApiServerLink:
+    """The link of one API server. It listens as soon as it is made. Use it from one event loop.
 
     news: receives the reports about engines.
 
     Raises UserError if the address cannot be listened at.
     """
 
-    def __init__(self, resolution: Resolution, news: EngineNews) -> None:
+    def __init__(self, resolution: Resolution, news: EngineEvents) -> None:
         settings = resolution.server.remote
         assert settings is not None
         self._agreement = Agreement(resolution)
         self._news = news
         self._link = Link(settings, listens=True)
-        self._decoder = msgspec.msgpack.Decoder(messages.ToFront)
+        self._decoder = msgspec.msgpack.Decoder(messages.ToApiServer)
         self._peer: bytes | None = None
         self._who = ""
         self._heard_at = 0.0
@@ -86,11 +86,11 @@ class FrontLink:
 
     def post(self, channel: int, payload: bytes) -> None:
         """Send over a channel; nothing happens if the engine is gone."""
-        self._tell(messages.channel_kind(channel), payload)
+        self._send_to_engine(messages.channel_kind(channel), payload)
 
     def say(self, message: msgspec.Struct) -> None:
         """Send a message to the engine's command, if there is one."""
-        self._tell(TALK, msgspec.msgpack.encode(message))
+        self._send_to_engine(TALK, msgspec.msgpack.encode(message))
 
     def explain(self, num_deaths: int) -> None:
         """Report that one request caused `num_deaths` deaths of engines."""
@@ -101,7 +101,7 @@ class FrontLink:
         if not self._tasks:
             return
         tasks, self._tasks = self._tasks, []
-        self.say(messages.Bye("the front has ended"))
+        self.say(messages.Bye("the API server has ended"))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -116,11 +116,11 @@ class FrontLink:
             identity, kind, payload = await self._link.receive_from()
             if identity == self._peer:
                 self._heard_at = time.monotonic()
-                self._hear(kind, payload)
+                self._handle(kind, payload)
             elif kind != TALK and messages.channel_of(kind) is None:
                 self._meet(identity, kind, payload)
 
-    def _hear(self, kind: bytes, payload: bytes) -> None:
+    def _handle(self, kind: bytes, payload: bytes) -> None:
         channel = messages.channel_of(kind)
         if channel is not None:
             engine = self._channels.get(channel)
@@ -139,9 +139,9 @@ class FrontLink:
         match message:
             case EngineAt():
                 self._num_lives += 1
-                self._news.tell(EngineAt(f"{self._link.address}#{self._num_lives}"))
+                self._news.report(EngineAt(f"{self._link.address}#{self._num_lives}"))
             case EngineDied():
-                self._news.tell(message)
+                self._news.report(message)
             case messages.Opened():
                 engine = self._channels.get(message.channel)
                 if engine is not None:
@@ -166,7 +166,7 @@ class FrontLink:
             return
         if self._peer is not None:
             self.say(Alive())  # shows whether that engine is still there, before the new one asks again
-            self._answer(identity, messages.Refused(f"The front has an engine, {self._who}.", is_busy=True))
+            self._answer(identity, messages.Refused(f"The API server has an engine, {self._who}.", is_busy=True))
             return
         wrong = self._agreement.objection(hello)
         if wrong:
@@ -198,7 +198,7 @@ class FrontLink:
         self._waiting.begin()
         sentence = f"The engine of {self._who} is gone: {how}."
         logger.error("%s Waiting for an engine at %s.", sentence, self._link.address)
-        self._news.tell(EngineDied(sentence, "exit", ()))
+        self._news.report(EngineDied(sentence, "exit", ()))
 
     async def _watch(self) -> None:
         """Watch the connection events of the library."""
@@ -218,10 +218,10 @@ class FrontLink:
                 self._lose(messages.SILENCE)
             sentence = self._waiting.look(f"at {self._link.address} ({HOW})")
             if sentence is not None:
-                self._news.tell(EngineGone(sentence, "exit"))
+                self._news.report(EngineGone(sentence, "exit"))
                 return
 
-    def _tell(self, kind: bytes, payload: bytes) -> None:
+    def _send_to_engine(self, kind: bytes, payload: bytes) -> None:
         """Send to the current engine, if there is one."""
         if self._peer is not None:
             self._send(self._peer, kind, payload)
@@ -244,4 +244,4 @@ class FrontLink:
         if task.cancelled() or task.exception() is None:
             return
         logger.error("The way to the engine is broken.", exc_info=task.exception())
-        self._news.tell(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))
+        self._news.report(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from core.api.errors import CoreError, EngineDeadError
-from core_apis.processes.api_messages import News
+from core_apis.processes.api_messages import EngineEvent
 from core_apis.processes.supervised_engine import SupervisedEngine
 from core_apis.remote.agreement import hello
 from core_apis.remote.engine_link import EngineLink
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 DRAIN_POLL_S = 0.05
 
 
-def serve_headless(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Run the engine until a signal (exit code 0), or until it dies for good or has no frontend (1).
+def serve_engine(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
+    """Run the engine until a signal (exit code 0), or until it dies for good or has no API server (1).
 
     process: of the engine, already spawned. Raises UserError and PluginError as the start of an engine does.
     """
@@ -50,17 +50,17 @@ def serve_headless(resolution: Resolution, process: EngineProcess, signals: Stop
 
 async def _run(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> None:
     assert resolution.server.remote is not None
-    await Headless(resolution, resolution.server.remote).run(process, signals)
+    await EngineServer(resolution, resolution.server.remote).run(process, signals)
 
 
-class Headless:
-    """An engine and its link to a frontend. resolution: of the engine. settings: the frontend's address."""
+class EngineServer:
+    """An engine and its link to an API server. resolution: of the engine. settings: the API server's address."""
 
     def __init__(self, resolution: Resolution, settings: RemoteSettings) -> None:
         self._resolution = resolution
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._engine = SupervisedEngine(self._tell, self._fail)
+        self._engine = SupervisedEngine(self._report, self._fail)
         self._link = EngineLink(settings, hello(resolution), self._engine.forgive)
 
     async def run(self, process: EngineProcess, signals: StopSignals) -> None:
@@ -107,9 +107,12 @@ class Headless:
         phases = [*self._engine.phases, ("total", time.perf_counter() - begin)]
         times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
         name = self._resolution.engine.model.served_names[0]
-        print(f"Engine of {name} for the front at {self._settings.address}:{self._settings.port} ({times})", flush=True)
+        print(
+            f"Engine of {name} for the API server at {self._settings.address}:{self._settings.port} ({times})",
+            flush=True,
+        )
 
-    def _tell(self, news: News) -> None:
+    def _report(self, news: EngineEvent) -> None:
         self._link.tell(news)
 
     def _fail(self, error: CoreError) -> None:

@@ -1,4 +1,4 @@
-"""A connection to an engine through the link of its frontend.
+"""A connection to an engine through the link of its API server.
 
 Owns: `LinkedEngine`: one channel, with the interface of a client's connection. Never does: know the socket. Called by:
 `ZmqClient`.
@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from core.api.errors import EngineDeadError
-from core_apis.processes.engine_news import EngineNews
+from core_apis.processes.engine_news import EngineEvents
 from core_apis.remote.sockets import MOST_BYTES
 from core_supervision.link.connection import EngineConnection, Voice
 
@@ -37,7 +37,7 @@ class LinkedEngine(EngineConnection):
 
     max_message_bytes = MOST_BYTES
 
-    def __init__(self, address: str, channel: int, carrier: Carrier, news: EngineNews) -> None:
+    def __init__(self, address: str, channel: int, carrier: Carrier, news: EngineEvents) -> None:
         super().__init__(address)
         self._channel = channel
         self._carrier = carrier

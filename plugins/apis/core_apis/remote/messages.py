@@ -1,9 +1,9 @@
-"""The messages between a frontend and its engine's command, besides those of any client and engine.
+"""The messages between an API server and its engine's command, besides those of any client and engine.
 
 Owns: these messages and the frames that carry them. Never does: act on them, or use pickle. Called by: both ends.
 
-The engine's command connects and sends `Hello`; the frontend answers `Welcome`, or `Refused` and nothing more. From
-then on the command sends engine events, and the frontend `Open`s channels to the engine. A channel carries the messages
+The engine's command connects and sends `Hello`; the API server answers `Welcome`, or `Refused` and nothing more. From
+then on the command sends engine events, and the API server `Open`s channels to the engine. A channel carries the messages
 of one client of the engine (`core.api.messages`) unchanged. Both send `Alive` all the time, and `Bye` when they end.
 
 A message has a kind and a payload. The kind is `HELLO` with the version of the protocol for the first one each way,
@@ -55,18 +55,18 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The frontend accepts the engine."""
+    """The API server accepts the engine."""
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """The frontend refuses the engine. is_busy: it may accept later, when it needs another one."""
+    """The API server refuses the engine. is_busy: it may accept later, when it needs another one."""
 
     sentence: str
     is_busy: bool
 
 
 class Open(msgspec.Struct, tag="open"):
-    """A client of the engine begins. now: the frontend's monotonic seconds."""
+    """A client of the engine begins. now: the API server's monotonic seconds."""
 
     channel: int
     now: float
@@ -92,7 +92,7 @@ class Bye(msgspec.Struct, tag="bye"):
     sentence: str
 
 
-ToFront = EngineAt | EngineDied | EngineGone | Opened | Alive | Bye
+ToApiServer = EngineAt | EngineDied | EngineGone | Opened | Alive | Bye
 Answer = Welcome | Refused
 ToEngine = Open | Close | Explained | Alive | Bye
 

@@ -1,4 +1,4 @@
-"""The channels of a frontend: each is a client of the local engine.
+"""The channels of an API server: each is a client of the local engine.
 
 Owns: `Relay`, which carries messages both ways unchanged. Never does: read them, except for an output that is too large
 to be sent. Called by: the engine's end of the link.
@@ -31,7 +31,7 @@ class Relay:
 
     broken: done once messages could not be carried.
 
-    send: sends a payload to the frontend, for a channel.
+    send: sends a payload to the API server, for a channel.
     most: maximum size of a payload in bytes.
     """
 
@@ -85,7 +85,7 @@ class Relay:
         self._left.clear()
 
     async def _carry(self, channel: int, socket: zmq.asyncio.Socket) -> None:
-        """Carry messages from the engine to the frontend until the channel is closed."""
+        """Carry messages from the engine to the API server until the channel is closed."""
         try:
             while True:
                 payload = await socket.recv()
@@ -114,9 +114,7 @@ def smaller(payload: bytes) -> tuple[bytes, AbortChoices]:
         if size < middle:
             outputs.append(output)
             continue
-        sentence = (
-            f"The answer of one step has {size} bytes, too many for the way from the engine to the front; ask for less."
-        )
+        sentence = f"The answer of one step has {size} bytes, too many for the link to the API server; ask for less."
         outputs.append(
             EngineOutput(
                 output.request_id,

@@ -1,9 +1,9 @@
-"""The sockets between a frontend and its engine's command: TCP, encrypted if there is a secret.
+"""The sockets between an API server and its engine's command: TCP, encrypted if there is a secret.
 
 Owns: how they are made, their limits, and the library's reports about connections. Never does: know messages. Called
 by: both ends.
 
-Both ends derive the same key pair from the secret, so each proves to the other that it has it. The frontend asks its
+Both ends derive the same key pair from the secret, so each proves to the other that it has it. The API server asks its
 authenticator about every connection before it reads a message of it.
 
 A payload travels as frames of at most `PIECE_BYTES`: the library buffers no more than one frame of a peer that has not
@@ -162,8 +162,8 @@ class Link:
                 self.socket.connect(self.address)
         except (zmq.ZMQError, OSError) as error:
             raise UserError(
-                f"--data-parallel-address {settings.address}: {shown} cannot be used ({error.strerror or error}); the front "
-                "needs a free port (--data-parallel-rpc-port) at an address of its machine."
+                f"--data-parallel-address {settings.address}: {shown} cannot be used ({error.strerror or error}); the API "
+                "server needs a free port (--data-parallel-rpc-port) at an address of its machine."
             ) from None
 
 

@@ -52,8 +52,8 @@ class Waiting:
         why = f"; {self.trouble}" if self.trouble else ""
         if waited > self._patience_s:
             return (
-                f"Nobody has come in {self._patience_s:g} s (--engine-connect-timeout): {self._whom} was to be {where}{why}. "
-                "See that both run with the same --data-parallel-address, --data-parallel-rpc-port and --engine-key-file."
+                f"No connection in {self._patience_s:g} s (--engine-connect-timeout): {self._whom} was expected {where}{why}. "
+                "Check that both run with the same --data-parallel-address, --data-parallel-rpc-port and --engine-key-file."
             )
         if now >= self._next_line:
             self._next_line = now + NEXT_LINE_S

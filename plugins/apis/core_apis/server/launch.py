@@ -90,12 +90,12 @@ async def _serve_apart(
     resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
 ) -> None:
     """Serve without an engine of our own."""
-    from core_apis.remote.front import start_front
+    from core_apis.remote.front import start_api_server
 
     process.discard()
 
     async def start() -> Started:
-        engine, told = await start_front(resolution)
+        engine, told = await start_api_server(resolution)
         return engine, lambda: told
 
     await _serve_once_started(start, resolution, listener, signals)

@@ -29,7 +29,7 @@ class ApiProcessError(CoreError):
 
 
 class LinkError(CoreError):
-    """A frontend and its engine cannot connect; the message says why."""
+    """An API server and its engine cannot connect; the message says why."""
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class TlsRefresh:
 
 def _no_password() -> str:
     """Raise an error instead of asking for a password at the terminal, which would stop the server."""
-    raise ssl.SSLError("the key is encrypted, and nobody is asked for its password; store it without one")
+    raise ssl.SSLError("the key is encrypted, and there is no way to give its password; store the key without one")
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -22,7 +22,7 @@ VARYING = ["num_seqs", "table_stride", "tail_depth"]
 
 
 @triton.jit
-def _tell(
+def _store_output(
     result: tl.tensor,
     out: tl.tensor,
     rows: work.Rows,
@@ -130,4 +130,4 @@ def attend(
         leave(parts, part + (span.end - 1) // rows.section, kept, section, v_number, LAYER.value_size)
     else:
         result = result_of(joined(total, section), sinks, rows.head, v_scale, LAYER.has_sinks)
-        _tell(result, out, rows, out_row, out_head, v_number, LAYER)
+        _store_output(result, out, rows, out_row, out_head, v_number, LAYER)

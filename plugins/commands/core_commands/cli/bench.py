@@ -90,7 +90,7 @@ def latency(words: list[str]) -> int:
     from core_commands.bench import offline
 
     result = offline.latency(options, parsed)
-    return _tell("Latency of a batch", options, result, offline.latency_rows(result))
+    return _print_result("Latency of a batch", options, result, offline.latency_rows(result))
 
 
 def throughput(words: list[str]) -> int:
@@ -102,7 +102,7 @@ def throughput(words: list[str]) -> int:
     from core_commands.bench import offline
 
     result = offline.throughput(options, dataset, parsed)
-    return _tell("Throughput", options, result, offline.throughput_rows(result))
+    return _print_result("Throughput", options, result, offline.throughput_rows(result))
 
 
 def startup(words: list[str]) -> int:
@@ -113,7 +113,7 @@ def startup(words: list[str]) -> int:
     from core_commands.bench import startup as starts
 
     result = starts.startup(options, parsed)
-    return _tell("Start of an engine", options, result, starts.startup_rows(result))
+    return _print_result("Start of an engine", options, result, starts.startup_rows(result))
 
 
 def sweep(words: list[str]) -> int:
@@ -155,7 +155,9 @@ def _check_output(options: OfflineOptions) -> None:
             raise UserError(f"--output-json {path}: is a directory; name a file.")
 
 
-def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]) -> int:
+def _print_result(
+    title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]
+) -> int:
     """Print a result, and write it where requested."""
     from core_commands.bench import report
 

@@ -74,8 +74,8 @@ def print_explanation(resolution: Resolution) -> None:
     print(f"  {found.row.name}: {' and '.join(parts) or 'all of an answer is text'} ({found.reason})")
     _heading("Memory, by shapes")
     remote = resolution.server.remote
-    if remote is not None and remote.role == "front":
-        print("  none here: the engine's command explains its own, and its values are what the front goes by")
+    if remote is not None and remote.role == "api_server":
+        print("  none here: the engine's command explains its own, and its values are what the API server goes by")
     else:
         _print_memory(resolution.memory)
 

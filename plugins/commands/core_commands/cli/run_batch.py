@@ -84,14 +84,14 @@ def run_batch(words: list[str]) -> int:
         missing = [place for place in batch.runnable if not results.has(place)]
         total = len(batch.runnable)
         if missing:
-            _tell_begin(results, len(missing), total)
+            _print_begin(results, len(missing), total)
             code = _run(target, batch, results, len(missing))
             if code:
                 return code
         elif parsed.problems or merged.problems:
             raise ConfigError([*parsed.problems, *merged.problems])
         errors = results.finish(batch)
-    _tell(out, batch, errors)
+    _print_summary(out, batch, errors)
     return 0
 
 
@@ -137,7 +137,7 @@ def _run(target: "BatchTarget", batch: "BatchFile", results: "Results", num_miss
     return 0
 
 
-def _tell_begin(results: "Results", num_missing: int, total: int) -> None:
+def _print_begin(results: "Results", num_missing: int, total: int) -> None:
     """Print how much an earlier run has finished."""
     if num_missing < total:
         print(f"{results.path}: going on; {num_missing} of {total} requests are left.", file=sys.stderr)
@@ -170,7 +170,7 @@ def _files(options: RunBatchOptions) -> tuple[Path, Path]:
     return source, out
 
 
-def _tell(out: Path, batch: "BatchFile", errors: "Counter[str]") -> None:
+def _print_summary(out: Path, batch: "BatchFile", errors: "Counter[str]") -> None:
     """Print the last line; before it, on standard error, the most frequent errors."""
     for sentence, count in errors.most_common(MOST_ERRORS):
         print(f"{count} x {safe(sentence)}", file=sys.stderr)

@@ -51,9 +51,9 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         resolution = _resolve(words)
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":
-            from core_apis.remote.headless import serve_headless
+            from core_apis.remote.headless import serve_engine
 
-            return serve_headless(resolution, process, signals)
+            return serve_engine(resolution, process, signals)
         from core_apis.server.launch import serve as launch
 
         return launch(resolution, process, signals)

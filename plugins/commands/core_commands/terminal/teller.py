@@ -23,7 +23,7 @@ PROMPT = "> "
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownAnswer:
     """A displayed answer.
 
     text: without reasoning and calls.
@@ -49,7 +49,7 @@ class Teller:
         self._options = options
         self._stats = stats
 
-    def tell(self, fields: Mapping[str, Any]) -> Told:
+    def tell(self, fields: Mapping[str, Any]) -> ShownAnswer:
         """Send a request, and show the streamed answer; Ctrl-C ends it. Raises CoreError when there is none.
 
         fields: the prompt, or the messages.
@@ -62,12 +62,12 @@ class Teller:
         except KeyboardInterrupt:
             self.screen.end()
             self.screen.note("stopped")
-            return Told("".join(parts), is_whole=False)
+            return ShownAnswer("".join(parts), is_whole=False)
         finally:
             self.screen.end()
         if self._stats and counts.total_s:
             self.screen.note(counts.line)
-        return Told("".join(parts), is_whole=True)
+        return ShownAnswer("".join(parts), is_whole=True)
 
     def converse(self, command: str, hint: str, take: Callable[[str], bool], commands: Sequence[str] = ()) -> int:
         """Call `take` with each input until it returns False or input ends; returns the exit code.

@@ -3,7 +3,7 @@
 Owns: these lists. Never does: declare an argument. Called by: `EngineArgs`, the rules of the configuration, and API server
 and engine server when they connect.
 
-An API server without an engine ("front" in names here) answers HTTP requests with the engine of another command.
+An API server without an engine answers HTTP requests with the engine of another command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OF_QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "request_
 """Arguments about queued requests. They apply to an engine in a process of its own, as `AsyncLLM` and a server have it, and not
 to `LLM`, whose caller waits for the answers."""
 
-OF_FRONTS = (
+OF_API_SERVERS = (
     OF_KEYS
     | OF_QUEUES
     | {
@@ -68,15 +68,15 @@ def is_for_servers(field: Field) -> bool:
     return field.group in schema().server_groups and field.name not in NOT_OF_SERVERS
 
 
-def is_for_fronts(field: Field) -> bool:
+def is_for_api_servers(field: Field) -> bool:
     """Whether the API server reads the argument and its engine server does not."""
     if field.name in OF_EACH or field.group == "remote":
         return False
-    if field.name in OF_FRONTS or field.group == "answers":
+    if field.name in OF_API_SERVERS or field.group == "answers":
         return True
     return field.name == "chat_template" or is_for_servers(field)
 
 
 def is_for_engines(field: Field) -> bool:
     """Whether the engine server's value applies, so that the API server must have the same or none."""
-    return field.name not in OF_EACH and field.group != "remote" and not is_for_fronts(field)
+    return field.name not in OF_EACH and field.group != "remote" and not is_for_api_servers(field)

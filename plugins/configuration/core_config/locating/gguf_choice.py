@@ -34,7 +34,7 @@ def choose_model(names: Iterable[str], quant: str | None, subject: str) -> list[
         return files
     if not models:
         raise CheckpointError(f"model '{subject}': there is no GGUF file in it; leave out what chooses one.")
-    told = "; ".join(_told(found or models)[:_MOST_SHOWN])
+    told = "; ".join(_shown_names(found or models)[:_MOST_SHOWN])
     if quant is None:
         raise CheckpointError(
             f"model '{subject}': holds {len(found)} GGUF models; name one as '{subject}:WORD', of: {told}."
@@ -50,7 +50,7 @@ def parts_of(file: str, names: Iterable[str], subject: str) -> list[str]:
         if file in files:
             _check_parts(stem, files, subject)
             return files
-    told = "; ".join(_told(_models(names))[:_MOST_SHOWN]) or "none"
+    told = "; ".join(_shown_names(_models(names))[:_MOST_SHOWN]) or "none"
     raise CheckpointError(f"model '{subject}': there is no file '{file}'; GGUF models: {told}.")
 
 
@@ -93,7 +93,7 @@ def _check_parts(stem: str, files: Sequence[str], subject: str) -> None:
         )
 
 
-def _told(models: Mapping[str, Sequence[str]]) -> list[str]:
+def _shown_names(models: Mapping[str, Sequence[str]]) -> list[str]:
     """Return each model's quantization where it is unique, else its name."""
     words = []
     for stem in models:

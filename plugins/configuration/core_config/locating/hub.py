@@ -116,7 +116,7 @@ class Hub:
             return files
         if isinstance(failure, HfHubHTTPError):
             raise failure  # the hub is reachable, but refuses it
-        lacks = _told(missing) or "its weights"
+        lacks = _first_names(missing) or "its weights"
         raise CheckpointError(
             f"model '{name}': the copy in {folder} lacks {lacks}, and the hub cannot be reached. "
             "Start once with the network, which downloads only these."
@@ -129,7 +129,9 @@ class Hub:
             return
         strangers = [file for file in missing if file not in listing]
         if strangers:
-            raise CheckpointError(f"model '{name}': its index names {_told(strangers)}, which the hub does not have.")
+            raise CheckpointError(
+                f"model '{name}': its index names {_first_names(strangers)}, which the hub does not have."
+            )
         sizes = {file: listing[file] for file in missing}
         self._check_room(name, folder, sizes)
         source = Source(name, folder.name, self.endpoint, self.token, self.cache)
@@ -205,7 +207,7 @@ def _cause(error: Exception) -> str:
     return text[:end] if end > 0 else textwrap.shorten(text, MAX_CAUSE, placeholder=" ...")
 
 
-def _told(files: Sequence[str]) -> str:
+def _first_names(files: Sequence[str]) -> str:
     """Return the first three names, and how many more there are."""
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     return ", ".join(files[:3]) + more

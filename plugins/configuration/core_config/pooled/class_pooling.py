@@ -13,10 +13,10 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig, Squash
-from core_config.pooled.pooler_keys import asked_activation, asked_kind
+from core_config.pooled.pooler_keys import requested_activation, requested_kind
 from core_config.pooled.rerankers import known_reranker
 from core_config.pooled.sentence_files import SentenceFiles, squash_named
-from core_config.pooled.token_classes import TokenClasses, told_classes
+from core_config.pooled.token_classes import TokenClasses, declared_classes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.settings import Settings
 from core_runtime.models.families import without_head
@@ -47,7 +47,7 @@ def class_config(
     known = known_reranker(checkpoint.path, checkpoint.manifest.config)
     template = "" if known is None else known.template
     squash = files.squash or _usual_squash(checkpoint.manifest.config, config.size)
-    if asked_activation(settings) is False:
+    if requested_activation(settings) is False:
         squash = "none"
     return msgspec.structs.replace(config, pair_template=template, joins_pairs=config.head == "tokens", squash=squash)
 
@@ -61,7 +61,7 @@ def _token_classes(settings: Settings, checkpoint: Checkpoint, files: SentenceFi
     has_own_head = ending_of(hf_config) != "" and "classifier_from_token" not in hf_config
     if has_own_head or files.kinds:
         return None
-    return told_classes(settings, checkpoint, known)
+    return declared_classes(settings, checkpoint, known)
 
 
 def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
@@ -101,7 +101,7 @@ def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) ->
             "know its family."
         )
     head = spec.pooling_head
-    kind = asked_kind(settings)
+    kind = requested_kind(settings)
     if kind is not None and head.kind == "all":
         raise UserError("--pooler-config.pooling-type: the model classifies tokens, and has no one state to choose.")
     return PoolingConfig(

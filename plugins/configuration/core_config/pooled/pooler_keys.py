@@ -18,7 +18,7 @@ from core_config.pooled.sentence_files import KINDS
 from core_config.stages.settings import Settings, underscored
 
 
-def asked_kind(settings: Settings) -> PoolingKind | None:
+def requested_kind(settings: Settings) -> PoolingKind | None:
     """Return the pooling that the user requests, or None. Raises UserError for two of them."""
     keys = _keys(settings)
     names = {str(keys[name]).lower() for name in ("pooling_type", "seq_pooling_type") if keys.get(name)}
@@ -27,7 +27,7 @@ def asked_kind(settings: Settings) -> PoolingKind | None:
     return KINDS[names.pop()] if names else None
 
 
-def asked_activation(settings: Settings) -> bool | None:
+def requested_activation(settings: Settings) -> bool | None:
     """Return whether the user requests vectors of length 1, or probabilities; None: the user does not say."""
     keys = _keys(settings)
     asked: bool | None = None

@@ -15,7 +15,7 @@ import msgspec
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig
 from core_config.pooled.class_pooling import class_config
-from core_config.pooled.pooler_keys import asked_activation, asked_kind, with_keys
+from core_config.pooled.pooler_keys import requested_activation, requested_kind, with_keys
 from core_config.pooled.sentence_files import MODULES, SentenceFiles, sentence_files
 from core_config.rules import is_count
 from core_config.stages.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ def _vector_config(
     if told is not None and not kinds:
         kinds = (told,)
         source = f"the metadata of {ref.name}"
-    asked = asked_kind(settings)
+    asked = requested_kind(settings)
     if asked is not None:
         kinds = (asked,)
         source = "--pooler-config"
@@ -108,7 +108,7 @@ def _vector_config(
         kinds = ("cls",) if encodes else ("last",)
         source = f"usual for {'encoders' if encodes else 'decoders'}: the checkpoint has no {MODULES}"
     normalize = files.normalize if files.are_there else True
-    activation = asked_activation(settings)
+    activation = requested_activation(settings)
     size = spec.hidden_size * len(kinds)
     for module in files.dense:
         outputs, inputs = module.shape

@@ -34,7 +34,7 @@ class TokenClasses(NamedTuple):
     labels: tuple[str, ...]
 
 
-def told_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | None) -> TokenClasses | None:
+def declared_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | None) -> TokenClasses | None:
     """Return the classes that the configuration or the model's name implies, None where there are none. Raises
     UserError.
     """

@@ -12,11 +12,11 @@ from core_config.compilation import (
     COMPILER,
     PREFIX,
     TWICE,
-    Said,
+    Statement,
+    compiling_statements,
     recorded_sizes,
-    said_of_compiling,
-    said_of_recording,
-    said_twice,
+    recording_statements,
+    repeated_statements,
 )
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 
@@ -41,11 +41,11 @@ def single_modes_are_served(facts: Facts) -> Findings:
         )
 
 
-def what_is_said_twice_is_the_same(facts: Facts) -> Findings:
+def repeated_values_agree(facts: Facts) -> Findings:
     """All arguments that control recording, compilation and sizes agree."""
     settings = facts.settings
-    said = [said_of_recording(settings), said_of_compiling(settings)]
-    said += [said_twice(settings, name) for name in TWICE]
+    said = [recording_statements(settings), compiling_statements(settings)]
+    said += [repeated_statements(settings, name) for name in TWICE]
     for statements in said:
         different = [other for other in statements if other.value != statements[0].value]
         if different:
@@ -55,7 +55,7 @@ def what_is_said_twice_is_the_same(facts: Facts) -> Findings:
 
 def nothing_is_recorded_where_that_is_said(facts: Facts) -> Findings:
     """`-O0` and `cudagraph_mode NONE` mean `--enforce-eager`."""
-    said = said_of_recording(facts.settings)
+    said = recording_statements(facts.settings)
     if said and not said[0].value:
         yield Derive("enforce_eager", True, said[0].text)
         sizes = _given_sizes(facts)
@@ -65,14 +65,14 @@ def nothing_is_recorded_where_that_is_said(facts: Facts) -> Findings:
 
 def torch_compiles_where_that_is_said(facts: Facts) -> Findings:
     """`-O3` and `mode 3` add the provider that compiles, after those with existing kernels."""
-    said = said_of_compiling(facts.settings)
+    said = compiling_statements(facts.settings)
     if said and said[0].value:
         yield Derive("kernels", ["auto", COMPILER], said[0].text)
 
 
 def largest_size_is_among_the_sizes(facts: Facts) -> Findings:
     """The largest recorded size is one of the listed sizes."""
-    sizes, largest = [said_twice(facts.settings, name) for name in TWICE]
+    sizes, largest = [repeated_statements(facts.settings, name) for name in TWICE]
     if sizes and largest and largest[0].value not in sizes[0].value:
         yield Problem(f"{largest[0].text}: it is none of {sizes[0].text}; leave it out, or list it.")
 
@@ -115,9 +115,9 @@ def platform_and_sizes_agree(facts: Facts) -> Findings:
         )
 
 
-def _given_sizes(facts: Facts) -> Sequence[Said]:
+def _given_sizes(facts: Facts) -> Sequence[Statement]:
     """Return the user's statements about sizes."""
-    return [said for name in TWICE for said in said_twice(facts.settings, name)]
+    return [said for name in TWICE for said in repeated_statements(facts.settings, name)]
 
 
 def _has_sizes(facts: Facts) -> bool:
@@ -132,7 +132,7 @@ def _why_no_sizes(facts: Facts) -> str:
 
 RULES: tuple[Rule, ...] = (
     Rule(single_modes_are_served),
-    Rule(what_is_said_twice_is_the_same),
+    Rule(repeated_values_agree),
     Rule(nothing_is_recorded_where_that_is_said),
     Rule(torch_compiles_where_that_is_said),
     Rule(largest_size_is_among_the_sizes),

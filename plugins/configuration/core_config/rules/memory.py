@@ -50,7 +50,7 @@ def bytes_come_from_a_share(facts: Facts) -> Findings:
     if not facts.given("gpu_memory_utilization") and facts["kv_cache_memory_bytes"] is not None:
         return
     share, total = facts["gpu_memory_utilization"], facts.device.total_bytes or facts.device.memory_bytes
-    beside, what = _beside(facts)
+    beside, what = _unavailable_bytes(facts)
     room = min(int(total * share), facts.device.memory_bytes) - beside
     why = f"{share:g} of {human_bytes(total)}, less {what}"
     if int(total * share) > facts.device.memory_bytes:
@@ -58,7 +58,7 @@ def bytes_come_from_a_share(facts: Facts) -> Findings:
     yield Derive("kv_cache_memory_bytes", max(room, 0), why)
 
 
-def _beside(facts: Facts) -> tuple[int, str]:
+def _unavailable_bytes(facts: Facts) -> tuple[int, str]:
     """Return the bytes of the device that are not available to the KV cache, and words for them.
 
     On a device that allocates physical memory at once (`reserved_bytes`), a step's buffers count too, and the

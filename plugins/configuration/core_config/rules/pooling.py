@@ -34,7 +34,7 @@ def texts_are_as_long_as_trained(facts: Facts) -> Findings:
         yield Derive("max_model_len", pooling.max_tokens, why, force=True)
 
 
-def nobody_drafts_vectors(facts: Facts) -> Findings:
+def pooling_has_no_drafts(facts: Facts) -> Findings:
     """A pooling model has no tokens to draft, and no logits to change."""
     if facts.pooling is not None and facts["speculative_config"]:
         yield Problem("--speculative-config: nothing can be drafted for --runner pooling; leave one of the two out.")
@@ -42,7 +42,7 @@ def nobody_drafts_vectors(facts: Facts) -> Findings:
         yield Problem("--logits-processors: there are no logits with --runner pooling; leave one of the two out.")
 
 
-def pooling_nobody_said(facts: Facts) -> Findings:
+def pooling_is_implied(facts: Facts) -> Findings:
     """Where neither the checkpoint nor the user names a pooling, the usual one may be wrong for the model."""
     pooling = facts.pooling
     if pooling is not None and pooling.source.startswith("usual"):
@@ -72,8 +72,8 @@ def rerankers_may_generate(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(texts_are_as_long_as_trained, "model"),
     Rule(encoders_see_whole_texts, "model"),
-    Rule(nobody_drafts_vectors, "model"),
-    Rule(pooling_nobody_said, "model"),
+    Rule(pooling_has_no_drafts, "model"),
+    Rule(pooling_is_implied, "model"),
     Rule(keys_of_the_pooler_pool, "model"),
     Rule(rerankers_may_generate, "model"),
 )

@@ -6,7 +6,7 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 from __future__ import annotations
 
 from core.args.schema import flag_of, schema
-from core_config.arguments.reach import is_for_fronts
+from core_config.arguments.reach import is_for_api_servers
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_file", "engine_connect_timeout")
@@ -16,45 +16,45 @@ OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_fil
 def meeting_needs_two(facts: Facts) -> Findings:
     """Arguments about the connection have no effect on a server that starts its own engine."""
     given = [flag_of(name) for name in OF_MEETING if facts.given(name)]
-    if given and not facts.is_headless and not facts.is_front:
+    if given and not facts.is_headless and not facts.is_api_server:
         yield Warn(
-            f"{', '.join(given)}: no effect here, since this server starts its own engine; a front has "
+            f"{', '.join(given)}: no effect here, since this server starts its own engine; an API server has "
             "--data-parallel-size-local 0, an engine alone --headless."
         )
 
 
-def fronts_read_their_arguments(facts: Facts) -> Findings:
+def api_servers_read_their_arguments(facts: Facts) -> Findings:
     """Arguments that only an API server reads have no effect on an engine server; both may share a file."""
     if not facts.is_headless:
         return
     given: list[str] = []
     shared: list[str] = []
     for name, field in schema().fields.items():
-        if not (facts.given(name) and is_for_fronts(field)):
+        if not (facts.given(name) and is_for_api_servers(field)):
             continue
         is_shared = facts.origin(name).startswith(("config file", "environment"))
         named = shared if is_shared else given
         named.append(flag_of(name))
     if given:
         yield Problem(
-            f"{', '.join(given)}: only the front reads this; give it to the command with --data-parallel-size-local 0, and "
-            "leave it out beside --headless."
+            f"{', '.join(given)}: only the API server reads this; give it to the command with --data-parallel-size-local 0, "
+            "and leave it out beside --headless."
         )
     if shared:
-        yield Warn(f"{', '.join(shared)}: no effect beside --headless: only the front reads this.")
+        yield Warn(f"{', '.join(shared)}: no effect beside --headless: only the API server reads this.")
 
 
-def fronts_are_one_process(facts: Facts) -> Findings:
+def api_servers_are_one_process(facts: Facts) -> Findings:
     """An engine server accepts exactly one API server."""
-    if facts.is_front and facts["api_server_count"] > 1:
+    if facts.is_api_server and facts["api_server_count"] > 1:
         yield Problem(
-            f"--api-server-count {facts['api_server_count']}: a front with --data-parallel-size-local 0 is one process; leave "
-            "it out."
+            f"--api-server-count {facts['api_server_count']}: an API server with --data-parallel-size-local 0 is one process; "
+            "leave it out."
         )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(meeting_needs_two),
-    Rule(fronts_read_their_arguments),
-    Rule(fronts_are_one_process),
+    Rule(api_servers_read_their_arguments),
+    Rule(api_servers_are_one_process),
 )

@@ -129,7 +129,7 @@ class Facts:
         return bool(self["headless"])
 
     @property
-    def is_front(self) -> bool:
+    def is_api_server(self) -> bool:
         """Whether this command is an API server, whose engine runs elsewhere."""
         return bool(self["data_parallel_size_local"] == 0)
 

@@ -28,9 +28,7 @@ def log_length_needs_the_log(facts: Facts) -> Findings:
 def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
     """The API key variable of another engine looks like protection, but is not read."""
     if facts.context != "llm" and not facts.is_headless and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
-        yield Warn(
-            "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
-        )
+        yield Warn("VLLM_API_KEY is not read, so this server requires no key; set CORE_API_KEY, or give --api-key.")
 
 
 def limits_of_keys_need_keys(facts: Facts) -> Findings:
@@ -38,7 +36,7 @@ def limits_of_keys_need_keys(facts: Facts) -> Findings:
     limits = ("max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key")
     given = [flag_of(name) for name in limits if facts[name]]
     if facts.context == "serve" and given and not facts["api_key"]:
-        yield Problem(f"{given[0]}: this server asks nobody for a key; give --api-key too, or leave it out.")
+        yield Problem(f"{given[0]}: this server requires no key; give --api-key too, or leave it out.")
 
 
 def public_prompts_need_keys(facts: Facts) -> Findings:
@@ -113,7 +111,7 @@ def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     has_key = facts["api_key"] or facts["admin_api_key"]
     if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
         yield Warn(
-            "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "
+            "--weight-transfer-config: this server requires no key, so any client that reaches it may replace its weights; "
             "give --api-key or --admin-api-key."
         )
 

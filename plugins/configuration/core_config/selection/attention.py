@@ -12,7 +12,7 @@ from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
-from core_config.selection.ranking import Choice, company, explicit, losses, order_of, ranked
+from core_config.selection.ranking import Choice, belongs_to_platform, explicit, losses, order_of, ranked
 from core_config.selection.reasons import attention_reasons, state_reasons
 
 
@@ -49,7 +49,7 @@ def select_attention(
         check,
         lambda found: f"preferred by platform {preferred_by}" if found in order else "highest priority that fits",
         order=order,
-        belongs=company(registry, "attention", order, package),
+        belongs=belongs_to_platform(registry, "attention", order, package),
         calls=[Call.of("core_supports", query=query)],
     )
     if not choice.manifests:

@@ -14,7 +14,7 @@ from core.api.specs import KernelQuery
 from core.plugin.kernel_support import KERNEL_CALLS, kernel_reasons
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
-from core_config.selection.ranking import Candidate, Choice, Selection, company, explicit, order_of, ranked
+from core_config.selection.ranking import Candidate, Choice, Selection, belongs_to_platform, explicit, order_of, ranked
 from core_config.selection.reasons import device_reasons, device_type
 
 ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
@@ -56,7 +56,7 @@ def select_kernels(
         none="no provider fits; the reference operations are used",
         many=True,
         calls=KERNEL_CALLS,
-        belongs=company(registry, "kernels", order, package),
+        belongs=belongs_to_platform(registry, "kernels", order, package),
         strangers=False,
     )
     if [name.lower() for name in names] == ["auto"]:

@@ -27,7 +27,7 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
     named = registry.find("platform", plain)
     answers = registry.probe(None if named is None else [named.row])
     silent = _silent(answers)
-    choice = explicit(registry, "platform", "platform", plain, lambda m: _told(m, silent), f"--device {name}")
+    choice = explicit(registry, "platform", "platform", plain, lambda m: _reasons(m, silent), f"--device {name}")
     devices = _devices(answers, choice.manifest.row)
     if int(index) < len(devices):
         return choice, devices[int(index)]
@@ -58,7 +58,7 @@ def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
         registry,
         "platform",
         "platform",
-        lambda manifest: _told(manifest, silent),
+        lambda manifest: _reasons(manifest, silent),
         lambda found: "highest priority with a device",
         belongs=belongs,
         known=silent,
@@ -79,7 +79,7 @@ def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[Resol
     return reasons
 
 
-def _told(manifest: Manifest, silent: Mapping[ResolvedPlugin, str]) -> list[str]:
+def _reasons(manifest: Manifest, silent: Mapping[ResolvedPlugin, str]) -> list[str]:
     """Return the reason against a platform, if there is one."""
     reason = silent.get(manifest.row, "")
     return [reason] if reason else []

@@ -247,7 +247,7 @@ def _not_asked(registry: PluginRegistry, row: ResolvedPlugin) -> Candidate:
     return Candidate(row.name, row.distribution, NOT_CHOSEN, (hint,))
 
 
-def company(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], package: str) -> Belongs:
+def belongs_to_platform(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], package: str) -> Belongs:
     """Return a test of whether a plugin belongs to a platform.
 
     It does when it is the engine's own, comes in the platform's package, or the platform prefers it by name.

@@ -28,17 +28,17 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
     `problems`.
     """
     is_engine = merged.value("headless")
-    is_front = merged.value("data_parallel_size_local") == 0
-    if not (is_engine or is_front):
+    is_api_server = merged.value("data_parallel_size_local") == 0
+    if not (is_engine or is_api_server):
         return None
-    if is_engine and is_front:
+    if is_engine and is_api_server:
         problems.append(
             "--headless and --data-parallel-size-local 0: the first asks for an engine alone, the second for none; give one."
         )
         return None
     key_file = merged.value("engine_key_file")
     settings = RemoteSettings(
-        role="engine" if is_engine else "front",
+        role="engine" if is_engine else "api_server",
         address=merged.value("data_parallel_address") or DEFAULT_ADDRESS,
         port=merged.value("data_parallel_rpc_port") or DEFAULT_PORT,
         key_file=None if key_file is None else str(Path(key_file).expanduser().absolute()),
@@ -52,7 +52,7 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
     elif not is_loopback(settings.address):
         problems.append(
             f"--data-parallel-address {settings.address}: other machines reach it, so whoever does could pass for an engine "
-            "and read all prompts; give front and engine the same --engine-key-file, or use 127.0.0.1."
+            "and read all prompts; give API server and engine the same --engine-key-file, or use 127.0.0.1."
         )
     return settings
 
@@ -61,7 +61,7 @@ def refuse_remote(server: ServerConfig) -> None:
     """Raise UserError for a command that needs an engine of its own."""
     if server.remote is not None:
         flag = "--headless" if server.remote.role == "engine" else "--data-parallel-size-local 0"
-        raise UserError(f"{flag}: only `core serve` parts front and engine; leave it out.")
+        raise UserError(f"{flag}: only `core serve` parts API server and engine; leave it out.")
 
 
 def is_loopback(address: str) -> bool:

@@ -53,13 +53,13 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The connection of an API server and an engine that are two commands.
 
-    role: role of this command: the `front` answers HTTP requests and listens, the `engine` computes and connects.
+    role: role of this command: an `api_server` answers HTTP requests and listens, an `engine` computes and connects.
     address, port: address on which the API server listens.
     key_file: file with the secret that both share; None: nothing is protected.
     patience_s: seconds for which one waits for the other.
     """
 
-    role: Literal["front", "engine"]
+    role: Literal["api_server", "engine"]
     address: str
     port: int
     key_file: str | None = None

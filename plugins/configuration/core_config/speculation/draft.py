@@ -73,7 +73,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     found = _Found(target)
     if keys.model is not None:
         found = _find(attempt, settings, keys.model)
-    shape = _told(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
+    shape = _described(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
     if shape is None:
         return None
     if shape.num_drafts and values.get(COUNT) is None:
@@ -176,7 +176,7 @@ def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
     return _Found(checkpoint, canonical.manifest, spec, family)
 
 
-def _told(
+def _described(
     attempt: Attempt, plugin: Manifest, found: _Found, target: ModelSpec, *, has_checkpoint: bool
 ) -> DraftSpec | None:
     """Return the shape as the plugin describes it; None when its arguments are wrong, which is reported elsewhere."""

@@ -60,17 +60,17 @@ def find_family(
             except UserError as refusal:
                 raise UserError(f"{why}{refusal} {WAY_OUT}") from None
     else:
-        spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
+        spec = _answer_of_family(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
         canonical = families.weight_map(manifest, spec).manifest
         return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
     context = LoadContext(facts=manifest.facts(), manifest=manifest)
     family: ModelFamily | HasRow = load_plugin(choice.manifest, context)
     label = f"model plugin '{row.name}' ({origin(row)})"
-    spec = _told(checkpoint, lambda: families.plugin_spec(family, manifest.config), label)
+    spec = _answer_of_family(checkpoint, lambda: families.plugin_spec(family, manifest.config), label)
     if not isinstance(spec, DecoderSpec):
         raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
-    names = _told(checkpoint, lambda: families.plugin_names(family, manifest, spec), label)
+    names = _answer_of_family(checkpoint, lambda: families.plugin_names(family, manifest, spec), label)
     return replace(checkpoint, manifest=names.manifest), spec, choice
 
 
@@ -110,7 +110,7 @@ def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoin
     return replace(checkpoint, manifest=spec.canonical(manifest)), spec
 
 
-def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
+def _answer_of_family(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
     """Return the answer of a family. Any exception in its code becomes a PluginError."""
     try:
         return ask()

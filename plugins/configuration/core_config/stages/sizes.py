@@ -54,7 +54,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
-    if facts.is_front:  # the engine server makes the plan
+    if facts.is_api_server:  # the engine server makes the plan
         length = settings["max_model_len"]
         return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
     attempt.run_rules("memory")

@@ -15,7 +15,7 @@ from typing import Any
 Answer = tuple[Any, BaseException | None]
 
 
-class CallsBeside:
+class BackgroundCalls:
     """A thread that makes one call at a time. name: name of the thread."""
 
     def __init__(self, name: str) -> None:

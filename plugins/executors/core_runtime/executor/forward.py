@@ -18,8 +18,8 @@ from torch import Tensor
 from core_runtime.contracts import BatchView, Runtime
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.executor.steps.given_rows import GivenRows
-from core_runtime.executor.steps.taken_tokens import TakenTokens
+from core_runtime.executor.steps.given_rows import InputEmbeddings
+from core_runtime.executor.steps.taken_tokens import DeviceTokens
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.sampling import sampling_kind
@@ -78,7 +78,9 @@ class ForwardPass:
         self.recorder = recorder
         self._max_num_seqs = len(buffers.seq_lens.array)
 
-    def run(self, views: Sequence[BatchView], taken: TakenTokens | None = None, given: GivenRows | None = None) -> None:
+    def run(
+        self, views: Sequence[BatchView], taken: DeviceTokens | None = None, given: InputEmbeddings | None = None
+    ) -> None:
         """Compute the residual stream of the step's tokens.
 
         views: one per KV group.
@@ -105,7 +107,7 @@ class ForwardPass:
         self._send(num_tokens, taken)
         self.recorder.run(kind, num_tokens, view.num_seqs, call)
 
-    def follow(self, views: Callable[[], Sequence[BatchView]], taken: TakenTokens) -> None:
+    def follow(self, views: Callable[[], Sequence[BatchView]], taken: DeviceTokens) -> None:
         """Run the step that follows one with the same sequences; each continues with the token that was drawn for it.
 
         views: make the views of each KV group; called only if there is no recording.
@@ -123,7 +125,7 @@ class ForwardPass:
         self._send(count, taken)
         self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
 
-    def _send(self, num_tokens: int, taken: TakenTokens | None) -> None:
+    def _send(self, num_tokens: int, taken: DeviceTokens | None) -> None:
         """Send the step to the device. Tokens that the device drew itself are moved there to the step's input."""
         if taken is None or not taken.in_order:
             self.buffers.token_ids.changed(num_tokens)
@@ -209,7 +211,7 @@ class ForwardPass:
         metadata = self._metadata(views)
         self.model.forward(token_ids, view.positions, metadata)
 
-    def _compute_unrecorded(self, views: Sequence[BatchView], given: GivenRows | None) -> None:
+    def _compute_unrecorded(self, views: Sequence[BatchView], given: InputEmbeddings | None) -> None:
         """Run the blocks without a recording, for trees and for given embeddings."""
         model = self.model
         if given is None:
@@ -217,14 +219,14 @@ class ForwardPass:
             return
         assert isinstance(model, Decoder), "the configuration lets no other model take embeddings"
         device = self.buffers.token_ids.tensor.device
-        model.tell_given(given.rows.to(device), given.values.to(device))
+        model.set_input_embeddings(given.rows.to(device), given.values.to(device))
         try:
             self._compute(views)
         # The embeddings belong to this step alone; the next one must not see them, even if this one failed.
         finally:
-            model.tell_given(None, None)
+            model.set_input_embeddings(None, None)
 
-    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: TakenTokens | None) -> None:
+    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: DeviceTokens | None) -> None:
         """Run the blocks on `size` rows, padding included, so that a recording of that size can be used."""
         view = views[0]
         num_seqs = min(size, self._max_num_seqs)

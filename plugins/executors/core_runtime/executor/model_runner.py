@@ -26,8 +26,8 @@ from core_runtime.executor.forward import HEAD, ForwardPass
 from core_runtime.executor.pooled import Pooler
 from core_runtime.executor.prompt_scores import score_prompts, scores_some
 from core_runtime.executor.steps.batch import PersistentBatch, StepInput
-from core_runtime.executor.steps.given_rows import GivenRows, given_rows
-from core_runtime.executor.steps.taken_tokens import TakenTokens
+from core_runtime.executor.steps.given_rows import InputEmbeddings, input_embeddings
+from core_runtime.executor.steps.taken_tokens import DeviceTokens
 from core_runtime.executor.steps.verify import keep_tokens, verify_drafts
 from core_runtime.sampling import Sampler
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -141,7 +141,7 @@ class ModelRunner:
         rows = self.batch.rows
         return rows.count <= self.max_logits and self.sampler.draws_alone(rows)
 
-    def launch(self, step: StepInput, taken: TakenTokens | None = None) -> torch.Tensor | None:
+    def launch(self, step: StepInput, taken: DeviceTokens | None = None) -> torch.Tensor | None:
         """Launch a plain step on the device without waiting.
 
         Returns the words that the host wants to read, see `Sampler.draw`; None if nothing is sampled.
@@ -194,7 +194,7 @@ class ModelRunner:
     def _apply(self, plan: StepPlan) -> None:
         # Before `batch.apply`, which drops the requests whose last tokens the proposer has yet to see.
         if self.proposer is not None and plan.removed:
-            self._tell_rest(self.proposer, plan.removed)
+            self._teach_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
         if self.drafting is not None:
             self.drafting.apply(plan)
@@ -237,12 +237,12 @@ class ModelRunner:
         if 0 < num_rows <= self.max_logits:
             step.logits = logits  # a step that continues this one replays into the same rows
 
-    def _given(self, step: StepInput) -> GivenRows | None:
+    def _given(self, step: StepInput) -> InputEmbeddings | None:
         """Return the given embeddings of the step's prompts, or None."""
         embedded = self.batch.embedded
         if not embedded or step.continues:
             return None
-        return given_rows(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
+        return input_embeddings(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
 
     def _replay(self, step: StepInput, logits: torch.Tensor) -> None:
         """Replay forward pass and sampling from recordings, which read all input from the step's buffers."""
@@ -283,7 +283,7 @@ class ModelRunner:
         self._num_told[slot] += len(token_ids)
         return token_ids
 
-    def _tell_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
+    def _teach_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
         """Give a proposer the last tokens of sequences that leave, because it may learn from answers."""
         keys: list[SequenceKey] = []
         token_ids: list[list[int]] = []

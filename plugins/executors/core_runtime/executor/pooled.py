@@ -82,7 +82,7 @@ class Pooler:
         if self._told_segments:
             segments = _segments(step, batch).to(model.workspace.buffer("residual").device)
         # Called once more without pairs, so that the segments of an earlier step are removed.
-        model.tell_segments(segments)
+        model.set_segments(segments)
 
     def run(self, step: StepInput, batch: PersistentBatch, result: StepResult) -> None:
         """Pool the tokens of a step; sequences whose prompt has ended get their result."""

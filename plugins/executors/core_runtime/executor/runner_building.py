@@ -100,7 +100,7 @@ class RunnerBuilder:
             batch,
             sampler,
             proposer,
-            self._most_forced,
+            self._max_forced,
             drafting,
             tree=tree,
             verifies_trees=self._verifies_trees,
@@ -214,7 +214,7 @@ class RunnerBuilder:
         return able and not has_states and self._config.acceptance is None
 
     @property
-    def _most_forced(self) -> int:
+    def _max_forced(self) -> int:
         """Maximum tokens of forced text that a step can verify, as the scheduler sees it."""
         # A recurrent state forgets rejected tokens only with spare blocks, which hold a copy from before verification.
         has_way_back = all(group.num_spare_blocks for group in self._groups if group.kind == "state")

@@ -276,7 +276,7 @@ class Worker:
         assert self.ahead is not None, "the device computes nothing alone"
         try:
             if plan.transfers is not None or plan.copies:
-                self.ahead.compute_held()  # the copies read what earlier steps write
+                self.ahead.compute_deferred()  # the copies read what earlier steps write
             pages = self._copy(plan)
             begun = self.ahead.begin(plan)
         except Exception as error:

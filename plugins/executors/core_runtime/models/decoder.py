@@ -217,17 +217,17 @@ class Decoder:
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
             if self._taps is not None:
-                self._taps.behind_block(index, views.residual)
+                self._taps.after_block(index, views.residual)
         if self._taps is not None:
-            self._taps.behind_blocks(views.residual)
+            self._taps.after_blocks(views.residual)
         return views.residual
 
-    def tell_segments(self, segments: Tensor | None) -> None:
+    def set_segments(self, segments: Tensor | None) -> None:
         """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
         assert self._embedding is not None, "this part of the model has no embedding"
-        self._embedding.tell_segments(segments)
+        self._embedding.set_segments(segments)
 
-    def tell_given(self, rows: Tensor | None, values: Tensor | None) -> None:
+    def set_input_embeddings(self, rows: Tensor | None, values: Tensor | None) -> None:
         """Set embeddings, float32 [R, H], that replace those of the tokens in `rows` (int64 [R]) in the next steps;
         None: no replacement.
         """

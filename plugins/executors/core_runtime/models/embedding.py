@@ -88,7 +88,7 @@ class Embedding:
         if weights.segments is not None:
             self._segments = torch.zeros(max_tokens, dtype=torch.int64, device=weights.segments.device)
 
-    def tell_segments(self, segments: Tensor | None) -> None:
+    def set_segments(self, segments: Tensor | None) -> None:
         """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
         if self._segments is None:
             return

@@ -35,12 +35,12 @@ class Taps:
         # a copy is `take_rows` of all rows: every device has a kernel for it that can be recorded
         self._views = workspace.cached("taps", lambda rows: (every_row[:rows], workspace.view("taps", rows)))
 
-    def behind_block(self, index: int, residual: Tensor) -> None:
+    def after_block(self, index: int, residual: Tensor) -> None:
         """Copy the residual stream [T, H] at the exit of block `index`, if a tap is there."""
         if index in self._columns:
             self._copy(index, residual)
 
-    def behind_blocks(self, residual: Tensor) -> None:
+    def after_blocks(self, residual: Tensor) -> None:
         """Copy the residual stream [T, H] after the final norm, if a tap is there."""
         if BEHIND_NORM not in self._columns:
             return

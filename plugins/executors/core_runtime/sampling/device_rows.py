@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core_runtime.sampling.told import Told
+from core_runtime.sampling.told import LogprobRows
 
 
 class Column(Protocol):
@@ -46,7 +46,7 @@ class DeviceRows:
     top_k: int64 [D].
     top_p: float64 [D].
     least: float32 [D].
-    told_rows, told_counts: int64 [D], rows with logprobs, see `Told`.
+    told_rows, told_counts: int64 [D], rows with logprobs, see `LogprobRows`.
     out: int64 [D] on the device, tokens of the latest step.
     memory: int64 on the device: `out`, then room for the logprobs of as many rows.
     masks: buffers for token masks.
@@ -78,16 +78,16 @@ class DeviceRows:
         column.array[:count] = values[:count]
         column.changed(count)
 
-    def ask(self, told: Told) -> None:
+    def ask(self, told: LogprobRows) -> None:
         """Write which logprobs are requested."""
         self.put("told_rows", np.array(told.rows))
         self.put("told_counts", np.array(told.counts))
 
-    def told_memory(self, told: Told) -> Tensor:
+    def logprobs_memory(self, told: LogprobRows) -> Tensor:
         """Return the device memory for a step's logprobs."""
         first = len(self.out)
         return self.memory[first : first + told.num_words]
 
-    def given(self, told: Told) -> Tensor:
+    def given(self, told: LogprobRows) -> Tensor:
         """Return the device memory of all tokens and a step's logprobs."""
         return self.memory[: len(self.out) + told.num_words]

@@ -29,7 +29,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Asked:
+class RowParameters:
     """Sampling parameters of the rows, as in a `RaceKernel`.
 
     keys: int64 [R, 5].
@@ -105,7 +105,7 @@ class VocabularyPart:
         total: Counts = weights(candidates).sum(axis=1)
         return total
 
-    def best(self, asked: Asked, limits: Float32) -> tuple[Float32, Ids]:
+    def best(self, asked: RowParameters, limits: Float32) -> tuple[Float32, Ids]:
         """Return the best score of each row and the lowest id that has it: float32 and int64 [R]; -inf without a candidate.
 
         limits: the smallest z that can win.
@@ -138,7 +138,7 @@ class VocabularyPart:
         return scores, ids
 
 
-def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
+def race_in_parts(parts: Sequence[VocabularyPart], asked: RowParameters) -> Ids:
     """Sample all rows, int64 [R]; -1 where a logit is NaN or infinite. parts: in order of their ids."""
     tops = _maximum([part.largest() for part in parts])
     for part in parts:
@@ -154,7 +154,7 @@ def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
     return np.where(np.isfinite(tops), tokens, NO_TOKEN)
 
 
-def _limits(parts: Sequence[VocabularyPart], asked: Asked) -> Float32:
+def _limits(parts: Sequence[VocabularyPart], asked: RowParameters) -> Float32:
     """Return the smallest z that passes min-p, then top-k, then top-p: float32 [R]."""
     limits = np.maximum(asked.least, np.float32(LOWEST))
     racing = asked.temperatures > 0

@@ -18,7 +18,7 @@ from core_runtime.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingCol
 from core_runtime.sampling.device_rows import DeviceRows
 from core_runtime.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core_runtime.sampling.state import SequenceSampling
-from core_runtime.sampling.told import Told
+from core_runtime.sampling.told import LogprobRows
 
 ONE: Final = np.array(1)
 """A numpy scalar: adding it takes half the time of adding a Python int. With one row, adding into a copy is faster than
@@ -163,9 +163,9 @@ class SampleRows:
             return False
         return not (self.adjusted or self.masked) and self._min_tokens is None
 
-    def told(self) -> Told:
+    def told(self) -> LogprobRows:
         """Return the rows with requested logprobs."""
-        return Told(self.reported, self.wanted)
+        return LogprobRows(self.reported, self.wanted)
 
     def fetch(self, start: int, stop: int) -> None:
         """Wait for the tokens of consecutive rows that a kernel drew on the device, and copy them to the host."""

@@ -250,7 +250,7 @@ class Sampler:
         counts = device.told_counts.tensor[: len(told.rows)]
         # a failed row has no token, and its logprobs are ignored, but the kernel needs a valid token id
         chosen = device.out.index_select(0, which).clamp_(min=0)
-        self.logprobs(self._whole(logits), which, chosen, counts, *told.arrays(device.told_memory(told)))
+        self.logprobs(self._whole(logits), which, chosen, counts, *told.arrays(device.logprobs_memory(told)))
         return device.given(told)
 
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:

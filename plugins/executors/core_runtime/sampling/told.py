@@ -22,7 +22,7 @@ MOST_LOGPROBS: Final = 64
 """Maximum most likely tokens for a kernel; for more, partial sorting in numpy is faster."""
 
 
-class Told(NamedTuple):
+class LogprobRows(NamedTuple):
     """The rows with logprobs in a step.
 
     rows: rows of the step, ascending.
@@ -89,7 +89,7 @@ def native_logprobs(
     """
     size = logits.shape[1]
     # A vocabulary can be smaller than the requested count.
-    told = Told(list(which), [min(count, size) for count in counts])
+    told = LogprobRows(list(which), [min(count, size) for count in counts])
     device = logits.device
     memory = torch.empty(told.num_words, dtype=torch.int64, device=device)
     # One tensor, so that one copy brings all three to the device.

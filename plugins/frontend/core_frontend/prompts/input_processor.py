@@ -26,7 +26,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core.engine.token_ids import check_token_ids
 from core_frontend.api.explanation import Source
 from core_frontend.api.pooling_params import PoolingParams
-from core_frontend.asked import Asked, LengthLimit, asked_of
+from core_frontend.asked import LengthLimit, RequestSettings, request_settings
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
 from core_frontend.request_terms import LENIENT, RequestTerms
@@ -50,7 +50,7 @@ class ProcessedInput:
     prompt: str | None
     requests: list[EngineRequest]
     marks_specials: bool = False
-    asked: Asked | None = None
+    asked: RequestSettings | None = None
 
 
 class TokenRules(NamedTuple):
@@ -161,7 +161,7 @@ class InputProcessor:
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]
         processed = ProcessedInput(parsed.text, [first, *others], terms.marks_specials)
         if terms.explain is not None:
-            processed.asked = asked_of(params, terms, terms.explain, length, seed, num_cut, deadline)
+            processed.asked = request_settings(params, terms, terms.explain, length, seed, num_cut, deadline)
         return processed
 
     def _parse(self, prompt: PromptInput, terms: RequestTerms) -> Prompt:

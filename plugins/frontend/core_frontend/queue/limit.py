@@ -64,14 +64,14 @@ class QueueLimit:
         """Return the number of waiting requests, including those whose bodies are being read."""
         return len(self._waiting) + self._everybody.num_arriving
 
-    def most_requests(self, *, with_keys: bool) -> dict[str, int]:
+    def request_limits(self, *, with_keys: bool) -> dict[str, int]:
         """Return the limits on the prompts of one HTTP request, by the argument that sets each.
 
         with_keys: whether requests need keys.
         """
-        limits = self._everybody.most_requests()
+        limits = self._everybody.request_limits()
         if with_keys:
-            limits |= QueueShare(self._per_key, "", PER_KEY, "", self._clock).most_requests()
+            limits |= QueueShare(self._per_key, "", PER_KEY, "", self._clock).request_limits()
         return limits
 
     def check(self, key: int | None = None) -> None:

@@ -54,7 +54,7 @@ class QueueShare:
         self._requests = Pace(clock())
         self._tokens = Pace(clock())
 
-    def most_requests(self) -> dict[str, int]:
+    def request_limits(self) -> dict[str, int]:
         """Return the limits that a number of requests may never exceed, by the argument that sets each."""
         limits = {
             f"--max-num-reqs{self._suffix}": self.limits.at_once,

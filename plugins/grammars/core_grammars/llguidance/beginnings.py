@@ -21,7 +21,7 @@ from core_grammars.llguidance.pieces import (
 )
 
 
-def told_apart(pieces: list[Piece]) -> list[Piece]:
+def disambiguated(pieces: list[Piece]) -> list[Piece]:
     """Return a series in which free text does not begin like an optional part before it."""
     found = list(pieces)
     for place, piece in enumerate(pieces[:-1]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from core_grammars.llguidance.beginnings import alternatives, shown, told_apart
+from core_grammars.llguidance.beginnings import alternatives, disambiguated, shown
 from core_grammars.llguidance.pieces import (
     Choice,
     Free,
@@ -51,7 +51,7 @@ class _Rules:
 
     def series(self, parts: Sequence[Piece]) -> str:
         """Return pieces in sequence."""
-        pieces = told_apart(flat(parts))
+        pieces = disambiguated(flat(parts))
         written: list[str] = []
         for place, piece in enumerate(pieces):
             self._count()

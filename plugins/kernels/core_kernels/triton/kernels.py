@@ -145,7 +145,7 @@ class TritonKernels:
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
     ) -> None:
         """Compute logprobs: the `LogprobsKernel` contract. All tensors must be on one device."""
-        logprobs.tell_logprobs(logits, which, chosen, counts, ids, values, ranks)
+        logprobs.compute_logprobs(logits, which, chosen, counts, ids, values, ranks)
 
 
 def _weight_reasons(query: KernelQuery) -> list[Reason]:

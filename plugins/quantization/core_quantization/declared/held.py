@@ -94,7 +94,7 @@ class Run:
         return PartPlan(part.names(*reads), self.dtype, activation, "dense", nbytes)
 
 
-class Held(Protocol):
+class PartFormat(Protocol):
     """A canonical format of a part."""
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
@@ -105,7 +105,7 @@ class Held(Protocol):
 def planned(
     part: StoredPart,
     wanted: Sequence[Wanted],
-    how: Callable[[StoredPart], Held],
+    how: Callable[[StoredPart], PartFormat],
     run: Run,
     unread: Sequence[str] = (),
 ) -> PartPlan | Unsupported:

@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Front and engine as two commands."""
+    """API server and engine as two commands."""
 
     place: ClassVar[int] = 180
     for_servers: ClassVar[bool] = True
@@ -14,8 +14,8 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     headless: Annotated[
         bool,
         Arg(
-            "Run the engine alone, for a front that another command runs: `core serve MODEL --data-parallel-size-local 0` with "
-            "the same --data-parallel-address and --data-parallel-rpc-port."
+            "Run the engine alone, for an API server that another command runs: `core serve MODEL "
+            "--data-parallel-size-local 0` with the same --data-parallel-address and --data-parallel-rpc-port."
         ),
     ] = False
     data_parallel_size_local: Annotated[
@@ -29,7 +29,7 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     data_parallel_address: Annotated[
         str | None,
         Arg(
-            "Address at which the front listens for its engine; unset: 127.0.0.1. One that other machines reach needs "
+            "Address at which the API server listens for its engine; unset: 127.0.0.1. One that other machines reach needs "
             "--engine-key-file.",
             short=("dpa",),
         ),
@@ -40,10 +40,10 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     engine_key_file: Annotated[
         str | None,
         Arg(
-            "File with a secret of at least 32 characters, the same for front and engine, which only its owner may read "
+            "File with a secret of at least 32 characters, the same for API server and engine, which only its owner may read "
             "(`openssl rand -hex 32 > FILE; chmod 600 FILE`). All between them is then encrypted, and nobody else takes part."
         ),
     ] = None
     engine_connect_timeout: Annotated[
-        float, Arg("Seconds that front and engine wait for each other, at the start and after a loss.", gt=0)
+        float, Arg("Seconds that API server and engine wait for each other, at the start and after a loss.", gt=0)
     ] = 600.0

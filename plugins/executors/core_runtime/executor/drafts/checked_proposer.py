@@ -19,7 +19,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
 from core.plugin.discovery import label
 from core_runtime.contracts import HasTree, KnowsRequests, NeedsHidden, Proposer, ProposerInput, RequestFacts
-from core_runtime.executor.calls_beside import CallsBeside
+from core_runtime.executor.calls_beside import BackgroundCalls
 from core_runtime.sampling.drafts.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class CheckedProposer:
         self._vocab_size = vocab_size
         self._blamed = blamed
         self._clock = clock
-        self._beside = None if self.needs_hidden else CallsBeside(f"proposer {row.name}")
+        self._beside = None if self.needs_hidden else BackgroundCalls(f"proposer {row.name}")
         self._answered_at = clock()
         self._num_slow = 0
         self.tree: DraftTree | None = None

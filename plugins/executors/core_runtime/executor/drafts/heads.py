@@ -54,7 +54,7 @@ class HeadsPass:
     def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], drafts: Drafts) -> None:
         """Add to the drafts of the next step. positions: rows of the tokens after which each newest token was sampled."""
         # Before drafting, which replaces the set of sequences whose drafts were verified.
-        self._tell(result)
+        self._report_accepted(result)
         budgets = np.array([plan.draft_budget.get(slot, 0) for slot in result.slots.tolist()], np.int32)
         chosen = (budgets > 0).nonzero()[0]
         if not len(chosen):
@@ -81,7 +81,7 @@ class HeadsPass:
         if self._listener is not None:
             self._drafted = {self.batch[slot].key for slot in drafts}
 
-    def _tell(self, result: StepResult) -> None:
+    def _report_accepted(self, result: StepResult) -> None:
         """Report to the heads how many of their drafts this step accepted."""
         if self._listener is None or not self._drafted:
             return

@@ -18,7 +18,7 @@ from core_runtime.executor.steps.token_table import TokenTable
 Drafts = dict[Slot, list[int]]
 
 
-class HeldDrafts:
+class PendingDrafts:
     """Pending drafts by slot. tokens: known tokens of each sequence."""
 
     def __init__(self, num_slots: int, tokens: TokenTable) -> None:

@@ -85,12 +85,12 @@ class IndexedProcessor:
             use = self._uses[row.key] = Use(processor)
         # Set before the call: an exception leaves it, and the object's state can then no longer be trusted.
         use.is_sound = False
-        self._tell(use, row)
+        self._sync_position(use, row)
         changed = use.processor.apply(logits)
         use.is_sound = True
         return changed
 
-    def _tell(self, use: Use, row: LogitsRow) -> None:
+    def _sync_position(self, use: Use, row: LogitsRow) -> None:
         """Update an object to the row's position."""
         # a step that failed is computed again, from fewer tokens; the list itself must stay the same object
         del use.output[len(row.output) :]

@@ -23,7 +23,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
 from core_runtime.contracts import BatchChanges, LogitsProcessor, LogitsRow, NeedsOrder
-from core_runtime.executor.calls_beside import CallsBeside
+from core_runtime.executor.calls_beside import BackgroundCalls
 from core_runtime.sampling.changes.stages import Adjusted
 from core_runtime.sampling.noise import Float32
 from core_runtime.sampling.state import SequenceSampling
@@ -159,14 +159,14 @@ class _Guarded:
         self.is_late = bool(named.processor.is_argmax_invariant)
         self.needs_order = isinstance(named.processor, NeedsOrder) and named.processor.needs_order
         self._limit_s = limit_s
-        self._beside = CallsBeside(named.name)
+        self._beside = BackgroundCalls(named.name)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call the processor and return its answer. Raises ProcessorError for any failure."""
         try:
             return self._beside.call(function, *arguments, limit_s=self._limit_s)
         except TimeoutError as error:
-            self._beside = CallsBeside(self.name)  # the old thread is stuck in the call that hangs
+            self._beside = BackgroundCalls(self.name)  # the old thread is stuck in the call that hangs
             raise ProcessorError(f"The {self.name} hangs: {error}.") from None
         except SystemExit as error:
             raise ProcessorError(f"The {self.name} called sys.exit({error}).") from None

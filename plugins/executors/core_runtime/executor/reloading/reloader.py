@@ -193,7 +193,7 @@ class Reloader:
             self.restore(parts)
         except Exception as error:
             raise EngineDeadError(
-                f"Neither the new weights nor those before can be used: {_told(first)}; then {_told(error)}."
+                f"Neither the new weights nor those before can be used: {_message_of(first)}; then {_message_of(error)}."
             ) from error
 
     def _use(self, state: WeightsState, changed: Set[str] | None) -> None:
@@ -305,6 +305,6 @@ class Reloader:
             check_unchanged(self._base_files)
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return an error's message without the final period."""
     return (str(error) or type(error).__name__).rstrip(".")

@@ -27,10 +27,10 @@ from core_runtime.contracts import Downloads
 from core_runtime.executor.model_runner import ModelRunner, Prepared
 from core_runtime.executor.steps.batch import StepInput
 from core_runtime.executor.steps.staging import Returned, Returns
-from core_runtime.executor.steps.taken_tokens import TakenTokens
+from core_runtime.executor.steps.taken_tokens import DeviceTokens
 from core_runtime.executor.steps.token_table import Expected
 from core_runtime.sampling.failures import not_finite
-from core_runtime.sampling.told import Told
+from core_runtime.sampling.told import LogprobRows
 
 MOST_IN_FLIGHT = 2
 NOT_DRAWN = -1
@@ -57,7 +57,7 @@ class Begun:
     held: Prepared | None = None
     returned: Returned | None = None
     expected: Expected | None = None
-    told: Told | None = None
+    told: LogprobRows | None = None
     slots: Int32Array | None = None
     is_uniform: bool = False
     pages: list[Page] | None = None
@@ -96,7 +96,7 @@ class StepsAhead:
         begun.slots = prepared.settled.slots
         step = prepared.step
         if follows:
-            taken = TakenTokens(self._drawn, len(step.owners))
+            taken = DeviceTokens(self._drawn, len(step.owners))
             self._launch(begun, step, taken)
         elif self._runner.is_plain(prepared):
             self._launch(begun, step, self._taken(step))
@@ -114,7 +114,7 @@ class StepsAhead:
             raise begun.error
         return begun.result
 
-    def compute_held(self) -> None:
+    def compute_deferred(self) -> None:
         """Compute all held steps, so that later work on the device comes after them.
 
         Raises RuntimeError if one of them fails.
@@ -133,7 +133,7 @@ class StepsAhead:
 
     def _make_way(self, plan: StepPlan) -> None:
         """Wait for the results that a plan needs which does not continue the previous step."""
-        self.compute_held()
+        self.compute_deferred()
         if self._runner.guesses or plan.num_drafts:
             self._settle()
         if self._last_launched:
@@ -141,7 +141,7 @@ class StepsAhead:
             self._batch.forget_latest()
             self._last_launched = False
 
-    def _taken(self, step: StepInput) -> TakenTokens | None:
+    def _taken(self, step: StepInput) -> DeviceTokens | None:
         """Return the tokens that the device takes from the latest step that drew any; None: the host knows all tokens."""
         num_expected = self._batch.tokens.num_expected[step.slots]
         waiting = num_expected.nonzero()[0]
@@ -152,7 +152,7 @@ class StepsAhead:
             self._know_tokens(step)
             return None
         newest = step.cu_seqlens[1:][waiting] - 1
-        return TakenTokens.chosen(self._drawn, self._batch.buffers, rows, newest.astype(np.int64))
+        return DeviceTokens.chosen(self._drawn, self._batch.buffers, rows, newest.astype(np.int64))
 
     def _know_tokens(self, step: StepInput) -> None:
         """Wait for all steps, so that the host knows all tokens of this one."""
@@ -160,7 +160,7 @@ class StepsAhead:
             self._settle()
             self._batch.write_tokens(step)
 
-    def _launch(self, begun: Begun, step: StepInput, taken: TakenTokens | None) -> None:
+    def _launch(self, begun: Begun, step: StepInput, taken: DeviceTokens | None) -> None:
         given = self._runner.launch(step, taken)
         owners = step.owners
         begun.is_uniform = step.uniform
@@ -202,7 +202,7 @@ class StepsAhead:
         owners = begun.expected.slots
         token_ids = words[: len(owners)].astype(np.int32)
         if begun.told is not None:
-            self._tell(begun, begun.told, words)
+            self._add_logprobs(begun, begun.told, words)
         is_good = token_ids >= 0
         all_good = bool(is_good.all())
         # a failed sequence ends, so any valid token may stand in for its missing one
@@ -217,8 +217,8 @@ class StepsAhead:
         result.slots = owners[is_good].astype(np.int32)
         result.token_ids = token_ids[is_good]
 
-    def _tell(self, begun: Begun, told: Told, words: NDArray[np.int64]) -> None:
-        """Add the requested logprobs to the result. words: the tokens, then the words that `Told` reads."""
+    def _add_logprobs(self, begun: Begun, told: LogprobRows, words: NDArray[np.int64]) -> None:
+        """Add the requested logprobs to the result. words: the tokens, then the words that `LogprobRows` reads."""
         assert begun.expected is not None
         entries = told.entries(words[len(self._drawn) :])
         for row, entry in zip(told.rows, entries, strict=True):

@@ -22,7 +22,7 @@ from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core_runtime.contracts import BatchView
 from core_runtime.executor.constraints.grammars import GrammarMask, Grammars
-from core_runtime.executor.drafts.held import HeldDrafts
+from core_runtime.executor.drafts.held import PendingDrafts
 from core_runtime.executor.drafts.tree_step import TreeStep
 from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
@@ -112,7 +112,7 @@ class PersistentBatch:
         num_slots, num_blocks = buffers.block_tables[0].array.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
-        self.drafts = HeldDrafts(num_slots, self.tokens)
+        self.drafts = PendingDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
         # Sampled tokens are written where the next step reads its input, so a step that continues this one copies none.
         self.rows = SampleRows(self.columns, buffers.token_ids.array, on_device=buffers.sampled)

@@ -1,7 +1,8 @@
 """Prompt embeddings for the rows of a step.
 
-Owns: `GivenRows`, and which rows of a step have given embeddings. Never does: write them into a model (its embedding does).
-Called by: the persistent batch (keeps the embeddings of its sequences here), the model runner (requests those of a step).
+Owns: `InputEmbeddings`, and which rows of a step have given embeddings. Never does: write them into a model (its embedding
+does). Called by: the persistent batch (keeps the embeddings of its sequences here), the model runner (requests those of a
+step).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from core.api.step_plan import Slot
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRows:
+class InputEmbeddings:
     """Given embeddings of a step, on the host. rows: int64 [R], rows of the step. values: float32 [R, H]."""
 
     rows: Tensor
@@ -31,9 +32,9 @@ def embeddings_of(request: EngineRequest) -> Tensor:
     return torch.from_numpy(values).view(len(request.prompt_token_ids), -1)
 
 
-def given_rows(
+def input_embeddings(
     embedded: Mapping[Slot, Tensor], slots: Sequence[int], starts: Sequence[int], num_computed: Sequence[int]
-) -> GivenRows | None:
+) -> InputEmbeddings | None:
     """Return the given embeddings of a step; None if it computes no position of such a prompt.
 
     embedded: embeddings by slot, for sequences that have them.
@@ -53,4 +54,4 @@ def given_rows(
             values.append(here)
     if not rows:
         return None
-    return GivenRows(torch.cat(rows), torch.cat(values))
+    return InputEmbeddings(torch.cat(rows), torch.cat(values))

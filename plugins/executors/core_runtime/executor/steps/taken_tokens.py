@@ -17,7 +17,7 @@ from core_runtime.executor.steps.buffers import StepBuffers
 
 
 @dataclass(frozen=True, slots=True)
-class TakenTokens:
+class DeviceTokens:
     """The drawn tokens that a step takes: the first `count` in order, or those named in the buffers `taken`.
 
     drawn: int64 [N] on the device; -1 for a failed row, whose sequence continues with any token.
@@ -32,7 +32,7 @@ class TakenTokens:
     @classmethod
     def chosen(
         cls, drawn: Tensor, buffers: StepBuffers, sources: NDArray[np.int64], targets: NDArray[np.int64]
-    ) -> TakenTokens:
+    ) -> DeviceTokens:
         """Take drawn tokens `sources` as tokens `targets` of the step, both int64 [count]; the host writes the others."""
         assert buffers.taken is not None, "the device draws no tokens"
         count = len(sources)

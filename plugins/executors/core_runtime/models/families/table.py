@@ -121,7 +121,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     num_experts, _ = spec.router_widths()
     rules = _rules_of(family, manifest.config, spec)
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
-    rules.extend(told_to_ignore(manifest.config))
+    rules.extend(user_ignored(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     shapes = spec.tensor_shapes()
@@ -175,7 +175,7 @@ def _rules_of(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -
     return rules
 
 
-def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
+def user_ignored(hf_config: Mapping[str, Any]) -> list[Ignored]:
     """Return rules for tensors that the user excludes: patterns in `ignored_tensors`, set with `--hf-overrides`."""
     patterns = hf_config.get(IGNORED_TENSORS) or ()
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):

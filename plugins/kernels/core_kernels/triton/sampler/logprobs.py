@@ -79,7 +79,7 @@ def tell(
         last_id = best_id
 
 
-def tell_logprobs(
+def compute_logprobs(
     logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
 ) -> None:
     """Compute logprobs with all tensors on one device: the `LogprobsKernel` contract."""
