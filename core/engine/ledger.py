@@ -83,7 +83,7 @@ class Ledger:
             expected = self._by_handle.get(begun.handle)
             if expected is not None:
                 expected.begin_time = begun.time
-        accepted = self._of_columns(message)
+        accepted = self._of_columns(message) if message.tokens else []
         for output in message.outputs:
             expected = self._by_handle.get(output.handle)
             if expected is not None:

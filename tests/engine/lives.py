@@ -28,15 +28,17 @@ class Death(BaseException):
 
 
 class MortalStorage:
-    """A record's file until the engine dies."""
+    """A record's file until the engine dies. is_full: every write fails. fails_once: the next one does."""
 
     def __init__(self, file: int) -> None:
         self._file = PersistentFlags(file)
         self.is_dead = False
         self.is_full = False
+        self.fails_once = False
 
     def write(self, state: EngineState) -> None:
-        if self.is_full:
+        if self.is_full or self.fails_once:
+            self.fails_once = False
             raise OSError(28, "No space left on device")
         if not self.is_dead:
             self._file.write(state)

@@ -49,8 +49,10 @@ def test_a_utility_is_noted_beside_the_steps(file: int) -> None:
     crumbs.learn((9.0, 1.0, 8.0))
     assert breadcrumbs.read_utility(file) is None
     for number, name in enumerate(("sleep", "x" * 99)):
-        crumbs.begin_utility(name, 7.0)
-        assert breadcrumbs.read_utility(file) == InUtility(2 * number + 1, name[:UTILITY_NAME_NBYTES], 7.0)
+        holds_steps = number == 0
+        crumbs.begin_utility(name, 7.0, holds_steps=holds_steps)
+        expected = InUtility(2 * number + 1, name[:UTILITY_NAME_NBYTES], 7.0, holds_steps)
+        assert breadcrumbs.read_utility(file) == expected
         crumbs.end_utility()
         assert breadcrumbs.read_utility(file) is None
     assert breadcrumbs.read(file) == LastStep(3, 1, 1.0, 3.0, 2.0, False, (5, 6))

@@ -113,9 +113,12 @@ def test_an_intent_that_cannot_be_noted_is_refused_and_a_report_is_not() -> None
     with pytest.raises(UtilityError, match=r"no memory to note begin_sleep .*nothing has changed"):
         keeper.move("begin_sleep", lambda state: state.began("sleep"))
     assert keeper.state.phase == "paused"
-    assert keeper.move("resume", lambda state: state.resumed()) is False
-    assert keeper.state.phase == "running"
-    assert [state.phase for state in told] == ["paused", "running"]
+    keeper.move("resume", lambda state: state.resumed())
+    assert (keeper.state.phase, keeper.recorded.phase) == ("running", "paused")
+    shelf.is_full = False
+    keeper.move("pause", lambda state: state.paused(2.0))
+    assert keeper.recorded == keeper.state
+    assert [state.phase for state in told] == ["paused", "running", "paused"]
 
 
 def test_a_death_between_any_two_writes_leaves_a_whole_record(monkeypatch: pytest.MonkeyPatch) -> None:

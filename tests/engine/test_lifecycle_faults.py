@@ -248,6 +248,17 @@ def test_tensors_of_the_recorded_weights_stay_until_newer_ones_are_recorded(live
     lives.call("update_weights", update={"path": "three"})
     assert lives.state()["weight_version"] == "2"
     assert lives.reloader.staged == ["one"], "the next engine would begin with these"
+    lives.storage.is_full = False
+    lives.call("pause")
+    lives.run()
+    assert lives.reloader.staged == ["three"], "the record of the pause has the new weights"
+
+
+def test_tensors_go_when_only_the_record_of_the_end_of_an_update_has_the_new_weights(lives: Lives) -> None:
+    lives.call("update_weights", update={"path": "one"})
+    lives.reloader.hooks["applied"] = lambda: setattr(lives.storage, "fails_once", True)
+    lives.call("update_weights", update={"path": "two"})
+    assert lives.reloader.staged == ["two"]
 
 
 def with_disk(path: Path) -> dict[str, Any]:

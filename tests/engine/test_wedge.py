@@ -111,6 +111,31 @@ def test_a_call_that_hangs_although_it_is_short_is_found_as_before() -> None:
     assert looks_until_wedge(stub) == 10
 
 
+@pytest.mark.parametrize(
+    ("name", "holds_steps", "begin_s", "limit"),
+    [
+        ("update_weights", True, 2.0, int(UTILITY_S)),  # the step's result is asked for after the call
+        ("update_weights", False, 2.0, 10),  # a thread of its own computes the step, and the call waits for it
+        ("update_weights", True, 0.5, 10),  # the step began within the call
+        ("check_params", True, 2.0, 10),
+    ],
+)
+def test_a_step_that_a_long_call_holds_up_has_the_time_of_the_call(
+    name: str, holds_steps: bool, begin_s: float, limit: int
+) -> None:
+    stub = Stub(step(), silence_s=1e6, inside=InUtility(1, name, begin_s, holds_steps))
+    assert looks_until_wedge(stub) == limit
+
+
+def test_a_step_that_hangs_after_a_long_call_is_noticed() -> None:
+    stub = Stub(step(), silence_s=1e6, inside=InUtility(1, "update_weights", 2.0, holds_steps=True))
+    watch = WedgeWatch(stub, stub, 10.0)
+    assert not any(watch.look(1.0) for _ in range(500))
+    stub.inside = None
+    assert not any(watch.look(1.0) for _ in range(10))
+    assert "a step of 1 sequences" in (watch.look(1.0) or "")
+
+
 def test_each_call_has_its_time_and_what_follows_too() -> None:
     stub = Stub(step(computing=False), silence_s=1e6, inside=InUtility(1, "sleep", 0.0))
     watch = WedgeWatch(stub, stub, 10.0, 60.0)

@@ -61,6 +61,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
 
+    # A function in C, because asyncio calls it with each callback and each future.
+    get_debug = staticmethod(bool)  # type: ignore[assignment]
+
     def time(self) -> float:
         return self.now
 

@@ -6,6 +6,7 @@ Called by: the runner, the tests.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from unittest.mock import patch
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
 from core.engine import process as engine_process
-from core.engine import scheduling
+from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
 from core.kv import connectors
 from core.kv.connector import KVConnector
@@ -80,6 +81,8 @@ def simulation() -> Iterator[Play]:
         (engine_process, "gc", SimpleNamespace(disable=nothing, enable=nothing, freeze=nothing)),
         (engine_process, "EngineLoop", NotedLoop),
         (scheduling, "_load_policy", new_policy),
+        (scheduling, "find_advice", cache(scheduling.find_advice)),
+        (utilities, "inspect", SimpleNamespace(signature=Signatures())),
         (control, "POLL_S", POLL_S),
         (journal, "JournalDirectory", lambda path: engine.SimProcesses.world.journal_files),
         (journal, "Writer", SimWriter),
@@ -114,6 +117,20 @@ class NotedLoop(EngineLoop):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         engine.SimProcesses.world.engine_loop = self
+
+
+class Signatures:
+    """In the place of `inspect.signature`: each engine makes its utilities anew, of the same code."""
+
+    def __init__(self) -> None:
+        self._by_code: dict[object, inspect.Signature] = {}
+
+    def __call__(self, function: Any) -> inspect.Signature:
+        code = function.__code__
+        signature = self._by_code.get(code)
+        if signature is None:
+            signature = self._by_code[code] = inspect.signature(function)
+        return signature
 
 
 def pass_by(place: str) -> None:

@@ -68,9 +68,10 @@ class LifecycleObserver(EngineObserver):
             self.lifecycle.go_on_as(self._before)
 
     def before_step(self) -> None:
-        """Check calls that wait for requests to end, when the state has changed since the last step."""
+        """Check calls that wait for requests to end, and tensors to free, when the state has changed since the last step."""
         if self._engine.has_news:
             self.lifecycle.note_drained()
+            self.lifecycle.updates.free_replaced()
 
     def client_gone(self, client: int) -> None:
         """End the waiting calls of a client."""

@@ -28,7 +28,10 @@ class StateStorage(Protocol):
 
 
 class StateKeeper:
-    """The state of one engine, owned by its lifecycle. state: the present record.
+    """The state of one engine, owned by its lifecycle.
+
+    state:    the present state.
+    recorded: the state that the next engine would read. It is older than `state` while the record cannot be written.
 
     storage:   memory for the record.
     on_change: called after each change with the new state.
@@ -36,6 +39,7 @@ class StateKeeper:
 
     def __init__(self, state: EngineState, storage: StateStorage, on_change: Callable[[EngineState], None]) -> None:
         self.state = state
+        self.recorded = state
         self._storage = storage
         self._on_change = on_change
 
@@ -44,7 +48,7 @@ class StateKeeper:
 
         weights: weights with which this engine was started.
         """
-        self.state = before
+        self.state = self.recorded = before
         self.move("died", lambda state: state.after_death(weights))
         self._on_change(self.state)
 
@@ -54,8 +58,8 @@ class StateKeeper:
         if isinstance(cell, str):
             raise UtilityError(cell.replace("{who}", holders_sentence(self.state)))
 
-    def move(self, event: EventName, change: Callable[[EngineState], EngineState]) -> bool:
-        """Apply an event. Returns whether the next engine will know of it.
+    def move(self, event: EventName, change: Callable[[EngineState], EngineState]) -> None:
+        """Apply an event.
 
         change: function from the present state to the next.
         Raises UtilityError when the table refuses the event, or when an intent cannot be recorded; then nothing has changed.
@@ -69,14 +73,13 @@ class StateKeeper:
         if after.phase not in row.cells[before.phase]:
             raise EngineDeadError(f"The engine's state broke: {event} led from {before.phase} to {after.phase}.")
         if after == before:
-            return True
+            return
         # Recorded before it takes effect: an engine that dies in between has promised nothing that its successor forgets.
-        is_recorded = self._record(event, after, is_intent=row.is_intent)
+        self._record(event, after, is_intent=row.is_intent)
         self.state = after
         self._on_change(after)
-        return is_recorded
 
-    def _record(self, event: EventName, state: EngineState, *, is_intent: bool) -> bool:
+    def _record(self, event: EventName, state: EngineState, *, is_intent: bool) -> None:
         try:
             self._storage.write(state)
         except OSError as error:
@@ -85,5 +88,5 @@ class StateKeeper:
                     f"There is no memory to note {event} for the next engine ({error.strerror}); nothing has changed."
                 ) from error
             logger.error("The next engine will not know of %s: %s.", event, error.strerror)
-            return False
-        return True
+        else:
+            self.recorded = state

@@ -56,8 +56,8 @@ class WeightUpdates:
         self._clock = clock
         self._gathered: list[WeightSource] = []
         self._frees_first = False
-        self._recorded = keeper.state.weights
-        """Weights with which the next engine would begin."""
+        self._kept_for = keeper.recorded.weights
+        """Weights with which the next engine would have begun when tensors were last freed."""
 
     def take(self, update: dict[str, Any], mode: str) -> None:
         """Apply one update at once, or gather it when an update has begun. See `LifecycleCalls.update_weights`."""
@@ -107,6 +107,14 @@ class WeightUpdates:
         """Read the weights again from their present files."""
         self._change(self._replacing().reload)
 
+    def free_replaced(self) -> None:
+        """Free the tensors of earlier weights when the next engine has come to know of newer ones.
+
+        It learns of them late when there was no memory for the record of an update.
+        """
+        if self._keeper.recorded.weights != self._kept_for:
+            self._discard(())
+
     def _apply(self, sources: Sequence[WeightSource], version: str | None, mode: str, *, frees_first: bool) -> None:
         """Apply staged sources, or discard them when that fails."""
         reloader = self._replacing()
@@ -147,8 +155,7 @@ class WeightUpdates:
         reloader = self._replacing()
         weights = reloader.state
         if weights != before:
-            if self._keeper.move("swapped", lambda state: state.swapped(weights, ends_gathering=ends_gathering)):
-                self._recorded = weights
+            self._keeper.move("swapped", lambda state: state.swapped(weights, ends_gathering=ends_gathering))
             self._config = msgspec.structs.replace(self._config, weights=weights)
             drop_cache(self._core, self._config)
         elif has_new_cache:
@@ -183,7 +190,8 @@ class WeightUpdates:
             return
         for source in sources:
             self._reloader.discard(source)
-        self._reloader.settle((*self._gathered, *self._recorded.sources))
+        self._kept_for = self._keeper.recorded.weights
+        self._reloader.settle((*self._gathered, *self._kept_for.sources))
 
 
 def _as_version(given: object) -> str | None:

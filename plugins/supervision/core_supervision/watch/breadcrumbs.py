@@ -25,9 +25,10 @@ NUM_LEARNED = 8
 """Number of floats that an engine can leave for the next one."""
 _LEARNED = _HEADER.size // 8
 _UTILITIES = _HEADER.size // 8 + NUM_LEARNED
-"""Index of two words for utilities: the number of begins and ends, odd within one, and the time; the name follows."""
+"""Index of three words for utilities: the number of begins and ends, odd within one, the time, and whether steps wait for the
+utility; the name follows."""
 UTILITY_NAME_NBYTES = 32
-_UTILITY = struct.Struct(f"=qd{UTILITY_NAME_NBYTES}s")
+_UTILITY = struct.Struct(f"=qdq{UTILITY_NAME_NBYTES}s")
 _HANDLES = _UTILITIES * 8 + _UTILITY.size
 MOST_HANDLES = (STEPS_NBYTES - _HANDLES) // 8
 """Maximum number of sequences recorded for one step; further ones are left out."""
@@ -59,14 +60,16 @@ class LastStep:
 class InUtility:
     """A utility that an engine is executing between two steps.
 
-    number:  grows with each utility.
-    name:    name by which clients call it.
-    begin_s: `time.monotonic()` at its beginning.
+    number:      grows with each utility.
+    name:        name by which clients call it.
+    begin_s:     `time.monotonic()` at its beginning.
+    holds_steps: whether steps that were in flight at its beginning can end only after it.
     """
 
     number: int
     name: str
     begin_s: float
+    holds_steps: bool = False
 
 
 class Breadcrumbs:
@@ -117,13 +120,14 @@ class Breadcrumbs:
         self._floats[_END] = end_s
         self._integers[_COMPUTING] = num_under_way
 
-    def begin_utility(self, name: str, begin_s: float) -> None:
-        """Record the beginning of a utility. begin_s: `time.monotonic()`."""
+    def begin_utility(self, name: str, begin_s: float, *, holds_steps: bool = False) -> None:
+        """Record the beginning of a utility; the arguments are the fields of `InUtility`."""
         raw = name.encode(errors="replace")[:UTILITY_NAME_NBYTES].ljust(UTILITY_NAME_NBYTES, b"\0")
-        start = _UTILITIES * 8 + 16
+        start = _UTILITIES * 8 + 24
         self._bytes[start : start + UTILITY_NAME_NBYTES] = raw
-        # Name and time before the number, which tells the reader that they are valid.
+        # All else before the number, which tells the reader that it is valid.
         self._floats[_UTILITIES + 1] = begin_s
+        self._integers[_UTILITIES + 2] = holds_steps
         self._integers[_UTILITIES] += 1
 
     def end_utility(self) -> None:
@@ -155,10 +159,10 @@ def read(descriptor: int) -> LastStep | None:
 
 def read_utility(descriptor: int) -> InUtility | None:
     """Return the utility that the engine is executing, or None."""
-    number, begin_s, raw = _UTILITY.unpack(os.pread(descriptor, _UTILITY.size, _UTILITIES * 8))
+    number, begin_s, holds_steps, raw = _UTILITY.unpack(os.pread(descriptor, _UTILITY.size, _UTILITIES * 8))
     if number % 2 == 0:
         return None
-    return InUtility(number, raw.rstrip(b"\0").decode(errors="replace"), begin_s)
+    return InUtility(number, raw.rstrip(b"\0").decode(errors="replace"), begin_s, bool(holds_steps))
 
 
 def _header(descriptor: int) -> tuple[int, int, int, int, int, float, float, float]:

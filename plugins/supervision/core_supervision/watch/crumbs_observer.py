@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Self
 
-from core.engine.observer import EngineObserver, EngineStart
+from core.engine.observer import Engine, EngineObserver, EngineStart
+from core.engine.step_queue import OwnQueue
 from core_supervision.watch.breadcrumbs import Breadcrumbs
 from core_supervision.watch.step_trace import StepTrace
 
@@ -20,6 +21,7 @@ class CrumbsObserver(EngineObserver):
     def __init__(self, crumbs: Breadcrumbs, trace: StepTrace) -> None:
         self.trace = trace
         self._crumbs = crumbs
+        self._holds_steps = False
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
@@ -31,9 +33,14 @@ class CrumbsObserver(EngineObserver):
         learns = not scheduler.learns_costs  # otherwise the scheduler does, from steps of all kinds
         return cls(crumbs, StepTrace(crumbs, scheduler.max_num_seqs, learns=learns))
 
+    def attach(self, engine: Engine) -> None:
+        """Note where the ends of steps are recorded."""
+        # An `OwnQueue` records them when the engine's thread asks for the results, and that thread executes the utilities too.
+        self._holds_steps = isinstance(engine.queue, OwnQueue)
+
     def calling(self, method: str) -> None:
         """Record the beginning of a utility, or with an empty `method` its end."""
         if method:
-            self._crumbs.begin_utility(method, time.monotonic())
+            self._crumbs.begin_utility(method, time.monotonic(), holds_steps=self._holds_steps)
         else:
             self._crumbs.end_utility()

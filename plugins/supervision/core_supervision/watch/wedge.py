@@ -1,7 +1,7 @@
 """Detection of a hanging engine process.
 
 Owns: `WedgeWatch`: when a step takes too long, or an engine between steps is silent, and the end of such a process. A call
-that is known to take long, such as a sleep, has its own limit.
+that is known to take long, such as a sleep, has its own limit, which also holds for the steps that wait for its end.
 Never does: start another one. Called by: the owner's connection, while the engine runs.
 
 Time is the sum of intervals between checks, each limited, so that an owner that was stopped together with its engine, or was
@@ -91,7 +91,7 @@ class WedgeWatch:
         """Return why the process hangs, as a clause; None when it does not. elapsed_s: seconds since the last check."""
         last = self._process.last_step()
         utility = self._process.utility()
-        computing = last is not None and last.computing
+        computing = last is not None and last.computing and not _is_held(last, utility)
         step = None if last is None else (last.number, last.end_s, last.computing)
         mark = (step, None if utility is None else utility.number)
         owes = computing or self._voice.silence_s > 0
@@ -145,3 +145,13 @@ class WedgeWatch:
         self._process.abort()
         await asyncio.sleep(LAST_WORDS_S)
         self._process.kill()
+
+
+def _is_held(last: LastStep, utility: InUtility | None) -> bool:
+    """Return whether a step in flight waits for the end of a utility that is known to take long.
+
+    A step that began within the utility is part of it, and is judged as any other.
+    """
+    if utility is None or not utility.holds_steps or utility.name not in LONG:
+        return False
+    return last.begin_s < utility.begin_s
