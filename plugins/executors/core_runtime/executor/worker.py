@@ -262,37 +262,28 @@ class Worker:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""
         if self.ahead is not None:
             return self.finish(self.begin(plan))
-        try:
+        with self._blaming():
             pages = self._copy(plan)
             result = self.runner.execute(plan)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         result.pages = pages
         return result
 
     def begin(self, plan: StepPlan) -> Begun:
         """Begin a step, as far as the device can run it alone. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
-        try:
+        with self._blaming():
             if plan.transfers is not None or plan.copies:
                 self.ahead.compute_held()  # the copies read what earlier steps write
             pages = self._copy(plan)
             begun = self.ahead.begin(plan)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         begun.pages = pages
         return begun
 
     def finish(self, begun: Begun) -> StepResult:
         """Wait for a step that was begun. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
-        try:
+        with self._blaming():
             result = self.ahead.finish(begun)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         result.pages = begun.pages
         return result
 
