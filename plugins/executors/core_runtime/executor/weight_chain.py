@@ -68,11 +68,14 @@ class WeightChain:
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the named tensors, each once and from its newest source."""
         left = list(dict.fromkeys(reads))
-        for source in self._newest_first:
+        *updates, checkpoint = self._newest_first
+        for source in updates:
             own = [name for name in left if name in source.tensors]
             left = [name for name in left if name not in source.tensors]
             if own:
                 yield from source.read(own)
+        # With everything that is left: the checkpoint's loader refuses names that nothing has.
+        yield from checkpoint.read(left)
 
     def check(self) -> None:
         """Raise CheckpointError if a file that a tensor is taken from has changed."""
