@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from core.plugin.hookspecs import hookimpl
 from core.plugin.manifest_of import manifest_of
-from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 CONTRACT = 1
 
@@ -13,9 +11,4 @@ core_spec, core_load = manifest_of(
     "as pt, kept as numpy files in the folder np beside them; only when asked for",
     "core_loaders.npcache.loader:NpcacheLoader",
 )
-
-
-@hookimpl
-def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
-    """Claim nothing: this loader writes into the model's directory, so users must request it."""
-    return None
+"""There is no `core_claim`: it writes into the model's directory, so users must ask for it."""
