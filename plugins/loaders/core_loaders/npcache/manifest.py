@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from core.plugin.hookspecs import hookimpl
 from core.plugin.manifest_of import manifest_of
+from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 CONTRACT = 1
 
@@ -11,4 +13,9 @@ core_spec, core_load = manifest_of(
     "as pt, kept as numpy files in the folder np beside them; only when asked for",
     "core_loaders.npcache.loader:NpcacheLoader",
 )
-"""There is no `core_claim`: it writes into the model's directory, so users must ask for it."""
+
+
+@hookimpl
+def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
+    """Claim nothing: this loader writes into the model's directory, so users must request it."""
+    return None
