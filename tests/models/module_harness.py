@@ -13,7 +13,7 @@ from core_runtime.contracts import BatchView
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.fallback.build import build_modules
 from core_runtime.models.fallback.shape import shaped_model
-from core_runtime.models.packing import Packing
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.model_part import Part
 

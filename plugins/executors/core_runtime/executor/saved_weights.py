@@ -27,10 +27,10 @@ from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.version import __version__
 from core_runtime.contracts import SavedKernel
-from core_runtime.executor.checkpoint import Checkpoint, made_for
-from core_runtime.executor.file_states import known_states
-from core_runtime.executor.prepared_writer import PreparedWriter
-from core_runtime.models.prepared import PreparedIndex, PreparedWeights, Source
+from core_runtime.executor.reloading.checkpoint import Checkpoint, made_for
+from core_runtime.executor.reloading.file_states import known_states
+from core_runtime.executor.reloading.prepared_writer import PreparedWriter
+from core_runtime.models.tensors.prepared import PreparedIndex, PreparedWeights, Source
 from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from core_runtime.models.fallback.model import ModuleModel, ModuleWeights
 from core_runtime.models.fallback.pointwise import put_pointwise
 from core_runtime.models.fallback.shape import Shaped
 from core_runtime.models.fallback.skeleton import fill_buffers
-from core_runtime.models.packing import Packing
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 TOLERANCE: Final = 0.02
