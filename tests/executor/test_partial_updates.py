@@ -69,8 +69,8 @@ def test_only_what_is_made_of_newer_tensors_is_built(tiny_llama: Path, newer: Pa
         assert answers(llm) == changed
         for _ in range(2):
             llm.sleep(1)
-            spilled = worker_of(llm).spilled
-            assert len(spilled._index.kernels) == len(kernels_of_file(tiny_llama)), (
+            saved = worker_of(llm).saved
+            assert len(saved._index.kernels) == len(kernels_of_file(tiny_llama)), (
                 "nothing is read from the checkpoint again"
             )
             llm.wake_up()

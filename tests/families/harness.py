@@ -24,7 +24,8 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, rotary_tables
 from core_runtime.models.families import decoder_spec, weight_map
-from core_runtime.models.tensors.loading import WeightLoading
+from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -78,8 +79,8 @@ class Harness:
         device = torch.device("cpu")
         kernels = kernels or KernelSet(())
         quantization = method(tensors.manifest) if method else None
-        loading = WeightLoading(self.spec, tensors.manifest, quantization, kernels, "float32", torch.float32, device)
-        weights = loading.run(tensors.loader(loader))
+        packing = Packing(self.spec, WHOLE, quantization, kernels, "float32", torch.float32, device)
+        weights = WeightLoading(self.spec, tensors.manifest, packing).run(tensors.loader(loader))
         tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device, LONGEST)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, LIMITS)

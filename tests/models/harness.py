@@ -15,6 +15,7 @@ from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core_runtime.models.families import decoder_spec
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part
@@ -63,7 +64,8 @@ class Harness:
         device = torch.device("cpu")
         loader = loader or StateDictLoader(state)
         chosen = KernelSet(kernels)
-        loading = WeightLoading(whole, loader.resolve(""), method, chosen, dtype, torch.float32, device, part)
+        packing = Packing(whole, part, method, chosen, dtype, torch.float32, device)
+        loading = WeightLoading(whole, loader.resolve(""), packing)
         self._start(loading.run(loader), chosen, reduce)
 
     def _start(

@@ -13,7 +13,9 @@ from core_runtime.contracts import BatchView
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.fallback.build import build_modules
 from core_runtime.models.fallback.shape import shaped_model
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.specs.model_part import Part
 
 
 class Renaming(StateDictLoader):
@@ -37,7 +39,8 @@ class ModuleHarness:
         manifest = shaped.spec.canonical(manifest)
         kernels = KernelSet([])
         cpu = torch.device("cpu")
-        self.model = build_modules(shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, LIMITS)
+        packing = Packing(self.spec, Part(), None, kernels, "float32", torch.float32, cpu)
+        self.model = build_modules(shaped, loader, manifest, packing, LIMITS)
         self.backend = TorchSDPA()
         from core.api.config import CacheConfig
 

@@ -130,21 +130,6 @@ CASES = {
             "layers_block_type": ["linear_attention", "mlp"],
         },
     ),
-    "zamba2": Case(
-        mamba2.zamba2,
-        "zamba2",
-        "Zamba2MambaMixer",
-        {
-            "n_mamba_heads": 8,
-            "mamba_d_state": 7,
-            "mamba_ngroups": 2,
-            "mamba_d_conv": 3,
-            "chunk_size": 8,
-            "time_step_min": 0.4,
-            "add_bias_linear": True,
-            "layers_block_type": ["linear_attention", "hybrid"],
-        },
-    ),
     "falcon_h1, gate alone": Case(mamba2.falcon_h1, "falcon_h1", "FalconH1Mixer", FALCON_H1),
     "falcon_h1, gate after the norm": Case(
         mamba2.falcon_h1, "falcon_h1", "FalconH1Mixer", {**FALCON_H1, "mamba_rms_norm": True, "rms_norm_eps": 1e-3}

@@ -153,10 +153,9 @@ def test_devices_of_other_makers(drivers):
 def test_chips():
     rows = [chip.sm for chip in chips.CHIPS]
     assert rows == sorted(rows) and len(set(rows)) == len(rows)
-    assert chips.chip_of("sm_90").matrix == "wgmma" and chips.chip_of("sm_100").matrix == "tcgen05"
+    assert chips.chip_of("sm_90").name == "Hopper" and chips.chip_of("sm_100").name == "Blackwell"
     assert chips.chip_of("sm_110").sm == 103 and chips.chip_of("sm_121").sm == 120
     assert chips.chip_of("sm_60") is None and chips.chip_of("") is None
-    assert [chip.sm for chip in chips.CHIPS if not chip.fp8] == [70, 75, 80, 86, 87]
 
 
 def test_old_chips_have_no_bfloat16():

@@ -15,7 +15,8 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.families import decoder_spec, weight_map
 from core_runtime.models.tensors.borrowing import borrow, borrowing_spec
 from core_runtime.models.tensors.draft_names import draft_weight_map
-from core_runtime.models.tensors.loading import WeightLoading
+from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.draft_spec import DraftSpec, draft_decoder
@@ -46,7 +47,8 @@ class DraftHarness(Harness):
         names = draft_weight_map(manifest, draft, spec, in_target=in_target)
         chosen = KernelSet(kernels)
         cpu = torch.device("cpu")
-        loading = WeightLoading(spec, names.manifest, None, chosen, "float32", torch.float32, cpu)
+        packing = Packing(spec, WHOLE, None, chosen, "float32", torch.float32, cpu)
+        loading = WeightLoading(spec, names.manifest, packing)
         weights = borrow(loading.run(names.loader(inner)), target.weights, draft)
         self.spec = borrowing_spec(spec, target.spec, draft)
         self._start(weights, chosen)

@@ -1,17 +1,17 @@
 """Directories in Hugging Face's layout without their weights: configuration, generation defaults, tokenizer.
 
-Owns: the reading of these JSON files. Never does: read weights. Called by: the safetensors and dummy loaders.
+Owns: the reading of these JSON files. Never does: read weights. Called by: the loaders.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from core.api.errors import CheckpointError
-from core_runtime.specs.checkpoint import TokenizerSource
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core_runtime.specs.declaration import FILES, KEYS, find_declaration, named
 from core_tokens import checkpoint_files
 from core_tokens.files import has_tokenizer
@@ -34,6 +34,19 @@ class ModelDirectory(NamedTuple):
     generation: dict[str, Any]
     tokenizer: TokenizerSource
 
+    def manifest(
+        self,
+        ref: str,
+        form: str,
+        files: Sequence[str | Path],
+        tensors: dict[str, TensorInfo],
+        metadata: dict[str, str] | None = None,
+    ) -> CheckpointManifest:
+        """Return the manifest of the model with these weights. form: name of their format."""
+        names = [str(file) for file in files]
+        _, config, generation, tokenizer = self
+        return CheckpointManifest(ref, form, names, tensors, config, tokenizer, generation, metadata or {})
+
 
 def read_directory(
     ref: str,
@@ -41,7 +54,7 @@ def read_directory(
     translate: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None,
 ) -> ModelDirectory:
     """Read the directory. Raises CheckpointError when it is not a directory, or its configuration is missing or
-    invalid. Raises CheckpointError when it is none, or its configuration is missing or not understood.
+    invalid.
 
     config_name: name of the configuration file.
     translate: converts that file (path, content) to the style of `config.json`, for formats with another style.

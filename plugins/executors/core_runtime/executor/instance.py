@@ -15,7 +15,7 @@ from torch import Tensor
 from core.api.config import CacheConfig, EngineConfig
 from core.kv.groups import single_group
 from core.plugin.table import PluginTable
-from core_runtime.contracts import AttentionParams, QuantizationMethod, Runtime
+from core_runtime.contracts import AttentionParams
 from core_runtime.executor.device import Device
 from core_runtime.executor.kv_memory import KVMemory, num_blocks_of
 from core_runtime.executor.plugin_loading import attention_backends, quantization_method
@@ -26,6 +26,7 @@ from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core_runtime.models.embedding import lengthened
 from core_runtime.models.tensors.kv_scales import kv_scales
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -116,14 +117,15 @@ def build(
     dtype = runtime.activation_dtype(config.model.dtype)
     backends = attention_backends(config, spec, runtime, plugins)
     model: Decoder | ModuleModel
-    if isinstance(spec, ModuleSpec):
-        method = quantization_method(config, checkpoint.manifest, plugins)
-        model = _modules(config, checkpoint, device, method, _kernels(runtime))
-        no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
-        return ModelInstance(spec, model, config.cache, backends, no_scales)
     if store is None:
         store = PartStore(device.weights_arena())
-    loading = weight_loading(config, checkpoint, device, plugins, store, part, recorder)
+    if isinstance(spec, ModuleSpec):
+        model = _modules(config, checkpoint, packing_of(config, checkpoint, device, plugins, store))
+        no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
+        return ModelInstance(spec, model, config.cache, backends, no_scales)
+    assert isinstance(checkpoint.spec, DecoderSpec)
+    packing = packing_of(config, checkpoint, device, plugins, store, part, recorder)
+    loading = WeightLoading(checkpoint.spec, checkpoint.manifest, packing)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     if finish is not None:
         spec, weights = finish(spec, weights)
@@ -136,7 +138,7 @@ def build(
     model = Decoder(
         spec,
         weights,
-        _kernels(runtime),
+        packing.kernels,
         tables,
         Workspace(runtime.device),
         dtype,
@@ -148,7 +150,7 @@ def build(
     return ModelInstance(spec, model, config.cache, backends, learned, store=store)
 
 
-def weight_loading(
+def packing_of(
     config: EngineConfig,
     checkpoint: Checkpoint,
     device: Device,
@@ -156,56 +158,32 @@ def weight_loading(
     store: PartStore,
     part: Part = WHOLE,
     recorder: Recorder | None = None,
-) -> WeightLoading:
-    """Make the reader of the weights of a model on the engine's own layers. store, recorder: see `Packing`."""
-    assert isinstance(checkpoint.spec, DecoderSpec)
+) -> Packing:
+    """Return the packing of a model's parts; see `Packing`."""
     runtime = device.runtime
-    return WeightLoading(
+    kernels = runtime.kernels
+    return Packing(
         checkpoint.spec,
-        checkpoint.manifest,
+        part,
         quantization_method(config, checkpoint.manifest, plugins),
-        _kernels(runtime),
+        kernels if isinstance(kernels, KernelSet) else KernelSet([kernels]),
         config.model.dtype,
         runtime.activation_dtype(config.model.dtype),
         runtime.device,
-        part,
-        store=store,
-        prepared=checkpoint.prepared,
-        recorder=recorder,
+        store,
+        checkpoint.prepared,
+        recorder,
     )
 
 
-def _kernels(runtime: Runtime) -> KernelSet:
-    """Return the kernels of a runtime as a set."""
-    kernels = runtime.kernels
-    return kernels if isinstance(kernels, KernelSet) else KernelSet([kernels])
-
-
-def _modules(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    device: Device,
-    method: QuantizationMethod | None,
-    kernels: KernelSet,
-) -> ModuleModel:
+def _modules(config: EngineConfig, checkpoint: Checkpoint, packing: Packing) -> ModuleModel:
     """Build the model on modules of transformers, with its weights."""
     from core_runtime.models.fallback.build import build_modules
 
-    assert checkpoint.shaped is not None, "the modules were built when the checkpoint was opened"
-    runtime = device.runtime
-    return build_modules(
-        checkpoint.shaped,
-        checkpoint.loader,
-        checkpoint.manifest,
-        method,
-        kernels,
-        config.model.dtype,
-        runtime.activation_dtype(config.model.dtype),
-        runtime.device,
-        config.limits,
-        store=PartStore(device.weights_arena()),
-        progress=config.use_tqdm_on_load,
-    )
+    shaped = checkpoint.shaped
+    assert shaped is not None, "the modules were built when the checkpoint was opened"
+    progress = config.use_tqdm_on_load
+    return build_modules(shaped, checkpoint.loader, checkpoint.manifest, packing, config.limits, progress=progress)
 
 
 def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:

@@ -17,7 +17,7 @@ from core.api.config import EngineConfig
 from core.api.kv_transfer import Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
-from core.api.weights import WeightsState
+from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Loader
 from core_runtime.executor.canary import state_of
@@ -33,13 +33,12 @@ from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
 from core_runtime.executor.reloading.kept_tensors import KeptTensors
-from core_runtime.executor.reloading.kept_weights import check_keeping, kept_weights
-from core_runtime.executor.reloading.overlay import overlaid
-from core_runtime.executor.reloading.spilled_weights import SpilledWeights
+from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
+from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, kept_weights
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
+from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.tensors.part_store import PartStore
-from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
 
@@ -58,7 +57,7 @@ class Worker:
     runner: runs the steps.
     base_files: files of the checkpoint.
     kept_tensors: tensors of updates that cannot be read again from elsewhere.
-    spilled: the current weights, as a sleep of level 1 writes them; None: this engine never sleeps.
+    saved: file for the prepared weights, which a later start or wake-up uses; None: this engine has none.
     grammars: grammars of sequences; another thread may prepare them.
     processors: logits processors; None: there are none.
     phases: (name, seconds) of the phases of start-up.
@@ -72,7 +71,6 @@ class Worker:
         draft = draft_of(config)
         self.plugins = PluginTable(config.plugins.table + (() if draft is None else draft.plugins.table))
         self.kept_tensors = KeptTensors(config.tensors_file)
-        self.spilled = SpilledWeights(config) if config.sleeps else None
         self.ahead: StepsAhead | None = None
         self._steps: StepRunner | None = None
         with self._blaming(), contextlib.ExitStack() as undo:
@@ -83,14 +81,13 @@ class Worker:
                 check_keeping(config, self.runtime.device.type)
             self.processors = self._logits_processors()
             with self._phase("read checkpoint"):
-                checkpoint = self.open_checkpoint(config.weights)
+                checkpoint = self.open_checkpoint(self.chain(config.weights))
                 self.base_files = checkpoint.manifest.files
-                self._kept = kept_weights(config, checkpoint)
-                if self._kept is not None:
-                    checkpoint = dataclasses.replace(checkpoint, prepared=self._kept.find())
+                self.saved: SpilledWeights | None = kept_weights(config, checkpoint)
+                if config.sleeps:  # which excludes kept weights
+                    self.saved = SpilledWeights(config)
             with self._phase("load weights"):
-                recorder = None if checkpoint.prepared is not None else self._recorder()
-                self.instances = self.build_models(checkpoint, recorder)
+                self.instances = self.build_models(checkpoint, self.saved)
                 # So that `release_unused_memory` also frees what only the checkpoint refers to.
                 del checkpoint
                 weights = self.instances[0].model.weights
@@ -100,9 +97,9 @@ class Worker:
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.grammars = self._grammars()
             self._use_steps(self._step_runner(self.instances))
-            if self._kept is not None:
+            if self.saved is not None:
                 # Last, so that a failed start writes nothing.
-                self._kept.keep()
+                self.saved.started()
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
     def open_loader(self) -> Loader:
@@ -110,27 +107,36 @@ class Worker:
         loader: Loader = load_plugin(self.config, self.plugins, "loader", self.config.plugins.loader)
         return loader
 
-    def open_checkpoint(self, state: WeightsState, loader: Loader | None = None) -> Checkpoint:
-        """Open the configured checkpoint with its overlays; no tensor is read. Raises CheckpointError.
+    def chain(
+        self, state: WeightsState, loader: RememberedLoader | None = None, base_files: Sequence[FileState] = ()
+    ) -> WeightChain:
+        """Return the sources of a state of the weights; no tensor is read. Raises CheckpointError.
 
-        loader: replaces a new loader.
+        loader: replaces a new loader. base_files: see `WeightChain`.
         """
+        known = loader or RememberedLoader(self.open_loader())
+        return WeightChain(known, self.config.model.model, state, self.kept_tensors, base_files)
 
-        def wrap(plain: Loader) -> Loader:
-            return overlaid(loader or plain, state, self.kept_tensors)
-
+    def open_checkpoint(self, chain: WeightChain) -> Checkpoint:
+        """Open the configured checkpoint with the tensors of a chain; none is read. Raises CheckpointError."""
         dtype = self.runtime.activation_dtype(self.config.model.dtype)
-        return open_checkpoint(self.config, self.plugins, dtype, wrap)
+        return open_checkpoint(self.config, self.plugins, dtype, lambda plain: chain)
 
     def build_models(
-        self, checkpoint: Checkpoint, recorder: Recorder | None, stores: Stores = (None, None)
+        self, checkpoint: Checkpoint, saved: SpilledWeights | None, stores: Stores = (None, None)
     ) -> list[ModelInstance]:
         """Build the target and its draft, without a cache.
 
-        recorder: see `Packing`. stores: see `build`; one for each of the two.
+        saved: gives the target's kernels if its file has them, and records them; None: they come from tensors alone.
+        stores: see `build`; one for each of the two.
         """
         config = self.config
         own, drafts = stores
+        recorder = None
+        # A converted model is restored faster from its own directory.
+        if saved is not None and checkpoint.prepared is None:
+            recorder = saved.note
+            checkpoint = dataclasses.replace(checkpoint, prepared=saved.find())
         model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
         draft = draft_of(config)
         if draft is None or draft.spec.decoder is None:
@@ -197,12 +203,6 @@ class Worker:
         self.ahead = None
         del self.runner
 
-    def _recorder(self) -> Recorder | None:
-        """Return the receiver of prepared kernels: kept or spilled weights, or None."""
-        if self._kept is not None:
-            return self._kept.note
-        return None if self.spilled is None else self.spilled.note
-
     def _logits_processors(self) -> LogitsProcessors | None:
         """Load the configured logits processors; None if there are none."""
         if not self.config.plugins.logits_processors:
@@ -262,37 +262,28 @@ class Worker:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""
         if self.ahead is not None:
             return self.finish(self.begin(plan))
-        try:
+        with self._blaming():
             pages = self._copy(plan)
             result = self.runner.execute(plan)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         result.pages = pages
         return result
 
     def begin(self, plan: StepPlan) -> Begun:
         """Begin a step, as far as the device can run it alone. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
-        try:
+        with self._blaming():
             if plan.transfers is not None or plan.copies:
                 self.ahead.compute_deferred()  # the copies read what earlier steps write
             pages = self._copy(plan)
             begun = self.ahead.begin(plan)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         begun.pages = pages
         return begun
 
     def finish(self, begun: Begun) -> StepResult:
         """Wait for a step that was begun. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
-        try:
+        with self._blaming():
             result = self.ahead.finish(begun)
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
         result.pages = begun.pages
         return result
 
@@ -307,8 +298,8 @@ class Worker:
 
     def close(self) -> None:
         """Stop all threads and release the device."""
-        if self._kept is not None:
-            self._kept.close()
+        if self.saved is not None:
+            self.saved.close()
         if self._steps is not None:
             self._steps.close()
         if self.processors is not None:

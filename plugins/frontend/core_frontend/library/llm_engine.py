@@ -174,7 +174,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         from core_frontend.library.sharded_state import EngineCore
 
         client = self._live_client()
-        return EngineCore(lambda: client.worker.open_checkpoint(client.core.config.weights))
+        return EngineCore(lambda: client.worker.open_checkpoint(client.worker.chain(client.core.config.weights)))
 
     @property
     def vllm_config(self) -> VllmConfig:

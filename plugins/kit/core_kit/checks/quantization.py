@@ -18,7 +18,8 @@ from core_kit.checkpoints import Sample, open_sample
 from core_kit.oracles.numbers import close, distance, generator, same_bits
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.families import decoder_spec, layer_specs
-from core_runtime.models.tensors.loading import WeightLoading
+from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.packing import Packing
 from core_runtime.weights.formats import CanonicalWeight, can_fuse, fuse
 
 ALLOWED_DISTANCE = {
@@ -167,10 +168,8 @@ def within_memory_plan(subject: Subject) -> None:
     sample = subject.sample
     spec = decoder_spec(sample.manifest.config)
     planned = weights_bytes(spec, subject.loaded.plan, "float32", lambda form: 1)
-    loading = WeightLoading(
-        spec, sample.manifest, subject.loaded, KernelSet([]), "float32", torch.float32, torch.device("cpu")
-    )
-    held = loading.run(sample.loader).nbytes
+    packing = Packing(spec, WHOLE, subject.loaded, KernelSet([]), "float32", torch.float32, torch.device("cpu"))
+    held = WeightLoading(spec, sample.manifest, packing).run(sample.loader).nbytes
     if held != planned:
         raise Failure(f"the memory plan tells {planned:,} bytes of weights, {held:,} are held")
 

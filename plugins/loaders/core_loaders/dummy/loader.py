@@ -42,15 +42,7 @@ class DummyLoader:
             tensors[name] = TensorInfo(
                 name=name, shape=tuple(shape), dtype=dtype, nbytes=nbytes, file=0, offset=0, source=name
             )
-        return CheckpointManifest(
-            ref=ref,
-            format=FORMAT,
-            files=[str(directory.path / "config.json")],
-            tensors=tensors,
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-        )
+        return directory.manifest(ref, FORMAT, [directory.path / "config.json"], tensors)
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
         """Resolve the tensors of an update: the `ResolvesTensors` contract. Real ones come from safetensors files."""

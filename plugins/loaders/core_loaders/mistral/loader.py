@@ -53,15 +53,7 @@ class MistralLoader:
         embedding = tensors.get(EMBEDDING)
         if embedding is not None and embedding.dtype in TORCH_NAMES:
             config["dtype"] = TORCH_NAMES[embedding.dtype]
-        return CheckpointManifest(
-            ref=ref,
-            format="mistral",
-            files=[str(file) for file in files],
-            tensors=tensors,
-            config=config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-        )
+        return directory._replace(config=config).manifest(ref, "mistral", files, tensors)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield tensors in file order, with rows reordered from rotary pairs to halves. Raises CheckpointError."""

@@ -56,15 +56,8 @@ class ObjectStoreLoader:
         with ThreadPoolExecutor(self._arguments.concurrency) as pool:
             headers = list(pool.map(lambda number: _header(place, bucket, files[number], number), range(len(files))))
         whole = together(headers, [found.key for found in files])
-        return CheckpointManifest(
-            ref=ref,
-            format="safetensors",
-            files=[_pinned(place, found) for found in files],
-            tensors=whole.tensors,
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-            metadata=whole.metadata,
+        return directory.manifest(
+            ref, "safetensors", [_pinned(place, found) for found in files], whole.tensors, whole.metadata
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

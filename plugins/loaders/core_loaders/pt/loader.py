@@ -43,15 +43,7 @@ class PtLoader:
         stored = _stored(files)
         tensors = {name: tensor.info for name, tensor in stored.items()}
         check_index(directory.path / INDEX, index, files, tensors)
-        return CheckpointManifest(
-            ref=ref,
-            format="pt",
-            files=[str(file) for file in files],
-            tensors=tensors,
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-        )
+        return directory.manifest(ref, "pt", files, tensors)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield views of the mapped files in the order of their storages. Raises CheckpointError."""

@@ -42,16 +42,7 @@ class SafetensorsLoader:
         files = [inside(directory.path, name) for name in names]
         header = read_all(files)
         check_index(directory.path / INDEX, index, files, header.tensors)
-        return CheckpointManifest(
-            ref=ref,
-            format="safetensors",
-            files=[str(file) for file in files],
-            tensors=header.tensors,
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-            metadata=header.metadata,
-        )
+        return directory.manifest(ref, "safetensors", files, header.tensors, header.metadata)
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
         """Resolve the tensors of an update: the `ResolvesTensors` contract. Accepts a model directory, a directory of

@@ -35,15 +35,7 @@ class ShardedStateLoader:
         directory = read_directory(ref)
         names = self._names(directory.path)
         files = [inside(directory.path, name) for name in names]
-        return CheckpointManifest(
-            ref=ref,
-            format="sharded_state",
-            files=[str(file) for file in files],
-            tensors=read_all(files).tensors,
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-        )
+        return directory.manifest(ref, "sharded_state", files, read_all(files).tensors)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors part by part, in the order of their offsets. Raises CheckpointError."""

@@ -37,15 +37,7 @@ class TensorizerLoader:
         require("tensorizer", "tensorizer", "--load-format tensorizer")
         directory = read_directory(ref)
         path = self._path(directory.path)
-        return CheckpointManifest(
-            ref=ref,
-            format="tensorizer",
-            files=[str(path)],
-            tensors=read_index(path),
-            config=directory.config,
-            tokenizer=directory.tokenizer,
-            generation=directory.generation,
-        )
+        return directory.manifest(ref, "tensorizer", [path], read_index(path))
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in file order. Raises CheckpointError."""

@@ -1,4 +1,4 @@
-"""NVIDIA GPU architectures, with the properties that kernels depend on. Torch-free.
+"""NVIDIA GPU architectures, with the dtypes that they compute in. Torch-free.
 
 Owns: the table, a row for each architecture. Never does: ask a device. Called by: the manifest, the runtime, adapters.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-KIB: Final = 1 << 10
-
 
 class Chip(NamedTuple):
     """One GPU architecture.
@@ -16,34 +14,27 @@ class Chip(NamedTuple):
     sm: its number, 90 for `sm_90`.
     name: family name for messages.
     dtypes: dtypes of its matrix products, by the run's names.
-    fp8, fp4: whether its matrix units accept 8-bit and 4-bit floats.
-    matrix: the instruction of its matrix units.
-    shared_bytes: shared memory that one thread block may use.
     """
 
     sm: int
     name: str
     dtypes: tuple[str, ...]
-    fp8: bool
-    fp4: bool
-    matrix: str
-    shared_bytes: int
 
 
 HALF: Final = ("float16", "float32")
 ALL: Final = ("bfloat16", "float16", "float32")
 
 CHIPS: Final = (
-    Chip(70, "Volta", HALF, fp8=False, fp4=False, matrix="mma", shared_bytes=96 * KIB),
-    Chip(75, "Turing", HALF, fp8=False, fp4=False, matrix="mma", shared_bytes=64 * KIB),
-    Chip(80, "Ampere", ALL, fp8=False, fp4=False, matrix="mma", shared_bytes=163 * KIB),
-    Chip(86, "Ampere, for graphics", ALL, fp8=False, fp4=False, matrix="mma", shared_bytes=99 * KIB),
-    Chip(87, "Orin", ALL, fp8=False, fp4=False, matrix="mma", shared_bytes=163 * KIB),
-    Chip(89, "Ada", ALL, fp8=True, fp4=False, matrix="mma", shared_bytes=99 * KIB),
-    Chip(90, "Hopper", ALL, fp8=True, fp4=False, matrix="wgmma", shared_bytes=227 * KIB),
-    Chip(100, "Blackwell", ALL, fp8=True, fp4=True, matrix="tcgen05", shared_bytes=227 * KIB),
-    Chip(103, "Blackwell Ultra", ALL, fp8=True, fp4=True, matrix="tcgen05", shared_bytes=227 * KIB),
-    Chip(120, "Blackwell, for graphics", ALL, fp8=True, fp4=True, matrix="mma", shared_bytes=99 * KIB),
+    Chip(70, "Volta", HALF),
+    Chip(75, "Turing", HALF),
+    Chip(80, "Ampere", ALL),
+    Chip(86, "Ampere, for graphics", ALL),
+    Chip(87, "Orin", ALL),
+    Chip(89, "Ada", ALL),
+    Chip(90, "Hopper", ALL),
+    Chip(100, "Blackwell", ALL),
+    Chip(103, "Blackwell Ultra", ALL),
+    Chip(120, "Blackwell, for graphics", ALL),
 )
 """Known architectures, oldest first."""
 

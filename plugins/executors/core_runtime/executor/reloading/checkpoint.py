@@ -60,12 +60,10 @@ def open_checkpoint(
     activation_dtype: dtype of tensors between layers.
     wrap: wraps the checkpoint's own loader, below canonical names.
     """
-    loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
-    # A loader of prepared kernels is not wrapped: a wrapper would hide its `prepared` method.
-    if wrap is not None and not isinstance(loader, HasPrepared):
-        loader = wrap(loader)
+    plain: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
+    loader = plain if wrap is None else wrap(plain)
     manifest = loader.resolve(config.model.model)
-    prepared = loader.prepared(manifest) if isinstance(loader, HasPrepared) else None
+    prepared = plain.prepared(manifest) if isinstance(plain, HasPrepared) else None
     if prepared is not None:
         prepared.check(made_for(config))
     if config.model.implementation == "transformers":

@@ -17,14 +17,14 @@ from torch import Tensor
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.plugin.table import PluginTable
-from core.version import __version__
 from core_runtime.contracts import Loader
 from core_runtime.executor.device import Device
-from core_runtime.executor.instance import weight_loading
+from core_runtime.executor.instance import packing_of
 from core_runtime.executor.plugin_loading import open_runtime
 from core_runtime.executor.reloading.checkpoint import Checkpoint, made_for, open_checkpoint
 from core_runtime.executor.reloading.prepared_writer import TYPES, PreparedWriter
 from core_runtime.models.tensors import prepared as files
+from core_runtime.models.tensors.loading import WeightLoading
 from core_runtime.models.tensors.new_directory import describe, new_directory
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.models.tensors.prepared import PreparedIndex, Source
@@ -59,22 +59,16 @@ def convert(config: EngineConfig, out: Path) -> PreparedIndex:
         writer = PreparedWriter(data)
         device = Device(runtime)
         store = PartStore(device.weights_arena())
-        loading = weight_loading(config, checkpoint, device, plugins, store, recorder=writer.kernel)
+        packing = packing_of(config, checkpoint, device, plugins, store, recorder=writer.kernel)
+        assert isinstance(checkpoint.spec, DecoderSpec)
+        loading = WeightLoading(checkpoint.spec, checkpoint.manifest, packing)
         loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
         if not writer.kernels:
             raise UserError(
                 f"--device {config.device}: has no kernels that can be saved, so there is nothing to convert to."
             )
-        index = PreparedIndex(
-            version=files.VERSION,
-            engine=__version__,
-            made_for=made_for(config),
-            source=_source(checkpoint.manifest),
-            manifest=_store_rest(writer, checkpoint, notes[0], config),
-            kernels=writer.kernels,
-            stored=writer.stored,
-            data_nbytes=data.tell(),
-        )
+        manifest = _store_rest(writer, checkpoint, notes[0], config)
+        index = writer.index(made_for(config), _source(checkpoint.manifest), manifest)
         describe(directory, msgspec.structs.replace(index.manifest, ref=config.model.model))
         (directory / files.INDEX).write_bytes(msgspec.json.encode(index))
     return index

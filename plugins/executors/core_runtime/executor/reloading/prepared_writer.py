@@ -1,25 +1,20 @@
-"""Writer of prepared kernels to a data file, as they are made.
+"""Writer of prepared kernels to a data file.
 
 Owns: `PreparedWriter`: the places of blocks in the file, and the entries of an index. Never does: prepare a weight, or open a
-file. Called by: the conversion (a file on disk), kept weights (a file in memory), spilled weights (a file without a name).
+file. Called by: the conversion (a file on disk), saved weights (a file of this engine).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import BinaryIO
 
-import msgspec
 import torch
 from torch import Tensor
 
 from core.version import __version__
 from core_runtime.contracts import SavedKernel
 from core_runtime.models.tensors.prepared import PAGE, VERSION, Block, MadeFor, PreparedIndex, PreparedKernel, Source
-from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
-
-NotedKernel = tuple[str, set[str], str, SavedKernel]
-"""Arguments of a `Recorder` call: name, tensors that were read, layout, kernel."""
+from core_runtime.specs.checkpoint import CheckpointManifest
 
 TYPES = {
     torch.float64: "F64",
@@ -69,22 +64,7 @@ class PreparedWriter:
         self._data.write(memoryview(raw.numpy()))
         return Block(offset, tensor.nbytes, TYPES.get(tensor.dtype, "U8"), tuple(tensor.shape))
 
-
-def written_kernels(
-    file: BinaryIO, kernels: Iterable[NotedKernel], made_for: MadeFor, manifest: CheckpointManifest
-) -> PreparedIndex:
-    """Write kernels to an empty file and return their index. manifest: manifest of the checkpoint. Raises OSError."""
-    writer = PreparedWriter(file)
-    for name, reads, layout, saved in kernels:
-        writer.kernel(name, reads, layout, saved)
-    return PreparedIndex(
-        version=VERSION,
-        engine=__version__,
-        made_for=made_for,
-        source=Source(manifest.ref, {}, ""),
-        # The index describes the kernels only; the rest is read from the checkpoint again.
-        manifest=msgspec.structs.replace(manifest, config={}, tensors={}, tokenizer=TokenizerSource()),
-        kernels=writer.kernels,
-        stored=[],
-        data_nbytes=file.tell(),
-    )
+    def index(self, settings: MadeFor, source: Source, manifest: CheckpointManifest) -> PreparedIndex:
+        """Return the index of what has been written. settings: those that the kernels were made for."""
+        size = self._data.tell()
+        return PreparedIndex(VERSION, __version__, settings, source, manifest, self.kernels, self.stored, size)

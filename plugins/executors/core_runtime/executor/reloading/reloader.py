@@ -11,7 +11,6 @@ replace them when they are complete. Both share the parts whose tensors have not
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import traceback
 from collections.abc import Sequence, Set
@@ -24,18 +23,20 @@ from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdat
 from core_runtime.executor.host_memory import release_dropped_models, release_unused_memory, set_aside, trim_memory
 from core_runtime.executor.instance import ModelInstance
 from core_runtime.executor.reloading.checkpoint import Checkpoint
-from core_runtime.executor.reloading.file_states import check_unchanged, file_states, known_states
-from core_runtime.executor.reloading.overlay import overlaid
+from core_runtime.executor.reloading.file_states import file_states, known_states
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
-from core_runtime.executor.reloading.spilled_weights import SpilledWeights
 from core_runtime.executor.reloading.weight_sources import compacted, source_of
+from core_runtime.executor.saved_weights import SpilledWeights
+from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.executor.worker import Stores, Worker
-from core_runtime.models.tensors.prepared import HasPrepared, Recorder
+from core_runtime.models.tensors.prepared import HasPrepared
 from core_runtime.specs.checkpoint import TensorInfo
 
 logger = logging.getLogger(__name__)
 
 PARTS: Final[frozenset[MemoryPart]] = frozenset(get_args(MemoryPart))
+
+Opened = tuple[WeightChain, Checkpoint]
 
 
 class Reloader:
@@ -50,7 +51,7 @@ class Reloader:
         self._missing: set[MemoryPart] = set()
         self._base_files = known_states(worker.base_files)
         self._loader: RememberedLoader | None = None  # set by the first update
-        self._checkpoint: Checkpoint | None = None  # opened before the engine sleeps, so that it wakes sooner
+        self._opened: Opened | None = None  # opened before the engine sleeps, so that it wakes sooner
 
     def release(self, level: int) -> None:
         """Release weights, cache and device.
@@ -64,15 +65,18 @@ class Reloader:
             self._missing = set(PARTS)
             return
         # Opened before anything is released: an error must leave the engine as it was.
-        checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state, self._loader)
-        spilled = worker.spilled
-        if spilled is not None:
+        opened = None
+        if not worker.is_foreign:
+            chain = self._chain(self.state)
+            opened = chain, worker.open_checkpoint(chain)
+        saved = worker.saved
+        if saved is not None:
             if level == 1:
-                spilled.write()
+                saved.write()
             else:
-                spilled.close()
-            spilled.forget_kernels()
-        self._checkpoint = checkpoint
+                saved.close()
+            saved.forget_kernels()
+        self._opened = opened
         self._missing = set(PARTS)  # before they are dropped: if that fails half-way, none of them can be relied upon
         worker.drop_models()
         release_dropped_models()
@@ -106,9 +110,7 @@ class Reloader:
         Raises UserError, which says what does not fit; OSError when there is not enough memory for copies.
         """
         loader = self._updating()
-        store = self._worker.kept_tensors
-        base = overlaid(loader, self.state, store).resolve(self._worker.config.model.model)
-        return source_of(update, loader, base, store)
+        return source_of(update, loader, self._chain(self.state).manifest, self._worker.kept_tensors)
 
     @property
     def missing(self) -> frozenset[MemoryPart]:
@@ -171,7 +173,7 @@ class Reloader:
         before = self.state
         there = sorted(PARTS - self._missing)
         self.release(2)
-        self._checkpoint = None
+        self._opened = None
         self.state = state
         try:
             self.restore(there)
@@ -188,7 +190,7 @@ class Reloader:
         try:
             if "weights" not in self._missing:  # the new models were built, but their cache was not
                 self.release(2)
-                self._checkpoint = None
+                self._opened = None
             release_unused_memory()
             self.restore(parts)
         except Exception as error:
@@ -202,17 +204,16 @@ class Reloader:
         changed: tensors that are newer than the current ones, by their names in files; None: any may be.
         """
         worker = self._worker
-        config = worker.config
-        before = worker.spilled
-        fresh = None if before is None else SpilledWeights(config)
+        before = worker.saved
+        fresh = None if before is None else SpilledWeights(worker.config)
         if "weights" not in self._missing:
-            taken_over = self._replace_models(state, changed, None if fresh is None else fresh.note)
+            taken_over = self._replace_models(state, changed, fresh)
             self.state = state  # at once: the state must describe the models in use, even if a later line fails
             if fresh is not None and before is not None:
                 fresh.take_over(before, taken_over)
         self.state = state
-        worker.spilled = fresh
-        self._checkpoint = None
+        worker.saved = fresh
+        self._opened = None
         if before is not None:
             before.forget_kernels()
             before.close()
@@ -224,17 +225,21 @@ class Reloader:
         if self._loader is not None:
             self._loader.keep_only({source.path for source in self.state.sources})
 
-    def _replace_models(self, state: WeightsState, changed: Set[str] | None, recorder: Recorder | None) -> Set[str]:
-        """Build and use models of these weights. Returns the names of the parts that were taken from the old model."""
+    def _replace_models(self, state: WeightsState, changed: Set[str] | None, saved: SpilledWeights | None) -> Set[str]:
+        """Build and use models of these weights. Returns the names of the parts that were taken from the old model.
+
+        saved: records the new kernels.
+        """
         worker = self._worker
-        self._check_base(state)
-        checkpoint = worker.open_checkpoint(state, self._loader)
+        chain = self._chain(state)
+        chain.check()
+        checkpoint = worker.open_checkpoint(chain)
         stores = self._following(checkpoint, changed)
         with contextlib.ExitStack() as undo:
             for store in stores:
                 if store is not None:
                     undo.callback(store.undo)
-            instances = worker.build_models(checkpoint, recorder, stores)
+            instances = worker.build_models(checkpoint, saved, stores)
             if "kv_cache" in self._missing:
                 worker.instances = instances
             else:
@@ -260,25 +265,20 @@ class Reloader:
         return own, draft
 
     def _built(self) -> list[ModelInstance]:
-        """Build the models from the spilled weights, or else from the checkpoint."""
+        """Build the models from the first source that has each part: spilled weights, or the tensors of the chain."""
         worker = self._worker
-        spilled = worker.spilled
-        self._check_base(self.state)
-        for source in self.state.sources:
-            check_unchanged(source.files)
-        checkpoint = self._checkpoint or worker.open_checkpoint(self.state, self._loader)
-        is_converted = checkpoint.prepared is not None
-        recorder = None if spilled is None or is_converted else spilled.note
-        prepared = None if spilled is None or is_converted else spilled.find()
-        if prepared is not None:
-            checkpoint = dataclasses.replace(checkpoint, prepared=prepared)
-            models = worker.build_models(checkpoint, recorder)
-            trim_memory()
+        chain, checkpoint = self._opened or (self._chain(self.state), None)
+        chain.check()
+        models = worker.build_models(checkpoint or worker.open_checkpoint(chain), worker.saved)
+        self._opened = None
+        if worker.saved is not None and worker.saved.is_written:
+            trim_memory()  # restored kernels leave no garbage, and collecting takes longer than restoring
         else:
-            models = worker.build_models(checkpoint, recorder)
             release_unused_memory()
-        self._checkpoint = None
         return models
+
+    def _chain(self, state: WeightsState) -> WeightChain:
+        return self._worker.chain(state, self._loader, self._base_files)
 
     def _updating(self) -> RememberedLoader:
         """Return the checkpoint's own loader. Raises UserError if its tensors cannot be replaced."""
@@ -291,18 +291,6 @@ class Reloader:
                 )
             self._loader = RememberedLoader(loader)
         return self._loader
-
-    def _check_base(self, state: WeightsState) -> None:
-        """Check that the checkpoint's files are unchanged, unless all its tensors are replaced. Raises CheckpointError."""
-        if known_states(self._worker.base_files) == self._base_files:
-            return
-        replaced: set[str] = set()
-        for source in state.sources:
-            replaced.update(source.names)
-        loader = self._loader or self._worker.open_loader()
-        manifest = loader.resolve(self._worker.config.model.model)
-        if not replaced.issuperset(manifest.tensors):
-            check_unchanged(self._base_files)
 
 
 def _message_of(error: Exception) -> str:

@@ -1,64 +1,51 @@
-"""A loader that caches the manifests of checkpoints whose files have not changed.
+"""A cache of the manifests of checkpoints whose files have not changed.
 
-Owns: `RememberedLoader`: the cached manifests, and their validity. Never does: read a tensor by itself. Called by: the
-reloader, from the first weight update on: an update resolves the same checkpoints several times.
+Owns: `RememberedLoader`: the cached manifests, and their validity. Never does: read a tensor by itself. Called by: the chain of
+weights. The reloader keeps one from the first update on, because an update resolves the same checkpoints several times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from typing import Literal
+from collections.abc import Set
 
 import msgspec
-from torch import Tensor
 
 from core.api.weights import FileState
 from core_runtime.contracts import Loader, ResolvesTensors
 from core_runtime.executor.reloading.file_states import known_states
 from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
 
-Key = tuple[Literal["checkpoint", "tensors"], str]
-"""Key of a cached manifest: how it was resolved, and the path."""
-
 
 class RememberedLoader:
-    """A caching loader. inner: the checkpoint's own loader. Manifests have no tokenizer, which weights do not need."""
+    """The cache of one loader. inner: reads the tensors. Manifests have no tokenizer, which weights do not need."""
 
     def __init__(self, inner: Loader) -> None:
-        self._inner = inner
-        self._known: dict[Key, tuple[CheckpointManifest, tuple[FileState, ...]]] = {}
+        self.inner = inner
+        self._known: dict[tuple[str, bool], tuple[CheckpointManifest, tuple[FileState, ...]]] = {}
 
-    def resolve(self, ref: str) -> CheckpointManifest:
-        """Resolve the checkpoint at `ref`. Raises CheckpointError."""
-        return self._resolved(("checkpoint", ref), self._inner.resolve)
+    def resolve(self, ref: str, *, update: bool = False) -> CheckpointManifest:
+        """Resolve the checkpoint at `ref`, or the tensors of an update. Raises CheckpointError.
 
-    def resolve_tensors(self, ref: str) -> CheckpointManifest:
-        """Resolve `ref`, without a configuration if the inner loader can do that. Raises CheckpointError."""
-        inner = self._inner
-        resolve = inner.resolve_tensors if isinstance(inner, ResolvesTensors) else inner.resolve
-        return self._resolved(("tensors", ref), resolve)
-
-    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Read tensors with the inner loader."""
-        return self._inner.iter(manifest, reads)
-
-    def forget(self, ref: str) -> None:
-        """Forget the tensors at `ref`, so that they are resolved again."""
-        self._known.pop(("tensors", ref), None)
-
-    def keep_only(self, refs: Set[str]) -> None:
-        """Forget the tensors at all other places."""
-        for kind, ref in list(self._known):
-            # The base checkpoint stays: every update resolves it.
-            if kind == "tensors" and ref not in refs:
-                self.forget(ref)
-
-    def _resolved(self, key: Key, resolve: Callable[[str], CheckpointManifest]) -> CheckpointManifest:
+        An update needs no configuration, if the inner loader can do without.
+        """
+        key = ref, update
         if key in self._known:
             known, states = self._known[key]
             if known_states(known.files) == states:
                 return known
-        _, ref = key
+        resolve = self.inner.resolve
+        if update and isinstance(self.inner, ResolvesTensors):
+            resolve = self.inner.resolve_tensors
         found = msgspec.structs.replace(resolve(ref), tokenizer=TokenizerSource(), generation={})
         self._known[key] = found, known_states(found.files)
         return found
+
+    def forget(self, ref: str) -> None:
+        """Forget the update at `ref`, so that it is resolved again."""
+        self._known.pop((ref, True), None)
+
+    def keep_only(self, refs: Set[str]) -> None:
+        """Forget the updates at all other places. The checkpoint stays: every update resolves it."""
+        for ref, update in list(self._known):
+            if update and ref not in refs:
+                self.forget(ref)

@@ -6,22 +6,29 @@ Owns: the checks of an update, and which sources are still needed. Never does: a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import CheckpointError, UserError, nearest
 from core.api.weights import TensorPlace, WeightSource, WeightUpdate
 from core_runtime.executor.reloading.file_states import file_states
 from core_runtime.executor.reloading.kept_tensors import DTYPES, KeptTensors, shared_memory
-from core_runtime.executor.reloading.overlay import check_fit, check_same_shape, resolve_source
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.specs.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
 
 DTYPE_NAMES: Final = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
 """Type names of manifests by torch's names."""
+
+FLOATS: Final = ("F64", "F32", "F16", "BF16")
+"""Floating-point types that may replace each other: the engine converts them when it reads."""
+
+NEUTRAL_KEYS: Final = frozenset(
+    {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
+)
+"""Keys of a configuration that do not affect the meaning of tensors."""
 
 
 def source_of(
@@ -64,13 +71,13 @@ def _from_files(
     absolute = str(Path(path).expanduser().absolute())
     # Resolved again, even if a manifest is remembered.
     loader.forget(absolute)
-    found = resolve_source(loader, absolute)
-    check_same_shape(base, found)
+    found = loader.resolve(absolute, update=True)
+    _check_same_shape(base, found)
     for name in names or ():
         if name not in found.tensors:
             raise CheckpointError(f"{path}: has no tensor '{name}'. Nothing was changed.")
     chosen = tuple(found.tensors) if names is None else tuple(dict.fromkeys(names))
-    check_fit(base, {name: found.tensors[name] for name in chosen}, path)
+    _check_fit(base, {name: found.tensors[name] for name in chosen}, path)
     return WeightSource(path=absolute, names=chosen, files=file_states(found.files))
 
 
@@ -88,7 +95,7 @@ def _from_memory(
         if place.name in wanted:
             raise UserError(f"{ref}: tensor '{place.name}' is named twice. Nothing was changed.")
         wanted[place.name] = _placed(place, base)
-    check_fit(base, wanted, ref)
+    _check_fit(base, wanted, ref)
     for info in wanted.values():
         end = info.offset + info.nbytes
         if end > len(memory):
@@ -107,3 +114,42 @@ def _placed(place: TensorPlace, base: CheckpointManifest) -> TensorInfo:
     if dtype in ITEM_BYTES:
         nbytes = math.prod(shape) * ITEM_BYTES[dtype]
     return TensorInfo(place.name, shape, dtype, nbytes, 0, place.offset, place.name)
+
+
+def _check_fit(base: CheckpointManifest, found: Mapping[str, TensorInfo], ref: str) -> None:
+    """Check that tensors can replace those of the same names. ref: where they come from. Raises CheckpointError."""
+    if not found:
+        raise CheckpointError(f"{ref}: no tensor is named; name some, or leave `names` out for all that are there.")
+    for name, info in found.items():
+        known = base.tensors.get(name)
+        if known is None:
+            hint = nearest(name, base.tensors)
+            raise CheckpointError(f"{ref}: tensor '{name}' is none of {base.ref}.{hint} Nothing was changed.")
+        if tuple(info.shape) != tuple(known.shape):
+            raise CheckpointError(
+                f"{ref}: tensor '{name}' has shape {list(info.shape)}, expected {list(known.shape)}. Nothing was changed."
+            )
+        both_floats = info.dtype in FLOATS and known.dtype in FLOATS
+        if info.dtype != known.dtype and not both_floats:
+            raise CheckpointError(
+                f"{ref}: tensor '{name}' is of type {info.dtype}, expected {known.dtype}. Nothing was changed."
+            )
+
+
+def _check_same_shape(base: CheckpointManifest, new: CheckpointManifest) -> None:
+    """Check that two configurations mean the same model; an empty one matches any. Raises CheckpointError."""
+    if not new.config:
+        return
+    for key in sorted(base.config.keys() | new.config.keys()):
+        mine = base.config.get(key)
+        theirs = new.config.get(key)
+        if key not in NEUTRAL_KEYS and mine != theirs:
+            raise CheckpointError(
+                f"{new.ref}: its configuration says {key}: {_short(theirs)}, the engine's {_short(mine)}; weights are "
+                "replaced by those of the same model only. Nothing was changed."
+            )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

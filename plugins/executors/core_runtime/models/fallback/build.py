@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from core.api.errors import UserError
 from core.api.step_limits import StepLimits
-from core_runtime.contracts import Loader, QuantizationMethod
-from core_runtime.layers.kernels import KernelSet
+from core_runtime.contracts import Loader
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.fallback.attention import PagedLayer, StandIn, answer_with
 from core_runtime.models.fallback.loading import ModuleLoading
@@ -22,9 +21,7 @@ from core_runtime.models.fallback.pointwise import put_pointwise
 from core_runtime.models.fallback.shape import Shaped
 from core_runtime.models.fallback.skeleton import fill_buffers
 from core_runtime.models.tensors.packing import Packing
-from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.checkpoint import CheckpointManifest
-from core_runtime.specs.model_part import Part
 
 TOLERANCE: Final = 0.02
 """Maximum deviation as a share of the largest logit. Rounding to bfloat16 stays below it between batches; another token
@@ -36,35 +33,31 @@ def build_modules(
     shaped: Shaped,
     loader: Loader,
     manifest: CheckpointManifest,
-    method: QuantizationMethod | None,
-    kernels: KernelSet,
-    dtype: str,
-    activation_dtype: torch.dtype,
-    device: torch.device,
+    packing: Packing,
     limits: StepLimits,
-    store: PartStore | None = None,
     *,
     progress: bool = False,
 ) -> ModuleModel:
     """Read the weights and build the model.
 
     manifest: the checkpoint's tensors under the names of the modules.
-    method, dtype, activation_dtype, store: see `Packing`.
+    packing: makes the kernels.
     limits: limits of one step.
     Raises UserError for a model whose tokens see each other outside attention.
     """
     spec = shaped.spec
+    device = packing.device
+    dtype = packing.activation_dtype
     fill_buffers(shaped.model, device)
-    packing = Packing(spec, Part(), method, kernels, dtype, activation_dtype, device, store)
-    prepared = ModuleLoading(shaped, manifest, packing, activation_dtype, device).run(loader, progress=progress)
+    prepared = ModuleLoading(shaped, manifest, packing).run(loader, progress=progress)
     with torch.inference_mode():
-        put_pointwise(shaped.model, kernels, activation_dtype)
+        put_pointwise(shaped.model, packing.kernels, dtype)
         check_apart(shaped, device)
     mixers = _layers(shaped, device)
     weights = ModuleWeights(shaped.model, spec, prepared)
     modules = shaped.trial.attention_modules
     workspace = Workspace(device)
-    return ModuleModel(spec, shaped.model, weights, modules, mixers, kernels, workspace, activation_dtype, limits)
+    return ModuleModel(spec, shaped.model, weights, modules, mixers, packing.kernels, workspace, dtype, limits)
 
 
 def check_apart(shaped: Shaped, device: torch.device) -> None:

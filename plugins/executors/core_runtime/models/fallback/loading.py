@@ -33,20 +33,17 @@ class ModuleLoading:
 
     shaped: the model. The names of `manifest` are already the names of its modules, except for gathered tensors.
     packing: makes kernels.
-    dtype: dtype of tensors between layers.
     """
 
-    def __init__(
-        self, shaped: Shaped, manifest: CheckpointManifest, packing: Packing, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, shaped: Shaped, manifest: CheckpointManifest, packing: Packing) -> None:
         self._model = shaped.model
         self._spec = shaped.spec
         self._names = shaped.names
         self._manifest = manifest
         self._packing = packing
-        self._dtype = dtype
-        self._device = device
-        self._empty = nn.Parameter(torch.empty(0, dtype=dtype, device=device), requires_grad=False)
+        self._dtype = packing.activation_dtype
+        self._device = packing.device
+        self._empty = nn.Parameter(torch.empty(0, dtype=self._dtype, device=self._device), requires_grad=False)
         self._gathered: dict[str, dict[str, Tensor]] = {}
         self._left: dict[str, int] = {}
         for target in shaped.names.gathered.values():

@@ -1,4 +1,4 @@
-"""Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1, Zamba2.
+"""Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1.
 
 Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
 these families.
@@ -105,26 +105,6 @@ def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
         dt_limits=(values.number(hf_config, "mamba_dt_min", hf_config.get("time_step_min", 0.001)), math.inf),
         conv_bias=values.flag(hf_config, "mamba_conv_bias", hf_config.get("use_conv_bias", True)),
         bias=values.flag(hf_config, "use_bias", False),
-    )
-
-
-def zamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Return the state of a layer in Zamba2: every layer has one. In `hybrid` layers a shared transformer block
-    precedes it.
-    """
-    heads = positive(hf_config, "n_mamba_heads", 8)
-    inner = positive(hf_config, "mamba_expand", 2) * positive(hf_config, "hidden_size", 2560)
-    groups = positive(hf_config, "mamba_ngroups", 1)
-    return layer(
-        heads=heads,
-        head_size=values.automatic(hf_config, "mamba_headdim", inner // heads),
-        state=positive(hf_config, "mamba_d_state", 64),
-        groups=groups,
-        kernel=positive(hf_config, "mamba_d_conv", 4),
-        norm_groups=groups,
-        norm_eps=1e-5,
-        dt_limits=(values.number(hf_config, "time_step_min", 0.001), math.inf),
-        bias=values.flag(hf_config, "add_bias_linear", False),
     )
 
 

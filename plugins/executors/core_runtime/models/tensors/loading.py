@@ -14,17 +14,14 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError
-from core_runtime.contracts import LinearKernel, Loader, QuantizationMethod
-from core_runtime.layers.kernels import KernelSet
+from core_runtime.contracts import LinearKernel, Loader
 from core_runtime.models.decoder import DecoderWeights
 from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
 from core_runtime.models.head import HeadWeights
 from core_runtime.models.tensors.packing import Packing
-from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.models.tensors.pending import Pending
 from core_runtime.models.tensors.pending_model import PendingModel, build_norm
-from core_runtime.models.tensors.prepared import PreparedWeights, Recorder
 from core_runtime.models.tensors.progress import loading_bar
 from core_runtime.models.tensors.tensor_check import OWN_HEAD, check_tensors
 from core_runtime.models.vector_head import VectorHead, head_of
@@ -39,31 +36,16 @@ WHOLE: Final = Part()
 class WeightLoading:
     """One loading of a model: builds `DecoderWeights` from a loader's tensors.
 
-    spec: shape of the whole model, whose tensors the checkpoint has. Weights are cut to `part` of it after they are
-        packed.
-    store, prepared, recorder: see `Packing`.
+    spec: shape of the whole model, whose tensors the checkpoint has. Weights are cut to the packing's part of it after they
+        are packed.
+    packing: makes the kernels.
     """
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        manifest: CheckpointManifest,
-        method: QuantizationMethod | None,
-        kernels: KernelSet,
-        dtype: str,
-        activation_dtype: torch.dtype,
-        device: torch.device,
-        part: Part = WHOLE,
-        store: PartStore | None = None,
-        prepared: PreparedWeights | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.spec = spec.local(part)
+    def __init__(self, spec: DecoderSpec, manifest: CheckpointManifest, packing: Packing) -> None:
+        self.spec = spec.local(packing.part)
         self._whole = spec
         self.manifest = manifest
-        self._prepared = prepared
-        self._store = store
-        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, store, prepared, recorder)
+        self.packing = packing
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once, except those of parts that are taken over from the previous model.
@@ -74,8 +56,8 @@ class WeightLoading:
         self._check_tied(loader)
         waiting = PendingModel.of(self.spec, self._whole, self.packing)
         vectors = self._read(loader, waiting.pending, waiting.vectors, progress=progress)
-        if self._prepared is not None:
-            self._prepared.finish()
+        if self.packing.prepared is not None:
+            self.packing.prepared.finish()
         return self._built(waiting, vectors)
 
     def _built(self, waiting: PendingModel, vectors: Mapping[str, Tensor]) -> DecoderWeights:
@@ -208,7 +190,8 @@ class WeightLoading:
         if not spec.tied or not all(name in self.manifest.tensors for name in both):
             return
         # Neither tensor has changed since the previous model, whose loading has compared them.
-        if self._store is not None and not self._store.is_new(both):
+        store = self.packing.store
+        if store is not None and not store.is_new(both):
             return
         embedding, head = (tensor.clone() for _, tensor in loader.iter(self.manifest, both))
         if not torch.equal(embedding, head):

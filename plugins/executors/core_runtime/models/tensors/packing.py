@@ -87,23 +87,23 @@ class Packing:
     ) -> None:
         self._whole = {linear.name: linear for linear in spec.linears()}
         self._plans: dict[str, PartPlan | DensePlan] = {}
-        self._part = part
+        self.part = part
         self._method = method
         self._dtype = dtype
-        self._activation_dtype = activation_dtype
+        self.activation_dtype = activation_dtype
         self.device = device
-        self._store = store
+        self.store = store
         self._room: Room | None = None if store is None else store.room
-        self._prepared = prepared
+        self.prepared = prepared
         self._recorder = recorder
         self.kernels = kernels
 
     def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
         """Return the saved kernels of these parts, None where there are none. Raises CheckpointError."""
-        if self._prepared is None:
+        if self.prepared is None:
             return None
         name = kernel_name(parts)
-        found = self._prepared.kernels(name, self.kernels, self._room)
+        found = self.prepared.kernels(name, self.kernels, self._room)
         if found is None:
             return None
         kernels = [one.kernel for one in found]
@@ -121,12 +121,12 @@ class Packing:
 
     def taken_over(self, parts: Sequence[LayerSpec]) -> Any | None:
         """Return what the previous model built of these parts, if nothing about them has changed; None otherwise."""
-        return None if self._store is None else self._store.find(kernel_name(parts), self._origin(parts))
+        return None if self.store is None else self.store.find(kernel_name(parts), self._origin(parts))
 
     def keep(self, parts: Sequence[LayerSpec], built: Any) -> None:
         """Store what was built of these parts, for the next model."""
-        if self._store is not None:
-            self._store.keep(kernel_name(parts), self._origin(parts), built)
+        if self.store is not None:
+            self.store.keep(kernel_name(parts), self._origin(parts), built)
 
     def _origin(self, parts: Sequence[LayerSpec]) -> Origin:
         plans = tuple(self.plan(part) for part in parts)
@@ -239,7 +239,7 @@ class Packing:
 
     def as_activation(self, tensor: Tensor) -> Tensor:
         """Return a table or vector that is added to the residual stream, in the dtype of tensors between layers."""
-        return tensor.to(self.device, self._activation_dtype)
+        return tensor.to(self.device, self.activation_dtype)
 
     def _kernel(
         self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
@@ -253,7 +253,7 @@ class Packing:
         segments = 1
         # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
         if first.part.summed:
-            segments = max(SEGMENTS // self._part.size, 1)
+            segments = max(SEGMENTS // self.part.size, 1)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
         self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
@@ -283,7 +283,7 @@ class Packing:
         """
         biased: set[str] = set()
         for part in parts:
-            is_mine = self._part.rank == 0 or not self._sums(part)
+            is_mine = self.part.rank == 0 or not self._sums(part)
             if part.bias and is_mine:
                 biased.add(part.name)
         if not biased:
@@ -298,7 +298,7 @@ class Packing:
                     whole = whole[row_order(wanted, len(whole))]
                 piece = whole[self._held_rows(part)]
             pieces.append(piece)
-        return torch.cat(pieces).to(self.device, self._activation_dtype)
+        return torch.cat(pieces).to(self.device, self.activation_dtype)
 
     def _sums(self, part: LayerSpec) -> bool:
         """Whether ranks hold different inputs of the layer, and so compute partial sums."""
@@ -308,11 +308,11 @@ class Packing:
         """Return the rows of the whole part that this rank holds, int64: its share of each section."""
         whole = self._whole[part.name]
         if not part.sections:
-            return torch.arange(whole.shape[0])[self._part.slice_of(whole.shape[0], part.shape[0])]
+            return torch.arange(whole.shape[0])[self.part.slice_of(whole.shape[0], part.shape[0])]
         pieces = []
         first = 0
         for size, mine in zip(whole.sections, part.sections, strict=True):
-            held = self._part.slice_of(size, mine)
+            held = self.part.slice_of(size, mine)
             pieces.append(torch.arange(first, first + size)[held])
             first += size
         return torch.cat(pieces)
@@ -325,10 +325,10 @@ class Packing:
             weight = weight.rows(self._held_rows(part))  # indices, not a slice: a copy, so the rest can be freed
         if columns == k:
             return weight
-        refused = f"{part.name} cannot be divided into {self._part.size} parts"
+        refused = f"{part.name} cannot be divided into {self.part.size} parts"
         if not hasattr(weight, "columns"):
             raise UserError(f"{refused}: weights of format '{weight.name}' have no `columns`")
         try:
-            return weight.columns(self._part.slice_of(k, columns))
+            return weight.columns(self.part.slice_of(k, columns))
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{refused}: {error}") from error
