@@ -16,9 +16,10 @@ import pytest
 
 from core.api.errors import RequestError
 from core_apis.preparation import Preparation
-from core_apis.preparation_apart import ApartPreparation
+from core_apis.preparation_helper import ApartPreparation
+from core_apis.preparer import SMALL_LANE
 from core_config.server_config import ServerConfig
-from core_grammars.helper_process import spawn_helper
+from core_supervision.helpers.helper import spawn
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -146,8 +147,7 @@ def test_a_process_that_dies_idle_leaves_no_zombie(lanes: RunningServer) -> None
 
 
 def test_a_helper_that_nobody_reads_from_leaves_no_zombie() -> None:
-    """As that of grammars, which waits for its next job without being looked at."""
-    process, connection = spawn_helper("core_apis.preparation_process")
+    process, connection = spawn(SMALL_LANE)
     with connection:
         process.kill()
         gone(process.pid)

@@ -35,7 +35,7 @@ from core_apis.middleware import HeadRequests, RequestIds, RootPath, TraceParent
 from core_apis.openapi import Operation, document
 from core_apis.own_middleware import load_middleware
 from core_apis.pipeline import Pipeline
-from core_apis.preparation_apart import ApartPreparation
+from core_apis.preparation_helper import ApartPreparation
 from core_apis.prepared import PreparationSettings
 from core_apis.preparer import Preparer
 from core_apis.responses.store import ResponseStore

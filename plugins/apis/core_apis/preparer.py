@@ -16,7 +16,7 @@ from typing import Any
 
 from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.preparation import Preparation
-from core_apis.preparation_helper import Lane, PreparationHelper
+from core_apis.preparation_helper import PreparationHelper, preparation_lane
 from core_apis.prepared import PreparationSettings
 from core_tokens.tokenizer import Tokenizer
 
@@ -35,12 +35,12 @@ SMALL_AT_ONCE = 2
 """Maximum number of such threads: more of them would only wait for each other, and the event loop for all."""
 SMALL_PAIRS = 1024
 """The limit `SMALL_BODY` for a body whose texts are read in pairs: a query is tokenized once per document."""
-SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
+SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 """The lane of small bodies, so that no chat waits for a large one.
 
 The process stays, since its start takes half a second.
 """
-LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
+LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
 TURN_SECONDS = 0.005
 """Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
 own.

@@ -18,7 +18,7 @@ from typing import Any
 
 from core.api.errors import RequestError, UserError
 from core_apis.preparation import Preparation
-from core_apis.preparation_apart import ApartPreparation
+from core_apis.preparation_helper import ApartPreparation
 from core_apis.prepared import PreparedChat
 
 MOST_BYTES = 4 << 20
