@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from core.processes import child_environment, python_command
 from core_supervision.helpers.link import Buffer, HelperEnded, HelperLink
@@ -78,12 +78,12 @@ class Spawned(NamedTuple):
 class Helper:
     """The helper process of one lane. The process is started with the first job, or by `start`.
 
-    first: returns the first message, which sets a process up; called in a thread.
+    first: returns the first message, which sets a process up; called in a thread. None: there is none.
 
     process: the running one; None: there is none.
     """
 
-    def __init__(self, lane: Lane, first: Callable[[], bytes]) -> None:
+    def __init__(self, lane: Lane, first: Callable[[], bytes] | None = None) -> None:
         self.lane = lane
         self.process: subprocess.Popen[bytes] | None = None
         self._first = first
@@ -157,14 +157,15 @@ class Helper:
             raise HelperEnded("the server ends")
         spawned, self._spawned = self._spawned, None
         try:
-            message = await asyncio.to_thread(self._first)
+            message = None if self._first is None else await asyncio.to_thread(self._first)
             if spawned is None:
                 spawned = await asyncio.to_thread(spawn, self.lane)
         except OSError as error:
             raise HelperEnded(str(error)) from None
         process, connection = spawned
         link = await self._connect(process, connection)
-        link.send([message])
+        if message is not None:
+            link.send([message])
         self.process, self._link = process, link
         return link
 
@@ -258,25 +259,43 @@ class BlockingHelper:
         await self._helper.close()
 
 
+def ask_once(lane: Lane, job: bytes) -> memoryview:
+    """Return the answer of a process that is started for this job alone. Blocks. Raises HelperEnded."""
+    helper = BlockingHelper(Helper(lane))
+    try:
+        return helper.ask(job)
+    finally:
+        helper.close()
+
+
 def spawn(lane: Lane) -> Spawned:
     """Start the process of a lane, which waits for its first message. Raises OSError.
 
     A thread waits for the process, so that a helper that ends while it is idle does not stay a zombie.
     """
+    spawned = spawn_on_socket(lane.module, str(lane.niceness), output=subprocess.DEVNULL)
+    threading.Thread(target=spawned.process.wait, name="helper-wait", daemon=True).start()
+    return spawned
+
+
+def spawn_on_socket(module: str, *words: str, fds: tuple[int, ...] = (), output: int | None = None) -> Spawned:
+    """Start a module with its end of a socket as the first word. Raises OSError.
+
+    fds: descriptors that it inherits. output: its standard output and error; None: those of this process.
+    """
     ours, theirs = socket.socketpair()
-    command = python_command(lane.module, str(theirs.fileno()), str(lane.niceness))
-    options: dict[str, Any] = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
     with theirs:
         try:
             process = subprocess.Popen(
-                command,
-                process_group=0,  # Ctrl-C must reach only the parent, which ends the helper.
+                python_command(module, str(theirs.fileno()), *words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,  # Ctrl-C must reach only the parent, which ends the process.
                 env=child_environment(),
-                pass_fds=(theirs.fileno(),),
-                **options,
+                pass_fds=(theirs.fileno(), *fds),
             )
         except BaseException:
             ours.close()
             raise
-    threading.Thread(target=process.wait, name="helper-wait", daemon=True).start()
     return Spawned(process, ours)
