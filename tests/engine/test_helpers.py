@@ -15,7 +15,9 @@ import msgspec
 import pytest
 
 from core_supervision.helpers import helper as helpers
-from core_supervision.helpers.helper import BlockingHelper, Helper, Lane, spawn
+from core_supervision.helpers.blocking import BlockingHelper
+from core_supervision.helpers.helper import Helper
+from core_supervision.helpers.lane import Lane, spawn
 from core_supervision.helpers.link import HelperEnded
 from tests.engine.helper_child import Reply
 

@@ -19,7 +19,7 @@ from core_apis.preparation import Preparation
 from core_apis.preparation_helper import ApartPreparation
 from core_apis.preparer import SMALL_LANE
 from core_config.server_config import ServerConfig
-from core_supervision.helpers.helper import spawn
+from core_supervision.helpers.lane import spawn
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}

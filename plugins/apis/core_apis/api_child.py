@@ -14,7 +14,7 @@ import msgspec
 
 from core_apis.api_messages import PULSE_S, Alive, Begin, Channel, FromApi, News, Stop
 from core_supervision.death import how_ended
-from core_supervision.helpers.helper import spawn_on_socket
+from core_supervision.helpers.lane import spawn_on_socket
 
 KILL_S = 5.0
 

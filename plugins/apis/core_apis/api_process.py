@@ -39,7 +39,7 @@ from core_frontend.tokenizing import load_shared_tokenizer
 from core_observers.logging import SERVER_LIBRARIES, setup_logging
 from core_observers.output import best_effort_output
 from core_observers.shared_metrics import Family, families
-from core_supervision.helpers.helper import Spawned
+from core_supervision.helpers.lane import Spawned
 from core_supervision.link.zmq_client import ZmqClient
 
 ANSWER_S = 2.0

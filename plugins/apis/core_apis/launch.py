@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core_config.resolve import Resolution
     from core_frontend.async_engine import AsyncEngine
     from core_supervision.child import EngineProcess
-    from core_supervision.helpers.helper import Spawned
+    from core_supervision.helpers.lane import Spawned
 
 Started = tuple["AsyncEngine", "Spawned | None", Callable[[], dict[str, Any]]]
 """An engine, the process that prepares chats, and a function that returns the engine's configuration as plain values."""

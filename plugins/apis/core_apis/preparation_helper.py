@@ -24,7 +24,9 @@ from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.preparation_process import Answer, Start, job_header
 from core_apis.prepared import PreparationSettings
 from core_apis.render_limits import END_SIGNAL
-from core_supervision.helpers.helper import BlockingHelper, Helper, Lane
+from core_supervision.helpers.blocking import BlockingHelper
+from core_supervision.helpers.helper import Helper
+from core_supervision.helpers.lane import Lane
 from core_supervision.helpers.link import HelperEnded
 from core_tokens.tokenizer import Tokenizer
 

@@ -18,7 +18,7 @@ from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.preparation import Preparation
 from core_apis.preparation_helper import PreparationHelper, preparation_lane
 from core_apis.prepared import PreparationSettings
-from core_supervision.helpers.helper import Spawned
+from core_supervision.helpers.lane import Spawned
 from core_tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core_apis")

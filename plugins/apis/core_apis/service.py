@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from core_apis.http_server import HttpServer
     from core_apis.journal.journal import Journal
     from core_frontend.async_engine import AsyncEngine
-    from core_supervision.helpers.helper import Spawned
+    from core_supervision.helpers.lane import Spawned
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def ready_application() -> Spawned | None:
     for name in SLOW_IMPORTS:
         await asyncio.to_thread(importlib.import_module, name)
     from core_apis.preparer import SMALL_LANE
-    from core_supervision.helpers.helper import spawn
+    from core_supervision.helpers.lane import spawn
 
     try:
         return await asyncio.to_thread(spawn, SMALL_LANE)

@@ -17,7 +17,9 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.structured_outputs import FIELD, CompiledGrammar
 from core_grammars.compile_process import Answer, Job, Start
-from core_supervision.helpers.helper import BlockingHelper, Helper, Lane
+from core_supervision.helpers.blocking import BlockingHelper
+from core_supervision.helpers.helper import Helper
+from core_supervision.helpers.lane import Lane
 from core_supervision.helpers.link import HelperEnded
 from core_supervision.helpers.messages import Refusal
 

@@ -22,7 +22,7 @@ from core_supervision.link.zmq_client import ZmqClient
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
-    from core_supervision.helpers.helper import Spawned
+    from core_supervision.helpers.lane import Spawned
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,9 @@ import asyncio
 import logging
 import socket
 import subprocess
-import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from core.processes import child_environment, python_command
+from core_supervision.helpers.lane import Lane, Spawned, spawn
 from core_supervision.helpers.link import Buffer, HelperEnded, HelperLink
 
 logger = logging.getLogger("core.helpers")
@@ -30,49 +26,6 @@ EXIT_SECONDS = 0.5
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
 """Limits of the seconds before another start, after processes that failed by themselves without any answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The settings of one helper process.
-
-    module:       run in the process.
-    task:         what it does, as the end of "the process that".
-    job_seconds:  time limit of one job, after which the process is killed.
-    load_seconds: see `HelperLink`.
-    idle_seconds: time without a job after which the process is ended; None: it stays, and is replaced at once when it
-        wants to be.
-    most_jobs:    maximum number of jobs that are sent to it at once.
-    niceness:     of the process, beyond this one's.
-    max_attempts: maximum number of processes that one job is sent to: each has several jobs, and any of them may have
-        ended it.
-    max_ended:    maximum number of processes that may end while they work on one job; a process may also have died long
-        before.
-    fatal_exit:   exit code that only the job at work can have caused; it is not tried again.
-    """
-
-    module: str
-    task: str
-    job_seconds: float
-    load_seconds: float | None = None
-    idle_seconds: float | None = None
-    most_jobs: int = 1
-    niceness: int = 0
-    max_attempts: int = 8
-    max_ended: int = 2
-    fatal_exit: int | None = None
-
-
-class Spawned(NamedTuple):
-    """A process that waits for its first message, and this end of its socket."""
-
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
-
-    def end(self) -> None:
-        """End a process that was not needed."""
-        self.process.kill()
-        self.connection.close()
 
 
 class Helper:
@@ -216,86 +169,3 @@ class Helper:
         """Log the failure of a start that no job waits for: the next job starts another process."""
         if not started.cancelled() and started.exception() is not None:
             logger.warning("The process that %s does not start (%s).", self.lane.task, started.exception())
-
-
-class BlockingHelper:
-    """A helper for threads that block. Its event loop has a thread of its own."""
-
-    def __init__(self, helper: Helper) -> None:
-        self._helper = helper
-        self._closing = asyncio.Event()
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="helper", daemon=True)
-        self._thread.start()
-
-    def ask(self, *message: Buffer) -> memoryview:
-        """Return the answer to a job as `Helper.ask` does. Raises HelperEnded."""
-        with self._lock:
-            if self._closed:
-                raise HelperEnded("it was closed")
-            asked = asyncio.run_coroutine_threadsafe(self._helper.ask(*message), self._loop)
-        try:
-            return asked.result()
-        except CancelledError:
-            raise HelperEnded("it was closed") from None
-
-    def close(self) -> None:
-        """End the process for good, even in the middle of a job. May be called twice."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        with self._runner:
-            self._runner.run(self._until_closed())
-
-    async def _until_closed(self) -> None:
-        await self._closing.wait()
-        await self._helper.close()
-
-
-def ask_once(lane: Lane, job: bytes) -> memoryview:
-    """Return the answer of a process that is started for this job alone. Blocks. Raises HelperEnded."""
-    helper = BlockingHelper(Helper(lane))
-    try:
-        return helper.ask(job)
-    finally:
-        helper.close()
-
-
-def spawn(lane: Lane) -> Spawned:
-    """Start the process of a lane, which waits for its first message. Raises OSError.
-
-    A thread waits for the process, so that a helper that ends while it is idle does not stay a zombie.
-    """
-    spawned = spawn_on_socket(lane.module, str(lane.niceness), output=subprocess.DEVNULL)
-    threading.Thread(target=spawned.process.wait, name="helper-wait", daemon=True).start()
-    return spawned
-
-
-def spawn_on_socket(module: str, *words: str, fds: tuple[int, ...] = (), output: int | None = None) -> Spawned:
-    """Start a module with its end of a socket as the first word. Raises OSError.
-
-    fds: descriptors that it inherits. output: its standard output and error; None: those of this process.
-    """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            process = subprocess.Popen(
-                python_command(module, str(theirs.fileno()), *words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                process_group=0,  # Ctrl-C must reach only the parent, which ends the process.
-                env=child_environment(),
-                pass_fds=(theirs.fileno(), *fds),
-            )
-        except BaseException:
-            ours.close()
-            raise
-    return Spawned(process, ours)

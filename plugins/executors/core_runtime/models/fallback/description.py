@@ -87,7 +87,8 @@ def describe(
 
 def _ask(question: bytes) -> ModuleSpec:
     """Run the helper process and return its answer. Raises UserError."""
-    from core_supervision.helpers.helper import Lane, ask_once
+    from core_supervision.helpers.blocking import ask_once
+    from core_supervision.helpers.lane import Lane
     from core_supervision.helpers.link import HelperEnded
 
     lane = Lane(
