@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core_apis.preparation import Preparation
-from core_apis.preparation_helper import ApartPreparation
-from core_apis.preparer import SMALL_LANE
-from core_config.server_config import ServerConfig
+from core_apis.prepare.helper import ApartPreparation
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.preparer import SMALL_LANE
+from core_config.served.server_config import ServerConfig
 from core_supervision.helpers.lane import spawn
 from tests.serving.conftest import RunningServer, run_server
 
@@ -89,7 +89,7 @@ def test_nothing_that_renders_does_so_in_the_process_of_the_server(
     def refuse(*arguments: Any, **options: Any) -> str:
         raise AssertionError("rendered beside the event loop")
 
-    monkeypatch.setattr("core_tokens.chat_template.ChatTemplate.render", refuse)
+    monkeypatch.setattr("core_tokens.chat.chat_template.ChatTemplate.render", refuse)
     message = {"role": "user", "content": "Hi"}
     for path, body in {
         "/v1/chat/completions": CHAT,
