@@ -55,6 +55,14 @@ def lifeline() -> Iterator[int]:
         os.close(writing)
 
 
+def ending(returncode: int, words: bytes) -> str:
+    """Describe how a process ended, with the last line of its output."""
+    how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+    lines = words.decode(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else "without a word"
+    return f"process ended with {how}: {said}"
+
+
 def leave_signals_to_parent() -> None:
     """Make SIGINT and SIGTERM do nothing here: the parent, which receives them too, decides how the processes end.
 

@@ -2,8 +2,7 @@
 
 On a busy machine a process may wait long for a processor; that time must not count against it.
 
-Owns: that clock. Never does: end a process. Called by: `core.plugin.rehearsal` and its helper process,
-`core_kit.runner`.
+Owns: that clock. Never does: end a process. Called by: `core.plugin.forks`, `core_kit.runner`.
 """
 
 from __future__ import annotations

@@ -1,73 +1,58 @@
-"""A trial run of plugins that the user did not choose, in another process, so that a hang or crash there does no harm.
+"""A trial run of plugins that the user did not choose, in other processes, so that a hang or crash there does no harm.
 
-Owns: the helper process (`core.plugin.rehearsal_process`), its time limit, and the messages to and from it. Never
-does: choose a plugin, import torch or a plugin. Called by: the registry.
+Owns: the helper process, which runs this module and forks once for each plugin, its time limit, the messages to and from
+it. Never does: choose a plugin, or import one in the helper itself, so that a fork costs a millisecond and starts clean.
+Called by: the registry.
 
-Platforms are probed for their devices there. For any other plugin, the process imports the manifest and calls the hooks that a
+Platforms are probed for their devices there. For any other plugin, the fork imports the manifest and calls the hooks that a
 stage is about to call. A plugin that passes is then imported and called in this process, like a plugin that the user named.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
+from core.api.errors import UserError
 from core.api.specs import AttentionQuery, KernelQuery, StateQuery
 from core.plugin import patience
-from core.plugin.hookspecs import Device
-from core.processes import python_command
+from core.plugin.forks import Fork, wait_for
+from core.plugin.hookspecs import Device, Probe
+from core.plugin.manifest import ManifestError, load_manifest
+from core.processes import ending, python_command
 
 TIME_LIMIT = 10.0
 """Seconds in which a plugin must have answered every call, not counting the time in which it waited for a processor."""
 GRACE = 10.0
 """Seconds beyond `TIME_LIMIT` in which the helper itself must have started and ended, on a machine that is not busy."""
-
-_TYPES = (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)
-ARGUMENT_TYPES = {kind.__name__: kind for kind in _TYPES}
-"""The types of the arguments of hooks that are called in the helper process, by name."""
-
-
-class Argument(msgspec.Struct, frozen=True):
-    """One argument of a hook, in the form in which it is sent to the helper process.
-
-    type:  a key of ARGUMENT_TYPES.
-    value: the argument's Struct as plain values.
-    """
-
-    type: str
-    value: Any
+TYPES = {kind.__name__: kind for kind in (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)}
+"""The types of the arguments of hooks that are called in forks, by name."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A hook to call, with its arguments by name."""
+    """A hook to call. arguments: by name, each as the name of its type and its plain values."""
 
     hook: str
-    arguments: dict[str, Argument] = {}
+    arguments: dict[str, tuple[str, Any]] = {}
 
     @classmethod
     def of(cls, hook: str, **arguments: msgspec.Struct) -> Call:
-        """Make a call of `hook` with these arguments, whose types must be in ARGUMENT_TYPES."""
-        packed: dict[str, Argument] = {}
-        for name, value in arguments.items():
-            kind = type(value).__name__
-            packed[name] = Argument(kind, msgspec.to_builtins(value))
-        return cls(hook, packed)
+        """Make a call of `hook` with these arguments, whose types must be in TYPES."""
+        return cls(hook, {name: (type(it).__name__, msgspec.to_builtins(it)) for name, it in arguments.items()})
 
     def unpacked(self) -> dict[str, Any]:
         """Return the arguments as the hook takes them, converted back to their Structs."""
-        unpacked: dict[str, Any] = {}
-        for name, argument in self.arguments.items():
-            kind = ARGUMENT_TYPES[argument.type]
-            unpacked[name] = msgspec.convert(argument.value, kind)
-        return unpacked
+        return {name: msgspec.convert(value, TYPES[kind]) for name, (kind, value) in self.arguments.items()}
 
 
 PROBE = Call("core_probe")
@@ -81,12 +66,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The message on the helper's standard input.
-
-    parts:      the plugins to try.
-    time_limit: seconds for each plugin.
-    path:       `sys.path` of this process, which the helper adopts.
-    """
+    """The helper's input: the plugins, seconds for each, and `sys.path` of this process, which the helper adopts."""
 
     parts: tuple[Part, ...]
     time_limit: float
@@ -108,8 +88,7 @@ class Answer(msgspec.Struct, frozen=True):
     details: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsal(NamedTuple):
     """A running helper with its task. process: None when there is no plugin to try."""
 
     task: Task
@@ -121,8 +100,7 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
     task = Task(tuple(parts), time_limit, tuple(sys.path))
     if not parts:
         return Rehearsal(task, None)
-    command = python_command("core.plugin.rehearsal_process")
-    pipe = subprocess.PIPE
+    command, pipe = python_command(__spec__.name), subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     assert process.stdin is not None
     # A helper that died at its start has closed the pipe; `collect` reports how it ended.
@@ -134,37 +112,77 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
 
 def collect(rehearsal: Rehearsal) -> list[Answer]:
     """Wait for a started helper and return one answer for each part; plugins without an answer in time were ended."""
-    process = rehearsal.process
-    parts = rehearsal.task.parts
+    task, process = rehearsal
     if process is None:
         return []
     try:
         # The helper itself limits each plugin, by `Patience`, for up to MOST times the limit. This bounds only the helper.
-        out, err = process.communicate(timeout=patience.MOST * (rehearsal.task.time_limit + GRACE))
+        out, err = process.communicate(timeout=patience.MOST * (task.time_limit + GRACE))
         return list(msgspec.json.decode(out, type=tuple[Answer, ...]))
     except subprocess.TimeoutExpired:
-        sentence = f"no answer within {rehearsal.task.time_limit:g} s"
+        sentence = f"no answer within {task.time_limit:g} s"
     except msgspec.MsgspecError:
         sentence = f"the helper {ending(process.returncode, err)}"
     finally:
-        _end(process)
-    return [Answer(unavailable=sentence) for _ in parts]
-
-
-def ending(returncode: int, words: bytes) -> str:
-    """Describe how a process ended, with the last line of its output."""
-    how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-    lines = words.decode(errors="replace").strip().splitlines()
-    said = lines[-1] if lines else "without a word"
-    return f"process ended with {how}: {said}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a helper that still runs. SIGTERM comes first, since the helper then also ends the plugins' processes."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1.0)
-            return
-        process.kill()
+        process.terminate()  # Not killed: it ends the plugins' processes first. Does nothing when it has ended.
         process.communicate()
+    return [Answer(unavailable=sentence) for _ in task.parts]
+
+
+def answers(forks: Sequence[Fork], time_limit: float) -> list[Answer]:
+    """Return the answers of all forks within `time_limit` seconds, as `Patience` counts them. All forks have ended."""
+    late = wait_for(forks, time_limit)
+    found: list[Answer] = []
+    for fork in forks:
+        end = fork.end()
+        try:
+            answer = msgspec.json.decode(fork.held[fork.answer], type=Answer)
+        except msgspec.MsgspecError:
+            answer = Answer(unavailable=f"its {end}")
+        found.append(Answer(unavailable=f"no answer within {time_limit:g} s") if fork in late else answer)
+    return found
+
+
+def _answer(part: Part) -> bytes:
+    """Import the manifest and call its hooks in this process, a fork; return the Answer."""
+    try:
+        manifest = load_manifest(part.row)
+        if PROBE in part.calls:
+            return msgspec.json.encode(_devices(manifest.call(PROBE.hook)))
+        for call in part.calls:
+            with contextlib.suppress(UserError):  # For the user: the stage calls the hook again and reports it.
+                manifest.call(call.hook, **call.unpacked())
+    except ManifestError as error:
+        return msgspec.json.encode(Answer(broken=error.what, details=error.details))
+    return msgspec.json.encode(Answer())
+
+
+def _devices(probe: Probe | None) -> Answer:
+    """Convert a platform's probe to an answer: its devices, or why there are none."""
+    if probe is None:
+        return Answer(broken="the manifest has no core_probe.")
+    unavailable = probe.unavailable or ("" if probe.devices else "no device was found")
+    return Answer(devices=probe.devices, unavailable=unavailable)
+
+
+def main() -> NoReturn:
+    """Try all plugins of the task on standard input; write their answers to standard output, in order."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    sys.path[:] = task.path
+    forks: list[Fork] = []
+    try:
+        for part in task.parts:
+            forks.append(Fork.of(partial(_answer, part)))
+        found = answers(forks, task.time_limit)
+    except BaseException:
+        for fork in forks:
+            fork.kill()
+        raise
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+    sys.stdout.flush()
+    os._exit(0)  # Skips the interpreter's shutdown: there is nothing to clean up, and the parent waits.
+
+
+if __name__ == "__main__":
+    main()

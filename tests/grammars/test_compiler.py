@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
-import socket
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -17,11 +15,11 @@ from core.api.config import StructuredOutputsConfig
 from core.api.errors import EngineDeadError, RequestError
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec, StructuredOutputsParams
 from core_config.resolve import resolve
-from core_grammars import compile_process
+from core_grammars import compile_helper, compile_process
 from core_grammars.compile_helper import CompileHelper
 from core_grammars.compile_queue import MAX_WAITING_OF_TENANT, CompileQueue
 from core_grammars.compiler import GrammarCompiler
-from core_grammars.helper_process import read_message, write_message
+from core_supervision.helpers.messages import Mark
 from core_tokens.tokenizer import Tokenizer
 from tests.tiny_models import byte_tokenizer
 
@@ -173,20 +171,27 @@ def test_a_refusal_is_remembered_but_not_a_failure(compiler, monkeypatch):
     assert len(asked_for) == 3
 
 
+class Told:
+    """A parent that keeps what it is told."""
+
+    def __init__(self):
+        self.marks = []
+        self.tell = self.marks.append
+
+    def settle(self):
+        pass
+
+
 def test_nothing_is_loaded_for_a_grammar_that_all_refuse_by_name(config, tokenizer, monkeypatch):
     monkeypatch.setattr(compile_process, "_limit_memory", lambda extra: None)
     table = tuple(row for row in config.plugins.table if row.kind == "grammar")
     start = compile_process.Start(tokenizer.snapshot, 300, [256], table, 10_000, 1 << 30)
     for kind, text, loads in (("json_schema", '{"contains":{}}', 0), ("regex", "unsupported", 1)):
-        said = io.BytesIO()
-        answer = compile_process.Compilation(start, said).answer(
+        told = Told()
+        answer = compile_process.Compilation(start, told).answer(
             compile_process.Job(GrammarSpec(kind, text), ("scripted", "llguidance"))
         )
-        said.seek(0)
-        messages = []
-        while payload := read_message(said):
-            messages.append(msgspec.msgpack.decode(payload, type=compile_process.Answer))
-        assert sum(message.loading for message in messages) == loads
+        assert told.marks.count(Mark.LOADING) == loads
         assert (answer.compiled is None) == (loads == 0)
 
 
@@ -208,18 +213,18 @@ def test_a_helper_is_there_before_the_first_grammar_where_that_is_wanted(config,
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_an_idle_process_ends_unless_it_has_to_stay(tokenizer, stays):
-    start = compile_process.Start(tokenizer.snapshot, 300, [256], (), 10_000, 1 << 30, stays)
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(0.05)
-    with ThreadPoolExecutor() as threads, ours, theirs, ours.makefile("rwb") as near, theirs.makefile("rwb") as far:
-        write_message(near, msgspec.msgpack.encode(start))
-        serving = threads.submit(compile_process.serve, theirs, far)
-        wait([serving], 0.2 if stays else 10.0)
-        assert serving.done() != stays
-        ours.shutdown(socket.SHUT_RDWR)
-        ended = serving.exception(10)
-    assert (ended is None) == stays
+def test_an_idle_process_ends_unless_it_has_to_stay(config, tokenizer, monkeypatch, stays):
+    monkeypatch.setattr(compile_helper, "IDLE_SECONDS", 0.01)
+    compiler = GrammarCompiler(
+        msgspec.structs.replace(config, structured_outputs=msgspec.structs.replace(LIMITS, warm=stays)), tokenizer
+    )
+    first, _, _ = compiler.compile(asked("who")).data.partition(b" ")
+    deadline = time.monotonic() + (0.2 if stays else 30)
+    while Path(f"/proc/{int(first)}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    second, _, _ = compiler.compile(asked("who else")).data.partition(b" ")
+    assert (second == first) == stays
+    compiler.close()
 
 
 def test_names_of_backends(compiler):
@@ -249,7 +254,7 @@ def test_the_cache_is_bounded(compiler):
 
 
 def test_who_waits_hears_of_a_helper_that_cannot_start(config, tokenizer, monkeypatch):
-    def full(self, start, timeout):
+    def full(self, start, timeout, stays):
         raise OSError("no more processes")
 
     compiler = GrammarCompiler(config, tokenizer)

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 from core.plugin import patience
-from core.plugin.rehearsal_process import Child, answers
+from core.plugin.forks import Fork
+from core.plugin.rehearsal import answers
 
 ANSWER_S = 0.6
 LIMIT_S = 0.2
 
 
-def child_that(script: str) -> tuple[Child, subprocess.Popen[bytes]]:
+def child_that(script: str) -> tuple[Fork, subprocess.Popen[bytes]]:
     (answer, answer_out), (words, words_out) = os.pipe(), os.pipe()
     process = subprocess.Popen(["sh", "-c", script], stdout=answer_out, stderr=words_out, start_new_session=True)
     os.close(answer_out)
     os.close(words_out)
-    return Child(process.pid, answer, words, {answer: b"", words: b""}), process
+    return Fork(process.pid, answer, words, {answer: b"", words: b""}), process
 
 
 def asked(script: str) -> str:

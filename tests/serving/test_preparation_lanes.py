@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core_apis.prepare.apart import ApartPreparation
+from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.preparer import SMALL_LANE
 from core_config.served.server_config import ServerConfig
-from core_grammars.helper_process import spawn_helper
+from core_supervision.helpers.lane import spawn
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -146,8 +147,7 @@ def test_a_process_that_dies_idle_leaves_no_zombie(lanes: RunningServer) -> None
 
 
 def test_a_helper_that_nobody_reads_from_leaves_no_zombie() -> None:
-    """As that of grammars, which waits for its next job without being looked at."""
-    process, connection = spawn_helper("core_apis.prepare.process")
+    process, connection = spawn(SMALL_LANE)
     with connection:
         process.kill()
         gone(process.pid)

@@ -32,8 +32,8 @@ from core_apis.engine_protocol import ServingEngine
 from core_apis.exchange import Exchange
 from core_apis.openapi import Operation, document
 from core_apis.pipeline import Pipeline
-from core_apis.prepare.apart import ApartPreparation
 from core_apis.prepare.chat_template import read_template
+from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore

@@ -1,25 +1,21 @@
-"""The helper process that compiles grammars: `python -P -m core_grammars.compile_process FD`.
+"""The helper process that compiles grammars (`core_supervision.helpers`).
 
 Owns: the messages between it and its parent, the choice of a backend for each grammar, the limit of memory. Never does:
-idle for long, or limit its own time (its parent terminates it).
-Called by: `core_grammars.compile_helper`, as a child.
+limit its own time (its parent terminates it). Called by: `core_grammars.compile_helper`, as a child.
 
-The first message (`core_grammars.helper_process`) is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack.
-Each job is answered by progress messages (loading, or work on the grammar itself), followed by the result.
+The first message is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack. While it works on a job, the
+process reports whether it loads a backend or works on the grammar itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import resource
-import socket
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from io import BufferedRWPair
 
 import msgspec
 
@@ -29,16 +25,13 @@ from core.api.structured_outputs import FIELD, CompiledGrammar, GrammarSpec
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest
 from core.plugin.table import PluginTable
-from core.processes import end_with_parent
 from core_grammars.contract import GrammarBackend, GrammarVocabulary
-from core_grammars.helper_process import Refusal, peak_memory, read_message, write_message
 from core_grammars.probe import Probe
 from core_grammars.vocabulary import grammar_vocabulary
+from core_supervision.helpers.child import Parent, address_space, run
+from core_supervision.helpers.messages import Mark, Refusal
 from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
-NICENESS = 5
-IDLE_SECONDS = 600.0
-"""Idle seconds after which the process exits; its memory is worth more than a quick next start."""
 GROWN_BYTES = 512 << 20
 """Growth beyond the memory of the loaded backends after which the process is replaced."""
 MAX_REASONS = 8
@@ -51,7 +44,6 @@ class Start(msgspec.Struct, array_like=True):
     vocab_size: of the model. stop_ids: tokens that end an answer.
     table: the backends, loaded exactly as selected.
     max_compiled_size: limit in bytes on a compiled grammar. compile_memory: limit in bytes on one compilation.
-    stays: whether the process keeps running without a job.
     """
 
     tokenizer: TokenizerSnapshot
@@ -60,7 +52,6 @@ class Start(msgspec.Struct, array_like=True):
     table: tuple[ResolvedPlugin, ...]
     max_compiled_size: int
     compile_memory: int
-    stays: bool = False
 
 
 class Job(msgspec.Struct, array_like=True):
@@ -71,16 +62,10 @@ class Job(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """The answer to a job; a progress message if neither of the first two fields is set.
+    """The answer to a job: a grammar, or the reasons why there is none."""
 
-    last: the process has grown and should be replaced.
-    loading: a backend is being loaded; otherwise the work on the grammar begins.
-    """
-
-    compiled: CompiledGrammar | None = None
+    compiled: CompiledGrammar | None
     refusal: Refusal | None = None
-    last: bool = False
-    loading: bool = False
 
 
 class Losses:
@@ -122,16 +107,15 @@ class Losses:
 class Compilation:
     """The backends of one process, loaded on first use.
 
-    stream: to the parent, which is notified when a grammar's time limit starts.
+    parent: notified when a grammar's time limit starts.
     """
 
-    def __init__(self, start: Start, stream: BufferedRWPair) -> None:
+    def __init__(self, start: Start, parent: Parent) -> None:
         self._start = start
-        self._stream = stream
+        self._parent = parent
         self._plugins = PluginTable(start.table)
         self._manifests: dict[str, Manifest] = {}
         self._backends: dict[str, GrammarBackend] = {}
-        self.loaded_bytes = peak_memory()
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
@@ -186,10 +170,7 @@ class Compilation:
     def _begin(self) -> None:
         """Notify the parent that the time limit starts, and start the memory limit."""
         _limit_memory(self._start.compile_memory)
-        self._send_answer(Answer())
-
-    def _send_answer(self, answer: Answer) -> None:
-        write_message(self._stream, msgspec.msgpack.encode(answer))
+        self._parent.tell(Mark.WORKING)
 
     def _manifest(self, name: str) -> Manifest:
         if name not in self._manifests:
@@ -199,22 +180,17 @@ class Compilation:
     def _load(self, name: str) -> None:
         """Load a backend, without limits on time and memory."""
         _limit_memory(None)
-        self._send_answer(Answer(loading=True))
+        self._parent.tell(Mark.LOADING)
         context = LoadContext(options={"vocabulary": self.vocabulary})
         self._backends[name] = self._plugins.load("grammar", name, context)
-        self.loaded_bytes = peak_memory()
+        self._parent.settle()
 
 
-def serve(connection: socket.socket, stream: BufferedRWPair) -> None:
-    """Process jobs until the stream ends. Raises TimeoutError after a long idle time if the process need not stay."""
-    start = msgspec.msgpack.decode(read_message(stream), type=Start)
-    if start.stays:
-        connection.settimeout(None)
-    compilation = Compilation(start, stream)
-    while payload := read_message(stream):
-        answer = compilation.answer(msgspec.msgpack.decode(payload, type=Job))
-        answer.last = peak_memory() - compilation.loaded_bytes > GROWN_BYTES
-        write_message(stream, msgspec.msgpack.encode(answer))
+def serve(parent: Parent) -> None:
+    """Compile grammars until the parent hangs up, or this process has grown."""
+    parent.settle()  # it is no request's first wait: the engine's threads come before all of this
+    compilation = Compilation(parent.first(Start), parent)
+    parent.serve(lambda payload: (compilation.answer(msgspec.msgpack.decode(payload, type=Job)), False))
 
 
 def _key(spec: GrammarSpec, backend: str, vocabulary: str) -> str:
@@ -239,27 +215,11 @@ def _limit_memory(extra: int | None) -> None:
     if extra is None:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         return
-    with open("/proc/self/statm", encoding="ascii") as file:
-        pages = int(file.read().split()[0])
-    most = pages * resource.getpagesize() + extra
+    most = address_space() + extra
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-def main() -> int:
-    """Entry point of the process."""
-    os.nice(NICENESS)
-    end_with_parent(int(sys.argv[1]))  # even in the middle of a job
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        connection.settimeout(IDLE_SECONDS)
-        with connection.makefile("rwb") as stream:
-            try:
-                serve(connection, stream)
-            except (TimeoutError, BrokenPipeError, ConnectionResetError):
-                return 0  # the parent no longer needs this process
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(serve, GROWN_BYTES))

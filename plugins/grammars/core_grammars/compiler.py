@@ -25,9 +25,9 @@ from core.plugin.kinds import normalize
 from core_grammars.compile_helper import CompileHelper
 from core_grammars.compile_process import Job, Start
 from core_grammars.compile_queue import CompileQueue
-from core_grammars.helper_process import Refusal
 from core_grammars.names import note, served_backend
 from core_grammars.spec import grammar_spec, size_of
+from core_supervision.helpers.messages import Refusal
 from core_tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.grammars")
@@ -175,9 +175,9 @@ class GrammarCompiler:
             table=tuple(rows),
             max_compiled_size=self._limits.max_compiled_size,
             compile_memory=self._limits.compile_memory,
-            stays=self._limits.warm and not self._all_helpers,
         )
-        helper = CompileHelper(start, self._limits.compile_timeout)
+        stays = self._limits.warm and not self._all_helpers
+        helper = CompileHelper(start, self._limits.compile_timeout, stays=stays)
         with self._lock:
             self._all_helpers.append(helper)
             if self._closed:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from core.plugin.patience import Patience
-from core.processes import end_with_parent, lifeline, python_command
+from core.processes import end_with_parent, ending, lifeline, python_command
 from core_kit.case import FOLDER, Finding
 from core_kit.suite import cases
 from core_supervision.link.own_directory import OwnDirectory
@@ -65,10 +65,7 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
                 running = line.started or running
             if child.wait(timeout=10):
                 words.seek(0)
-                said = words.read().decode(errors="replace").strip()
-                last = said.splitlines()[-1] if said else "without a word"
-                how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-                yield _last(task, running, f"the process ended with {how}: {last}")
+                yield _last(task, running, f"the {ending(child.returncode, words.read())}")
         except subprocess.TimeoutExpired:
             yield _last(task, running, f"no answer within {time_limit:g} s")
         finally:

@@ -18,7 +18,7 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError
 from core.plugin.manifest import load_manifest
-from core.processes import end_with_parent, lifeline, python_command
+from core.processes import end_with_parent, ending, lifeline, python_command
 from core_kit.case import Skipped, Subject
 
 TIME_LIMIT = 120.0
@@ -67,10 +67,7 @@ def ask(task: Task) -> Answer:
     try:
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=Answer)
     except (msgspec.MsgspecError, IndexError):
-        words = done.stderr.decode(errors="replace").strip()
-        last = words.splitlines()[-1] if words else "without a word"
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Answer(error=f"a fresh process ended with {how}: {last}")
+        return Answer(error=f"a fresh {ending(done.returncode, done.stderr)}")
 
 
 def _work(task: Task) -> Answer:

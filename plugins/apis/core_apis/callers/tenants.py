@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import RequestError, UserError
-from core_apis.prepare.apart import ApartPreparation
+from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparedChat
 

@@ -15,9 +15,10 @@ import time
 from typing import Any
 
 from core_apis.body_kinds import BodyKind, Buffer
-from core_apis.prepare.helper import Lane, PreparationHelper
+from core_apis.prepare.helper import PreparationHelper, preparation_lane
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
+from core_supervision.helpers.lane import Spawned
 from core_tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core_apis")
@@ -35,12 +36,12 @@ SMALL_AT_ONCE = 2
 """Maximum number of such threads: more of them would only wait for each other, and the event loop for all."""
 SMALL_PAIRS = 1024
 """The limit `SMALL_BODY` for a body whose texts are read in pairs: a query is tokenized once per document."""
-SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
+SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 """The lane of small bodies, so that no chat waits for a large one.
 
-The process stays, since its start takes half a second.
+The process is started while the engine loads its weights, and stays: its start takes half a second.
 """
-LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
+LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
 TURN_SECONDS = 0.005
 """Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
 own.
@@ -58,7 +59,18 @@ class Preparer:
         self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
         self._spent_s = 0.0
         self._has_noted = False
+        self._warms = settings.chat_template is not None
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
+
+    def warm(self, spawned: Spawned | None) -> None:
+        """Set up the process for small bodies, so that the first chat does not wait for it.
+
+        spawned: that process, if it runs already. A model without a chat template may never need it; then it is ended.
+        """
+        if self._warms:
+            self.small.start(spawned)
+        elif spawned is not None:
+            spawned.end()
 
     async def prepare(self, kind: str, data: Buffer) -> Any:
         """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served."""

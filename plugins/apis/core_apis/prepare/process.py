@@ -1,33 +1,30 @@
-"""The helper process that prepares requests: `python -P -m core_apis.prepare.process FD`.
+"""The helper process that prepares requests (`core_supervision.helpers`).
 
-Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
-closes. Never does: wait for anything else, or import torch. Called by: `core_apis.prepare.helper`, as a child.
+Owns: the messages between it and the server, and the answer to each job. Never does: import torch. Called by:
+`core_apis.prepare.helper`, as a child.
 
-The first message (`core_grammars.helper_process`) is `Start`, as msgpack; then jobs go one way, each the name of its kind (its
-length in one byte, then its letters) and the body as it came, and an `Answer`, as msgpack, the other.
+The first message is `Start`, as msgpack; then jobs go one way, each the name of its kind (its length in one byte, then its
+letters) and the body as it came, and an `Answer`, as msgpack, the other.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import sys
 import traceback
 from array import array
-from io import BufferedRWPair
 from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError
-from core.processes import end_with_parent
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings, Prompt
 from core_apis.prepare.render_limits import RenderLimits
 from core_apis.protocol.decoding import too_deep
-from core_grammars.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core_runtime.executor.host_memory import release_unused_memory
+from core_supervision.helpers.child import Parent, run
+from core_supervision.helpers.messages import Refusal
 from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 NOTHING = memoryview(b"")
@@ -42,24 +39,21 @@ GROWN_BYTES = 256 << 20
 
 
 class Start(msgspec.Struct, array_like=True):
-    """The settings that the process needs once, at its start. niceness: its own, beyond the server's."""
+    """The settings that the process needs once, at its start."""
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
-    niceness: int = 0
 
 
 class Answer(msgspec.Struct, array_like=True):
     """The answer to one body.
 
     result: msgpack of the kind's result, empty with a refusal. The token ids of its long prompts are left out.
-    last: whether the process has grown, and ends after this answer.
     token_ids: of its prompts in order, int32 in the machine's byte order; empty if the result has them.
     """
 
     result: memoryview
-    refusal: Refusal | None
-    last: bool
+    refusal: Refusal | None = None
     token_ids: list[memoryview] = []
 
     @property
@@ -88,49 +82,46 @@ def prompts_of(result: Any) -> list[Prompt]:
     return found
 
 
-def job_header(kind: str, num_bytes: int) -> bytes:
-    """Return the header of a body of this many bytes."""
+def job_header(kind: str) -> bytes:
+    """Return what precedes a body of this kind."""
     name = kind.encode()
-    return header(1 + len(name) + num_bytes) + bytes([len(name)]) + name
+    return bytes([len(name)]) + name
 
 
-def serve(stream: BufferedRWPair) -> None:
-    """Serve jobs until the stream ends, or this process has grown."""
-    facts = msgspec.msgpack.decode(read_message(stream), type=Start)
+def serve(parent: Parent) -> None:
+    """Serve jobs until the server hangs up, or this process has grown."""
+    facts = parent.first(Start)
     limits = RenderLimits()
     preparation = Preparation(facts.settings, Tokenizer.restore(facts.tokenizer), limits)
-    os.nice(facts.niceness)  # not before: on a busy machine the first request would wait for seconds
     del facts  # with the tokenizer's JSON, the source of half of the memory at the start
     release_unused_memory()
     gc.freeze()  # all of this lives for ever, so no collection needs to look at it again
-    at_start = peak_memory()
-    is_last = False
-    while not is_last and (payload := read_message(stream)):
+    parent.settle()
+
+    def work(payload: memoryview) -> tuple[Answer, bool]:
         start = 1 + payload[0]
-        kind = bytes(payload[1:start]).decode()
-        answer = _answer(preparation, kind, memoryview(payload)[start:])
-        del payload
-        is_last = answer.last or limits.is_exhausted or peak_memory() - at_start > GROWN_BYTES
-        answer.last = is_last
-        write_message(stream, msgspec.msgpack.encode(answer))
+        answer, is_last = _answer(preparation, bytes(payload[1:start]).decode(), payload[start:])
+        return answer, is_last or limits.is_exhausted
+
+    parent.serve(work)
 
 
-def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
+def _answer(preparation: Preparation, kind: str, data: memoryview) -> tuple[Answer, bool]:
+    """Return the answer to a job, and whether it leaves the process unfit for others."""
     try:
         result: Any = preparation.run(kind, data)
         token_ids = [_taken_out(prompt) for prompt in prompts_of(result)]
-        return Answer(memoryview(msgspec.msgpack.encode(result)), None, False, token_ids if any(token_ids) else [])
+        return Answer(memoryview(msgspec.msgpack.encode(result)), None, token_ids if any(token_ids) else []), False
     except RequestError as error:
-        return Answer(NOTHING, Refusal.of(error), False)
+        return Answer(NOTHING, Refusal.of(error)), False
     except RecursionError:
-        return Answer(NOTHING, Refusal.of(too_deep()), False)
+        return Answer(NOTHING, Refusal.of(too_deep())), False
     except MemoryError:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
-        return Answer(NOTHING, refusal, True)
+        return Answer(NOTHING, refusal), True
     except Exception:
         sentence = "The server failed on this request; its log says why."
-        refusal = Refusal(sentence, None, 500, None, traceback.format_exc())
-        return Answer(NOTHING, refusal, True)
+        return Answer(NOTHING, Refusal(sentence, None, 500, None, traceback.format_exc())), True
 
 
 def _taken_out(prompt: Prompt) -> memoryview:
@@ -146,13 +137,5 @@ def _taken_out(prompt: Prompt) -> memoryview:
     return memoryview(packed.tobytes())
 
 
-def main() -> int:
-    """Run the process; return its exit status."""
-    end_with_parent(int(sys.argv[1]))  # also in the middle of a job
-    with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
-        serve(stream)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(serve, GROWN_BYTES))

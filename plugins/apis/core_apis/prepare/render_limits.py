@@ -10,13 +10,13 @@ case the second timer ends the process a little later, by a signal that tells th
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from core_supervision.helpers.child import address_space
 from core_tokens.chat.template_limits import Allowance, WorkSpent
 
 GRACE_SECONDS = 0.2
@@ -36,8 +36,6 @@ class RenderLimits:
     def __init__(self) -> None:
         self.is_exhausted = False
         self._is_holding = False
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
-        self._page = resource.getpagesize()
         signal.signal(signal.SIGPROF, self._stop)
         signal.signal(END_SIGNAL, signal.SIG_DFL)
 
@@ -57,7 +55,7 @@ class RenderLimits:
     @contextmanager
     def _armed(self, allowance: Allowance) -> Iterator[None]:
         before = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (self._size() + allowance.num_bytes, before[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (address_space() + allowance.num_bytes, before[1]))
         signal.setitimer(signal.ITIMER_VIRTUAL, allowance.seconds + GRACE_SECONDS)
         try:
             self._is_holding = True
@@ -68,10 +66,6 @@ class RenderLimits:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             resource.setrlimit(resource.RLIMIT_AS, before)
-
-    def _size(self) -> int:
-        """Return the current size of the address space in bytes."""
-        return int(os.pread(self._statm, 64, 0).split()[0]) * self._page
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._is_holding:

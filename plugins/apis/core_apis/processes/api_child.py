@@ -12,9 +12,9 @@ import subprocess
 
 import msgspec
 
-from core.processes import child_environment, python_command
 from core_apis.processes.api_messages import PULSE_S, Alive, Begin, Channel, EngineEvent, FromApi, Stop
 from core_supervision.death import how_ended
+from core_supervision.helpers.lane import spawn_on_socket
 
 KILL_S = 5.0
 
@@ -48,24 +48,10 @@ class ApiChild:
 
         max_callback_ms: see `ServerConfig`; the event loop needs it before the first message.
         """
-        ours, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(listener.fileno())]
-        if max_callback_ms is not None:
-            words.append(str(max_callback_ms))
-        command = python_command("core_apis.processes.api_process", *words)
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    env=child_environment(),
-                    pass_fds=(theirs.fileno(), listener.fileno()),
-                    process_group=0,  # Ctrl-C in a terminal is for the supervisor
-                )
-            except BaseException:
-                ours.close()
-                raise
-        return cls(number, process, await Channel.open(ours, FromApi))
+        listening = listener.fileno()
+        words = [str(word) for word in (listening, max_callback_ms) if word is not None]
+        process, connection = spawn_on_socket("core_apis.processes.api_process", *words, fds=(listening,))
+        return cls(number, process, await Channel.open(connection, FromApi))
 
     @property
     def pid(self) -> int:

@@ -17,8 +17,8 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core_config.served.server_config import ServerConfig
-from core_grammars.helper_process import HEADER_BYTES, header
 from core_observers.shared_metrics import Family
+from core_supervision.helpers.messages import HEADER_BYTES, header
 from core_tokens.tokenizer_source import TokenizerSource
 
 PULSE_S = 5.0

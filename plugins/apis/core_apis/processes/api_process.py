@@ -33,12 +33,13 @@ from core_apis.processes.engine_news import EngineEvents, SharedEngine, SharedEn
 from core_apis.server.lifetime import close_engine, on_loop_error
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import raise_limits
-from core_apis.server.service import import_application, serve_requests
+from core_apis.server.service import ready_application, serve_requests
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_observers.logging import SERVER_LIBRARIES, setup_logging
 from core_observers.output import best_effort_output
 from core_observers.shared_metrics import Family, families
+from core_supervision.helpers.lane import Spawned
 from core_supervision.link.zmq_client import ZmqClient
 
 ANSWER_S = 2.0
@@ -64,8 +65,11 @@ class ApiProcess:
         """Whether requests are served, so that some may have to be awaited at the end."""
         return self._context is not None
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve until the supervisor sends `Stop`. Raises EngineDeadError once there is no engine any more."""
+    async def serve(self, listener: socket.socket, helper: Spawned | None = None) -> None:
+        """Serve until the supervisor sends `Stop`. Raises EngineDeadError once there is no engine any more.
+
+        helper: see `serve_requests`.
+        """
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
         source = SharedEngineSource(self._news, self._connection, self._on_client, self._on_explained)
@@ -74,7 +78,9 @@ class ApiProcess:
         try:
             events = self.stop, self.hurry
             await serve_requests(
-                begin.server, listener, engine, events, self._on_ready, explain=lambda: begin.explained
+                *(begin.server, listener, engine, events, self._on_ready),
+                explain=lambda: begin.explained,
+                helper=helper,
             )
         finally:
             await close_engine(engine, self.hurry)
@@ -152,7 +158,7 @@ async def run(control: int, listener: socket.socket) -> None:
 
 
 async def _serve(channel: Channel, listener: socket.socket) -> None:
-    await import_application()
+    helper = await ready_application()
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         return
@@ -160,7 +166,7 @@ async def _serve(channel: Channel, listener: socket.socket) -> None:
     setup_logging(process=process_name, libraries=SERVER_LIBRARIES, config=begin.server.log_config)
     process = ApiProcess(channel, begin)
     hearing = asyncio.ensure_future(process.hear())
-    serving = asyncio.ensure_future(process.serve(listener))
+    serving = asyncio.ensure_future(process.serve(listener, helper))
     stopping = asyncio.ensure_future(process.stop.wait())
     try:
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -15,13 +15,14 @@ from core_apis.processes.engine_news import EngineEvents, SharedEngineSource
 from core_apis.remote.agreement import adopted, explained_for_api_server
 from core_apis.remote.front_link import ApiServerLink
 from core_apis.server.lifetime import LinkError
-from core_apis.server.service import import_application
+from core_apis.server.service import ready_application
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.startup import start_engine_and_tokenizer
 from core_supervision.link.zmq_client import ZmqClient
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
+    from core_supervision.helpers.lane import Spawned
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class RemoteEngineSource(SharedEngineSource):
         await self._link.close()
 
 
-async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[str, Any]]:
-    """Return the engine, once one has connected and is up, and its configuration as plain values.
+async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, Spawned | None, dict[str, Any]]:
+    """Return the engine, once one has connected and is up, the helper process, and the configuration as plain values.
 
     Raises UserError if the address cannot be listened at, LinkError if no engine comes in time.
     """
@@ -48,7 +49,7 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[st
     source = RemoteEngineSource(link, news)
     starting = asyncio.ensure_future(start_engine_and_tokenizer(resolution, source))
     try:
-        await import_application()
+        helper = await ready_application()
         client, tokenizer = await starting
     except BaseException as error:
         starting.cancel()
@@ -65,7 +66,7 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, dict[st
             "may replace the weights; give --api-key or --admin-api-key."
         )
     engine = AsyncEngine(config, tokenizer, client, source)
-    return engine, explained_for_api_server(resolution, link.hello)
+    return engine, helper, explained_for_api_server(resolution, link.hello)
 
 
 def _ignore(client: ZmqClient) -> None:

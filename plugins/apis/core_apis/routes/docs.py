@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from core_apis.routes.page import HEADERS, page_answer
+from core_apis.routes.page import page_answer
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,10 +40,7 @@ async def docs(request: Request) -> Response:
 @router.get("/docs/{name}")
 async def docs_file(request: Request, name: str) -> Response:
     """Return a file of the page."""
-    kind = FILES.get(name)
-    if kind is None:
-        return Response(status_code=404, headers=HEADERS)
-    return page_answer(request, name, kind)
+    return page_answer(request, name, FILES.get(name))
 
 
 def _document(request: Request) -> Response:

@@ -62,10 +62,7 @@ async def index(request: Request) -> Response:
 @router.get("/page/{name}")
 async def page_file(request: Request, name: str) -> Response:
     """Return a file of the page."""
-    kind = FILES.get(name)
-    if kind is None:
-        return Response(status_code=404, headers=HEADERS)
-    return page_answer(request, name, kind)
+    return page_answer(request, name, FILES.get(name))
 
 
 @router.get("/live/requests")
@@ -83,8 +80,10 @@ async def live_configuration(request: Request) -> Response:
     return json_response({} if explain is None else explain())
 
 
-def page_answer(request: Request, name: str, kind: str) -> Response:
-    """Return a file of `core_apis.page`. kind: its media type."""
+def page_answer(request: Request, name: str, kind: str | None) -> Response:
+    """Return a file of `core_apis.page`. kind: its media type; None: there is no such file."""
+    if kind is None:
+        return Response(status_code=404, headers=HEADERS)
     body, tag = _read(name)
     headers = {**HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:

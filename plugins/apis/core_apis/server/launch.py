@@ -20,7 +20,7 @@ from core_apis.prepare.chat_template import read_template
 from core_apis.server.lifetime import ApiProcessError, LinkError, announce, close_engine, listen, unless_stopped
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.own_middleware import load_middleware
-from core_apis.server.service import import_application, serve_requests
+from core_apis.server.service import ready_application, serve_requests
 from core_apis.server.sockets import check_tls_files, close_listener, open_listener
 from core_apis.server.stop_signals import StopSignals
 from core_config.explained import explained
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from core_config.resolve import Resolution
     from core_frontend.async_engine import AsyncEngine
     from core_supervision.child import EngineProcess
+    from core_supervision.helpers.lane import Spawned
 
-Started = tuple["AsyncEngine", Callable[[], dict[str, Any]]]
-"""An engine, and a function that returns its configuration as plain values."""
+Started = tuple["AsyncEngine", "Spawned | None", Callable[[], dict[str, Any]]]
+"""An engine, the process that prepares chats, and a function that returns the engine's configuration as plain values."""
 
 
 def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
@@ -81,7 +82,7 @@ def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
 
 async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> None:
     async def start() -> Started:
-        return await start_engine(resolution, process), partial(explained, resolution)
+        return *await start_engine(resolution, process), partial(explained, resolution)
 
     await _serve_once_started(start, resolution, listener, signals)
 
@@ -95,8 +96,8 @@ async def _serve_apart(
     process.discard()
 
     async def start() -> Started:
-        engine, told = await start_api_server(resolution)
-        return engine, lambda: told
+        engine, helper, told = await start_api_server(resolution)
+        return engine, helper, lambda: told
 
     await _serve_once_started(start, resolution, listener, signals)
 
@@ -137,27 +138,27 @@ async def _serve_with(
     begin: float,
 ) -> None:
     """Serve with an engine, and end it. begin: start time of the command, by `time.perf_counter()`."""
-    engine, explain = started
+    engine, helper, explain = started
 
     def on_ready(context: ServingContext) -> None:
         name = context.model.served_names[0]
         announce(listener, resolution.server, name, engine.ready.phases, begin)
 
     try:
-        await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain)
+        await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain, helper)
     finally:
         await close_engine(engine, events[1])
 
 
-async def start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
-    """Start the engine while the application is imported. Raises as `AsyncEngine.start`."""
+async def start_engine(resolution: Resolution, process: EngineProcess) -> tuple[AsyncEngine, Spawned | None]:
+    """Start the engine while the application is made ready (see `ready_application`). Raises as `AsyncEngine.start`."""
     from core_frontend.async_engine import AsyncEngine
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
         await _until_configured(process, starting)
-        await import_application()
-        return await starting
+        helper = await ready_application()
+        return await starting, helper
     except BaseException:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from core_apis.journal.journal import Journal
     from core_apis.server.http_server import HttpServer
     from core_frontend.async_engine import AsyncEngine
+    from core_supervision.helpers.lane import Spawned
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,21 @@ ms.
 """
 
 
-async def import_application() -> None:
-    """Import slow modules while the process waits for something else."""
+async def ready_application() -> Spawned | None:
+    """Import slow modules while the process waits for something else.
+
+    Return the process that will prepare chats, which imports its own meanwhile; None if it does not start.
+    """
     for name in SLOW_IMPORTS:
         await asyncio.to_thread(importlib.import_module, name)
+    from core_apis.prepare.preparer import SMALL_LANE
+    from core_supervision.helpers.lane import spawn
+
+    try:
+        return await asyncio.to_thread(spawn, SMALL_LANE)
+    except OSError as error:
+        logger.warning("The process that prepares requests does not start (%s); it is started again later.", error)
+        return None
 
 
 async def serve_requests(
@@ -59,18 +71,21 @@ async def serve_requests(
     on_ready: Callable[[ServingContext], None],
     journal: Journal | None = None,
     explain: Callable[[], dict[str, Any]] | None = None,
+    helper: Spawned | None = None,
 ) -> None:
     """Serve until the first of `events` is set, then end: in good order until the second one is set, too.
 
     on_ready: called once, when requests are served.
     journal: stores what outlives this server; None: nothing does.
     explain: the configuration as plain values, for the page.
+    helper: from `ready_application`.
 
     Raises EngineDeadError when there is no engine any more.
     """
     settings = fit_connections(settings)
     server, context = _application(settings, engine, journal)
     context.explain = explain
+    context.preparer.warm(helper)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from core.api.errors import UserError
-from core.processes import python_command
 from core_runtime.models.fallback.kept import KeptSpecs, usual_folder
 from core_runtime.specs.module_spec import ModuleSpec
+from core_supervision.helpers.child import run
 
-MODULE: Final = "core_runtime.models.fallback.description"
 PATIENCE_S: Final = 600.0
+NOT_ASKED: Final = "transformers could not be asked about this model ({})."
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -88,44 +87,39 @@ def describe(
 
 def _ask(question: bytes) -> ModuleSpec:
     """Run the helper process and return its answer. Raises UserError."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    from core_supervision.helpers.blocking import ask_once
+    from core_supervision.helpers.lane import Lane
+    from core_supervision.helpers.link import HelperEnded
+
+    lane = Lane(
+        "core_runtime.models.fallback.description", "builds a model of transformers", PATIENCE_S, max_attempts=1
+    )
     try:
-        done = subprocess.run(
-            python_command(MODULE),
-            input=question,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"transformers did not build this model's modules within {PATIENCE_S:.0f} s.") from None
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().split("\n")[-1]
-        raise UserError(f"transformers could not be asked about this model ({last}).")
-    answer = msgspec.json.decode(done.stdout, type=Answer)
+        answer = msgspec.msgpack.decode(ask_once(lane, question), type=Answer)
+    except HelperEnded as ending:
+        if ending.timed_out:
+            raise UserError(f"transformers did not build this model's modules within {PATIENCE_S:.0f} s.") from None
+        raise UserError(NOT_ASKED.format(ending)) from None
     if answer.spec is None:
         raise UserError(answer.refusal)
     return answer.spec
 
 
-def main() -> None:
-    """Answer the question on standard input. All output of libraries goes to standard error."""
-    reply = os.dup(1)
-    os.dup2(2, 1)
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+def answer_to(payload: memoryview) -> tuple[Answer, bool]:
+    """Answer a question, in the helper process."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    question = msgspec.json.decode(payload, type=Question)
     import torch
 
     from core_runtime.models.fallback.shape import shaped_model
 
     try:
-        shaped = shaped_model(question.hf_config, question.names, torch.float32, question.directory)
-        answer = Answer(shaped.spec)
+        return Answer(shaped_model(question.hf_config, question.names, torch.float32, question.directory).spec), True
     except UserError as refusal:
-        answer = Answer(refusal=str(refusal))
-    with os.fdopen(reply, "wb") as out:
-        out.write(msgspec.json.encode(answer))
+        return Answer(refusal=str(refusal)), True
+    except Exception as error:  # a checkpoint's own code may raise anything
+        return Answer(refusal=NOT_ASKED.format(f"{type(error).__name__}: {error}")), True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(lambda parent: parent.serve(answer_to), 0))
