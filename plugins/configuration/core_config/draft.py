@@ -29,7 +29,7 @@ from core_config.quantization_names import METHOD_NAMES
 from core_config.rules import Facts
 from core_config.selection import select_quantization
 from core_config.selection.ranking import Choice
-from core_config.settings import Settings, underscored
+from core_config.settings import Settings
 from core_config.token_tree import token_tree
 from core_runtime.models.draft_names import draft_weight_map
 from core_runtime.specs.checkpoint import CheckpointManifest
@@ -65,7 +65,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     plugin = _describer(attempt.chosen)
     if plugin is None:
         return None
-    values = underscored(attempt.settings["speculative_config"] or {})
+    values = attempt.settings.mapping("speculative_config")
     keys, problems = read_draft_keys(values)
     if problems:
         raise ConfigError(problems)
