@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core.engine.greeting import greeting_problem
 from core_apis.api_messages import Alive, EngineAt, EngineDied, Explained, News
 from core_apis.lifetime import LinkError
