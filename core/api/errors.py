@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from core.api.plugin_choices import ResolvedPlugin
 
@@ -18,6 +20,10 @@ LONGEST_NAME = 200
 
 ALIKE = 0.6
 """Minimum similarity of a misspelt name and its hint, from 0 to 1; below it hints are guesses."""
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All exceptions that msgspec raises for bytes that are not a message of the wanted type. Text that is not UTF-8 and values
+that are nested too deeply have exceptions of their own, which are not subclasses of DecodeError."""
 
 
 class CoreError(Exception):

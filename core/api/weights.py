@@ -1,6 +1,7 @@
-"""The weights of an engine: the checkpoint, and the updates applied to it since.
+"""The weights of an engine: the tensors of the checkpoint, and the updates applied to it since.
 
-Owns: the Structs in which updates are requested, remembered and passed from one engine to the next. Never does: read a tensor.
+Owns: the Structs that describe a tensor, and in which updates are requested, remembered and passed from one engine to the
+next. Never does: read a tensor.
 Called by: the executor (applies updates), the engine (versions, cache keys, restarts), library and server (request updates).
 """
 
@@ -9,8 +10,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-
-from core.api.tensor_info import TensorInfo
 
 PauseMode = Literal["abort", "wait", "keep"]
 """Treatment of running and waiting requests by a pause: `abort` ends them, `wait` lets them finish first, `keep` continues them
@@ -26,6 +25,25 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 Version = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")]
 """A version of weights, limited to characters that an HTTP header can carry."""
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+
+
+class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of a checkpoint under its canonical (Hugging Face) name.
+
+    shape:  logical shape, (N, K) for a matrix, whatever the packing.
+    dtype:  `F32`, `F16`, `BF16`, `I32`, `U8`, ... or a GGUF type such as `Q4_1`.
+    nbytes: bytes in the file.
+    file:   index into the manifest's files. offset: bytes from the start of that file.
+    source: the tensor's own name in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: int
+    offset: int
+    source: str
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,7 @@ from core.api.errors import ConfigError, PluginError
 from core.engine.core import EngineCore
 from core.engine.executors import ExecutorFactory
 from core.engine.observer import EngineObserver, EngineStart, ObserverFactory
+from core.entry_points import named
 from core.kv.connectors import KVConnectors
 from core.plugin.discovery import entry_points_of
 
@@ -32,12 +33,12 @@ NEEDED: Final[Mapping[str, str]] = MappingProxyType({
 def find_observers() -> dict[str, ObserverFactory]:
     """Return the factories of all installed observers, by name. Raises PluginError for one that cannot be imported."""
     factories: dict[str, ObserverFactory] = {}
-    for entry, source in entry_points_of(GROUP):
+    for offer, source in entry_points_of(GROUP):
         try:
-            factories[entry.name] = entry.load()
+            factories[offer.name] = named(offer.target)
         except Exception as error:
             raise PluginError(
-                f"The engine observer '{entry.name}' of {source} cannot be imported ({type(error).__name__}: {error})."
+                f"The engine observer '{offer.name}' of {source} cannot be imported ({type(error).__name__}: {error})."
             ) from error
     return factories
 

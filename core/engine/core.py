@@ -12,7 +12,8 @@ from typing import Any
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
+from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.engine.engine_calls import EngineCalls
 from core.engine.executor import Executor

@@ -49,15 +49,15 @@ def build_executor(config: EngineConfig) -> Executor:
 def import_executor(target: str | None) -> tuple[ExecutorFactory, float]:
     """Import an executor before the configuration is known, because importing is the slowest part of a start.
 
-    target: MODULE:CLASS of an executor that is no plugin; None: the default plugin.
+    target: MODULE:CLASS of an executor that is no plugin; None: the default plugin; empty: none before it is chosen.
 
     Returns the factory of the executor, and the seconds that the import took.
     """
     begin = time.perf_counter()
+    factory: ExecutorFactory = build_executor
     if target is None:
         _import_usual()
-        factory: ExecutorFactory = build_executor
-    else:
+    elif target:
         module, _, name = target.partition(":")
         factory = getattr(importlib.import_module(module), name)
     return factory, time.perf_counter() - begin

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.api.config import EngineConfig
-from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineRequest
+from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.engine.composition import build_engine, find_observers
 from core.engine.executor import Executor

@@ -15,8 +15,7 @@ from typing import cast
 import msgspec
 import zmq
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import CoreError, EngineDeadError, RequestError, UtilityError
+from core.api.errors import UNREADABLE, CoreError, EngineDeadError, RequestError, UtilityError
 from core.api.messages import (
     AbortChoices,
     AbortRequests,

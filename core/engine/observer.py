@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
-from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineRequest
+from core.api.stats import SchedulerStats
 from core.engine.executor import Executor
 from core.engine.gate import Gate
 from core.engine.sequences import Sequences

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from core.api.config import EngineConfig
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 
 Copy = Callable[[KVTransfers], list[Page] | None]
 """Function that makes copies now, between steps, and returns the saved pages; None when that failed."""

@@ -20,7 +20,7 @@ from typing import Any
 from core.api.config import EngineConfig
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.kv.block_copies import BlockCopies
 from core.kv.connector import BlockCache, Copy, KVConnector
 from core.kv.explainer import CacheView, MissExplainer

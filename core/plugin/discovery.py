@@ -7,14 +7,11 @@ for entry-point groups that are not kinds of plugins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
-
-from importlib_metadata import Distribution, EntryPoint, PackageNotFoundError, distributions
-from importlib_metadata import distribution as find_distribution
+from collections.abc import Collection, Iterable, Sequence
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
+from core.entry_points import Offer, offers, offers_of
 from core.plugin.kinds import KINDS, normalize
 
 ENGINE = "core-engine"
@@ -26,73 +23,51 @@ def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
 
     path: directories to search, `sys.path` when None. Of a distribution that is on the path twice, the first counts.
     """
-    rows: list[ResolvedPlugin] = []
-    for distribution in _offering("[core.", path):
-        rows += _rows(distribution)
     order = {kind.name: index for index, kind in enumerate(KINDS)}
 
     def place(row: ResolvedPlugin) -> tuple[int, str, str]:
         return order[row.kind], row.name, row.distribution
 
-    return tuple(sorted(rows, key=place))
+    return tuple(sorted(_rows((), path), key=place))
 
 
 def plugins_of(distribution: str) -> list[ResolvedPlugin]:
     """Return the plugins of one distribution by its name; none when it is not installed."""
-    try:
-        return list(_rows(cast(Distribution, find_distribution(distribution))))
-    except PackageNotFoundError:
-        return []
+    return _rows((distribution,))
 
 
-def entry_points_of(group: str) -> list[tuple[EntryPoint, str]]:
+def entry_points_of(group: str) -> list[tuple[Offer, str]]:
     """Return the entry points of a group that is not a kind of plugin, each with its distribution's name and version.
 
     They are sorted by name. Raises PluginError when two have the same name.
     """
-    found: dict[str, tuple[EntryPoint, str]] = {}
-    for distribution in _offering(f"[{group}]"):
-        for entry in distribution.entry_points.select(group=group):
-            source = f"{distribution.name} {distribution.version}"
-            if entry.name in found:
-                raise PluginError(
-                    f"'{entry.name}' of the group {group} is offered by {found[entry.name][1]} and by {source}; uninstall one."
-                )
-            found[entry.name] = (entry, source)
+    found: dict[str, tuple[Offer, str]] = {}
+    for offer in offers(group):
+        source = f"{offer.distribution} {offer.version}"
+        if offer.name in found:
+            _, other = found[offer.name]
+            raise PluginError(
+                f"'{offer.name}' of the group {group} is offered by {other} and by {source}; uninstall one."
+            )
+        found[offer.name] = (offer, source)
     return [found[name] for name in sorted(found)]
 
 
-def _offering(text: str, path: Sequence[str] | None = None) -> Iterator[Distribution]:
-    """Yield the distributions whose entry points contain `text`. Of one that is on the path twice, the first counts.
-
-    path: directories to search, `sys.path` when None.
-    """
-    found = distributions() if path is None else distributions(path=list(path))
-    seen: set[str] = set()
-    for distribution in found:
-        if text not in (distribution.read_text("entry_points.txt") or ""):
-            continue  # True of almost all distributions: this test avoids parsing their metadata, which is slower.
-        name = normalize(distribution.name)
-        if name not in seen:
-            seen.add(name)
-            yield cast(Distribution, distribution)
-
-
-def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:
-    """Yield one row for each plugin that a distribution offers."""
+def _rows(distributions: Collection[str], path: Sequence[str] | None = None) -> list[ResolvedPlugin]:
+    """Return one row for each plugin that some distributions offer, or all of them when empty."""
     kinds = {kind.group: kind.name for kind in KINDS}
-    name = distribution.name
-    version = distribution.version
-    for entry in distribution.entry_points:
-        if entry.group in kinds:
-            target, _, _ = entry.value.partition("[")
-            yield ResolvedPlugin(
-                kind=kinds[entry.group],
-                name=normalize(entry.name),
-                target=target.strip(),
-                distribution=name,
-                version=version,
+    rows: list[ResolvedPlugin] = []
+    for offer in offers_of(kinds, distributions, path):
+        rows.append(
+            ResolvedPlugin(
+                kind=kinds[offer.group],
+                name=normalize(offer.name),
+                target=offer.target,
+                distribution=offer.distribution,
+                version=offer.version,
             )
+        )
+    return rows
 
 
 def duplicates(rows: Iterable[ResolvedPlugin]) -> frozenset[tuple[str, str]]:

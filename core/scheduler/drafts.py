@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.config import SchedulerConfig
-from core.api.messages import SchedulerStats
 from core.api.sequence_record import NO_DRAFTS_CAUSES
+from core.api.stats import SchedulerStats
 from core.api.step_plan import Slot, StepPlan, StepResult
 from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState

@@ -25,8 +25,9 @@ from copy import copy
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
 from core.api.kv_transfer import Page
-from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineRequest
 from core.api.policy import SchedulingPolicy
+from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager

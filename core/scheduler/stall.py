@@ -13,7 +13,7 @@ from math import nan
 
 import numpy as np
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState

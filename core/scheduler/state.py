@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.api.config import SchedulerConfig
-from core.api.messages import EngineOutput, EngineRequest, FinishReason, SchedulerStats
+from core.api.messages import EngineOutput, EngineRequest, FinishReason
 from core.api.policy import SchedulingPolicy, WaitingQueue
+from core.api.stats import SchedulerStats
 from core.api.step_plan import MOST_FORCED, NewSequence, StepPlan
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from core.api.config import SchedulerConfig
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.api.step_plan import Slot, StepResult
 from core.scheduler.running import RunningSet
 from core.scheduler.step import Step

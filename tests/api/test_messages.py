@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.api import messages
+from core.api import messages, stats
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
@@ -19,10 +19,8 @@ from core.api.messages import (
     EngineOutputs,
     EngineReady,
     EngineRequest,
-    HaltHolder,
     Leave,
     Resume,
-    SchedulerStats,
     Shutdown,
     TokenColumns,
     TokenLogprobs,
@@ -31,6 +29,7 @@ from core.api.messages import (
 )
 from core.api.sampling_params import SamplingParams
 from core.api.sequence_record import CacheMiss, SequenceRecord
+from core.api.stats import HaltHolder, SchedulerStats
 from core.engine import wire
 from core.engine.greeting import MAJOR
 
@@ -89,8 +88,12 @@ NAMES = [type(sample).__name__ for sample in SAMPLES]
 
 
 def message_types() -> dict[str, type[msgspec.Struct]]:
-    found = inspect.getmembers(messages, lambda member: inspect.isclass(member) and issubclass(member, msgspec.Struct))
-    return {name: kind for name, kind in found if kind.__module__ == messages.__name__}
+    found: dict[str, type[msgspec.Struct]] = {}
+    for module in (messages, stats):
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            if issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__:
+                found[name] = kind
+    return found
 
 
 def fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Any, Any]]:

@@ -18,16 +18,9 @@ import zmq.asyncio
 from fakes import TARGET, make_config, reference
 
 from core.api.errors import EngineDeadError, UtilityError
-from core.api.messages import (
-    CLIENT_SHIFT,
-    EngineOutput,
-    EngineOutputs,
-    EngineRequest,
-    Resume,
-    SchedulerStats,
-    TokenColumns,
-)
+from core.api.messages import CLIENT_SHIFT, EngineOutput, EngineOutputs, EngineRequest, Resume, TokenColumns
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
 from core.processes import child_environment

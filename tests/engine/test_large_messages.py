@@ -20,10 +20,10 @@ from core.api.messages import (
     EngineOutputs,
     EngineReady,
     EngineRequest,
-    SchedulerStats,
     TokenLogprobs,
 )
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.api.structured_outputs import CompiledGrammar
 from core.engine import wire
 from core_frontend.completion_state import CompletionState, position_logprobs

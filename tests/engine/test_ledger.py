@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from core.api.errors import EngineDeadError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine.ledger import Ledger
 
 

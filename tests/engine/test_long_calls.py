@@ -13,7 +13,8 @@ from engine.mortal import MortalSource, mortal_engine
 from fakes import FakeExecutor, byte_source, make_config
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
-from core.api.messages import EngineOutputs, SchedulerStats
+from core.api.messages import EngineOutputs
+from core.api.stats import SchedulerStats
 from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
 from core_supervision.link.zmq_client import ZmqClient

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import ConfigError, UtilityError
-from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats, TokenColumns
+from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, TokenColumns
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine.ledger import Ledger
 from core_config.served.log_file import log_config
 from core_frontend.llm import LLM

@@ -9,8 +9,9 @@ import pytest
 from fakes import FakeExecutor, composed, factories, make_config, reference
 
 from core.api.errors import ConfigError, PluginError, UtilityError
-from core.api.messages import EngineRequest, SchedulerStats
+from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine.composition import build_engine, find_observers
 from core.engine.core import EngineCore
 from core.engine.gate import Gate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_frontend.stat_totals import StatTotals
 
 

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from core.api.messages import EngineOutput, EngineOutputs, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs
+from core.api.stats import SchedulerStats
 from core_frontend.stats_log import StatsLog
 
 

@@ -17,8 +17,9 @@ import pytest
 from fakes import EOS, KILL, RAISE, TARGET, make_config, reference
 
 from core.api.errors import EngineDeadError, RequestError, UserError, UtilityError
-from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine import wire
 from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.processes import child_environment

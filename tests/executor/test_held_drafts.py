@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from core.api.step_plan import StepPlan
 from core_runtime.executor.drafts.held import PendingDrafts
+from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.steps.token_table import TokenTable
 
 SLOTS = (4, 1, 7)
@@ -52,6 +55,19 @@ def test_rows_go_on_from_what_is_known_with_the_drafts_that_there_are(held: Pend
     assert drafts == {4: [20, 21]}
     assert rows(settled) == {4: (3, 4), 1: (1, 4), 7: (1, 4)}
     assert settled.total_num_tokens == 5
+
+
+@pytest.mark.parametrize(("max_length", "is_replaced"), [(6, False), (MAX_LENGTH, True)], ids=["no room", "room"])
+def test_forced_text_replaces_the_proposers_drafts_only_where_it_fits(
+    held: PendingDrafts, tokens: TokenTable, max_length: int, is_replaced: bool
+) -> None:
+    held.start(4, max_length)
+    batch = Mock(drafts=held, tokens=tokens, undrafted=set(), masks={4: Mock(forced=lambda output: [30, 31])})
+    runner = Mock(batch=batch, most_forced=8)
+    proposed = {4: [20]}
+    ModelRunner._propose_forced(runner, Mock(draft_budget={}), Mock(slots=np.array([4])), proposed)
+    assert proposed == {4: [30, 31] if is_replaced else [20]}
+    assert batch.columns.forget_drawn.called == is_replaced
 
 
 def test_no_more_drafts_are_verified_than_the_plan_has_room_for(held: PendingDrafts) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 PROMPTS = [[1, *range(40, 61)], [1, 70, 71, 72], [1, 90]]
 
 
@@ -41,6 +43,23 @@ def test_it_answers_the_openai_api_from_an_engine_process(tmp_path, tiny_llama, 
     served, refused = map(json.loads, answers.read_text().splitlines())
     assert served["response"]["body"]["choices"][0]["token_ids"] == [1, 40, 41, 42], served
     assert "neither grammars nor log-probabilities" in json.dumps(refused)
+
+
+@pytest.mark.parametrize("named_in", ["the words", "a file"])
+def test_no_process_imports_torch_for_it(tmp_path, tiny_llama, core, named_in):
+    batch, answers, settings = tmp_path / "batch.jsonl", tmp_path / "answers.jsonl", tmp_path / "settings.yaml"
+    asked = {"model": "tiny", "prompt": [1, 40, 41, 42], "max_tokens": 4}
+    batch.write_text(json.dumps({"custom_id": "0", "method": "POST", "url": "/v1/completions", "body": asked}))
+    settings.write_text("executor: parrot\n")
+    words = ["--model", str(tiny_llama), "--served-model-name", "tiny", "--max-model-len", "64"]
+    words += ["--executor", "parrot"] if named_in == "the words" else ["--config", str(settings)]
+    # Python then writes the name of each module that it imports, in the processes of the command too.
+    done = core("run-batch", "-i", str(batch), "-o", str(answers), *words, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = (done.stdout + done.stderr).splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
+    assert "core_parrot.executor" in imported
+    assert "torch" not in imported
 
 
 def test_it_keeps_its_promises(core):

@@ -20,12 +20,12 @@ from core.api.messages import (
     EngineOutput,
     EngineOutputs,
     EngineReady,
-    SchedulerStats,
     TokenColumns,
     TokenLogprobs,
     UtilityResult,
 )
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine import wire
 from core.engine.greeting import GREETING
 from core_frontend.async_engine import AsyncEngine

@@ -17,8 +17,10 @@ from core.api.errors import RequestError, UserError
 from core.api.messages import EngineOutput, TokenLogprobs
 from core_apis.journal import segments as segment_files
 from core_apis.journal import writer as writing
+from core_apis.journal.directory import JournalDirectory
 from core_apis.journal.journal import EntryLog, Journal, now
-from core_apis.journal.records import Accepted, Ended, Kind, framed, frames
+from core_apis.journal.records import Accepted, Ended, FileHead, Kind, accepted_frame, framed, frames
+from core_apis.journal.segments import Segments
 
 SIZE = 1 << 20
 
@@ -42,8 +44,12 @@ def opened(path: Path, size: int = SIZE) -> Journal:
     return journal
 
 
+def accept(journal: Journal, name: str, body: bytes = b"body") -> EntryLog:
+    return journal.accept(accepted_frame(journal.next_number(), accepted(name, body)))
+
+
 async def begun(journal: Journal, name: str, num_tokens: int, body: bytes = b"body") -> EntryLog:
-    log = journal.accept(accepted(name, body))
+    log = accept(journal, name, body)
     log.begun(0, 11)
     for start in range(num_tokens):
         log.given(0, [output(start, start + 5)])
@@ -239,12 +245,12 @@ async def test_a_journal_full_of_what_runs_takes_no_more(tmp_path: Path) -> None
     journal = opened(tmp_path / "j")
     log = await begun(journal, "a", 1, os.urandom(SIZE // 2))
     with pytest.raises(RequestError) as caught:
-        journal.accept(accepted("b"))
+        accept(journal, "b")
     assert (caught.value.status, caught.value.code) == (503, "journal_unavailable")
     assert caught.value.retry_after
     log.given(0, [output(1, 6)])
     log.dropped()
-    journal.accept(accepted("b"))
+    accept(journal, "b")
     await journal.close()
 
 
@@ -279,6 +285,34 @@ async def test_a_disk_that_hangs_keeps_nobody(tmp_path: Path, monkeypatch: pytes
     assert tokens(again, "b") == [5]
 
 
+def test_a_file_whose_sync_failed_is_written_and_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = Segments(JournalDirectory(str(tmp_path / "j")), FileHead(b"salt", 1), SIZE)
+    segments.append(b"a record")
+    path = only_file(tmp_path / "j")
+    contents = path.read_bytes()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(segment_files.os, "fsync", fail)
+        segments.sync()
+    written = path.stat().st_mtime_ns
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(segment_files.os, "fsync", noted)
+    segments.begin_anew()
+    assert path.stat().st_ino in synced
+    assert path.stat().st_mtime_ns > written
+    assert path.read_bytes() == contents
+    segments.close()
+
+
 async def test_a_full_disk_is_told_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = opened(tmp_path / "j")
     running = await begun(journal, "a", 2)
@@ -292,7 +326,7 @@ async def test_a_full_disk_is_told_and_mended(tmp_path: Path, monkeypatch: pytes
         write(descriptor, data)
 
     monkeypatch.setattr(segment_files, "_write", refuse)
-    refused = journal.accept(accepted("b"))
+    refused = accept(journal, "b")
     with pytest.raises(RequestError, match="No space left"):
         await refused.accepted()
     assert "No space left" in (journal.problem or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_observers.draft_metrics import drafts
 
 

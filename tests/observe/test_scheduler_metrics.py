@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_observers.metrics import ServerMetrics
 
 

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import CacheConfig
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core_observers.metrics import ServerMetrics
 from core_observers.step_sizes import STEP_BOUNDS

@@ -25,8 +25,9 @@ from core.api.config import (
     WeightTransferConfig,
 )
 from core.api.errors import EngineDeadError, UtilityError
-from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, TokenLogprobs
 from core.api.pooling import PoolingConfig
+from core.api.stats import SchedulerStats
 from core_frontend.async_engine import AsyncEngine
 from core_tokens.tokenizer import Tokenizer
 

@@ -17,8 +17,9 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from core.api.errors import ConfigError, UserError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core_apis.remote.agreement import adopted, change, objection
 from core_apis.remote.messages import Hello, channel_kind, channel_of
 from core_apis.remote.relay import smaller

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import ProfilerConfig
-from core.api.messages import HaltHolder, SchedulerStats
+from core.api.stats import HaltHolder, SchedulerStats
 from core.version import __version__
 from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS

@@ -19,7 +19,7 @@ from core.api.errors import RequestError
 from core_apis.durable.recorder import RequestRecorder
 from core_apis.journal.journal import Journal, now
 from core_apis.journal.reader import Entry
-from core_apis.journal.records import Accepted, Ended, Frame
+from core_apis.journal.records import Accepted, Ended, Frame, accepted_frame
 from core_apis.journal.segments import Segments
 from core_apis.journal.writer import RETRY_S, SYNC_S, FailureHandler, Milestone, Writer
 from tests.simulation.answers import Answer
@@ -207,7 +207,7 @@ class Streams:
         if answer.records is not None:
             return
         accepted = Accepted("completion", answer.name, b"", 0, now(), "", "", msgspec.msgpack.encode(answer.event))
-        answer.records = RequestRecorder(self.journal.accept(accepted))
+        answer.records = RequestRecorder(self.journal.accept(accepted_frame(self.journal.next_number(), accepted)))
 
     def end(self, answer: Answer) -> None:
         """It has ended, or its reader has gone."""

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams, StructuredOutputsParams
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from tests.speculative import checkpoints
 from tests.tiny_models import save_checkpoint
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core import LLM, SamplingParams
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_kit.devices.wired import wired
 from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.uniproc import UniprocExecutor

@@ -70,7 +70,7 @@ def test_bits_do_not_depend_on_the_drafts_of_eagle3(
     assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
 
 
-@pytest.mark.parametrize("named", ["as the draft model", "as the model"])
+@pytest.mark.parametrize("named", ["as the draft model", "without its method", "as the model"])
 def test_a_checkpoint_of_the_speculators_format_drafts_from_its_directory(
     tiny_llama: Path, target: Any, expected: Bits, tmp_path: Path, named: str
 ) -> None:
@@ -79,7 +79,10 @@ def test_a_checkpoint_of_the_speculators_format_drafts_from_its_directory(
         bits, stats = run(path)
         assert stats.spec_steps_on or stats.spec_steps_off, "it drafts where that is worth its cost"
     else:
-        bits, stats = run(tiny_llama, **drafting("eagle3", path))
+        settings = drafting("eagle3", path)
+        if named == "without its method":
+            del settings["speculative_config"]["method"]
+        bits, stats = run(tiny_llama, **settings)
         assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
     assert bits == expected
 

@@ -85,40 +85,46 @@ def create_app(
         access |= routes.access
         operations |= routes.operations
     paths = list(access)
-    has_keys = bool(server_config.keys)
     make_document = functools.partial(
-        document, app, operations, access, keys=bool(server_config.api_keys), guards=has_keys
+        document, app, operations, access, keys=bool(server_config.api_keys), guards=bool(server_config.keys)
     )
     app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
     errors.install(app, paths)
-    # Middleware added last is outermost: refusals by the inner ones carry CORS headers and request ids too.
-    if has_keys:
-        open_paths = [path for path in paths if access[path] == "public"]
-        needs_key = bool(server_config.api_keys)
-        app.add_middleware(Authentication, keys=server_config.keys, open_paths=open_paths, needs_key=needs_key)
+    _add_middleware(app, context, [path for path in paths if access[path] == "public"])
+    # Built here, so that a middleware that cannot be made aborts the start.
+    app.middleware_stack = app.build_middleware_stack()
+    return app
+
+
+def _add_middleware(app: FastAPI, context: ServingContext, open_paths: list[str]) -> None:
+    """Add all middleware. The one added last is outermost: refusals by the inner ones carry CORS headers and request ids
+    too. open_paths: paths that need no key.
+    """
+    server = context.server
+    engine = context.engine
+    if server.keys:
+        needs_key = bool(server.api_keys)
+        app.add_middleware(Authentication, keys=server.keys, open_paths=open_paths, needs_key=needs_key)
     app.add_middleware(HeadRequests)
-    if server_config.enable_request_id_headers:
+    if server.enable_request_id_headers:
         app.add_middleware(RequestIds)
     if engine.config.weight_transfer is not None:
         app.add_middleware(WeightVersions, version=lambda: engine.stats.weight_version)
     app.add_middleware(
         CORSMiddleware,
-        allow_origins=server_config.allowed_origins,
-        allow_methods=server_config.allowed_methods,
-        allow_headers=server_config.allowed_headers,
-        allow_credentials=server_config.allow_credentials,
+        allow_origins=server.allowed_origins,
+        allow_methods=server.allowed_methods,
+        allow_headers=server.allowed_headers,
+        allow_credentials=server.allow_credentials,
     )
     app.add_middleware(Turnstile)
     if context.tracing is not None:
         app.add_middleware(TraceParents, following=context.tracing.following)
-    for own in load_middleware(server_config.middleware):
+    for own in load_middleware(server.middleware):
         app.add_middleware(own)
     app.add_middleware(DrainGate, drain=context.drain)
-    if server_config.root_path.strip("/"):
-        app.add_middleware(RootPath, root_path=server_config.root_path)
-    # Built here, so that a middleware that cannot be made aborts the start.
-    app.middleware_stack = app.build_middleware_stack()
-    return app
+    if server.root_path.strip("/"):
+        app.add_middleware(RootPath, root_path=server.root_path)
 
 
 def _served(server: ServerConfig, engine: EngineConfig) -> list[ApiRoutes]:

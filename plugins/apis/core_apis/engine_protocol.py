@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
-from core.api.messages import SchedulerStats
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.queue.limit import QueueLimit

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from core.api.messages import HaltHolder, SchedulerStats
+from core.api.stats import HaltHolder, SchedulerStats
 from core_apis.engine_protocol import ServingEngine
 from core_apis.protocol.operation import HolderAnswer, State
 

@@ -67,7 +67,7 @@ class Pipeline:
             answer_id = exchange.identify(request, prepared)
             created = int(time.time())
             streams = bool(getattr(call.runs.body, "stream", False))
-            run = self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
+            run = await self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
             # After the run: a run that is kept draws the seed of the ids that the answer will have.
             answer = exchange.answer(context, prepared, answer_id, created)
             if streams:
@@ -78,7 +78,7 @@ class Pipeline:
                 response.headers.update(headers)
             return response
 
-    def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
+    async def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
         """Return the run of a request's prompts, not yet started. lasts: whether it should outlive its connection."""
         return PromptRun(call.context, call.runs, answer_id, call.user, call.arrival)
 

@@ -73,6 +73,8 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.plugin.contracts", "core_runtime.contracts"),
     ("core.plugin.contracts.grammar", "core_grammars.contract"),
     ("core.plugin.contracts.response_format", "core_formats.contract"),
+    ("core.api.decoding", "core.api.errors"),
+    ("core.api.tensor_info", "core.api.weights"),
     ("core.api.block_parts", "core_runtime.specs.block_parts"),
     ("core.api.block_spec", "core_runtime.specs.block_spec"),
     ("core.api.checkpoint", "core_runtime.specs.checkpoint"),

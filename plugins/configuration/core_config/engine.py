@@ -87,12 +87,7 @@ def engine_config(
         keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
         structured_outputs=structured_outputs_config(settings),
         state_canary=settings["state_canary"],
-        restarts=RestartConfig(
-            limit=settings["engine_restarts"],
-            window_s=settings["engine_restart_window"],
-            backoff_s=settings["engine_restart_backoff"],
-            standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
-        ),
+        restarts=_restarts(settings),
         acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
         draft=None if draft is None else draft.config(registry, model, plan.draft_limits, problems),
         compilation=compilation_config(settings),
@@ -129,6 +124,16 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         implementation="transformers" if isinstance(spec, ModuleSpec) else "core",
         trust_remote_code=settings["trust_remote_code"],
         numerics=settings["numerics"],
+    )
+
+
+def _restarts(settings: Settings) -> RestartConfig:
+    limit = settings["engine_restarts"]
+    return RestartConfig(
+        limit=limit,
+        window_s=settings["engine_restart_window"],
+        backoff_s=settings["engine_restart_backoff"],
+        standby=settings["standby_engine"] and limit > 0,
     )
 
 

@@ -126,6 +126,7 @@ def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[st
 def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     """Run all stages in order. Raises ConfigError with every problem."""
     server = server_config(merged, attempt.problems)
+    _read_draft(attempt.facts)
     attempt.run_rules("arguments")
     discover(attempt)
     server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
@@ -219,9 +220,13 @@ def find_model(attempt: Attempt) -> Checkpoint:
     facts.config = own_config(model)
     facts.magic = magic_of(model)
     attempt.run_rules("reference")
+    _read_draft(facts)  # a rule may have made the model the draft of another one
+    return find_checkpoint(attempt.settings, attempt.plugins, facts)
+
+
+def _read_draft(facts: Facts) -> None:
     draft = facts.speculative.get("model")
     facts.draft = own_config(draft) if isinstance(draft, str) else {}
-    return find_checkpoint(attempt.settings, attempt.plugins, facts)
 
 
 def _find_family(attempt: Attempt, located: Checkpoint) -> _Model:

@@ -17,8 +17,9 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
-from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
+from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 
 STATES = (
     "num_running",

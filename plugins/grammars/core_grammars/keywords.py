@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core.api.reason import Reason
 from core.api.structured_outputs import GrammarSpec
 from core_grammars.ambiguous import ambiguous_rule

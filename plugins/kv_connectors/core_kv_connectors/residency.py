@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from core.api.kv_transfer import PrefixKey
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.kv.connector import KVConnector
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS
 

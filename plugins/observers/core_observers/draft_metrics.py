@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 
 BY_LABEL: Mapping[str, tuple[str, str]] = {
     "spec_decode_num_accepted_tokens_per_pos": ("position", "Draft tokens accepted, by their place in the draft."),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 
 STATES = {"awake": 0, "weights_offloaded": 1, "discard_all": 2}
 """vLLM's names of the states, and the sleep level of each."""

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_observers import draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page

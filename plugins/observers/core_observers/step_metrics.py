@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_observers.step_sizes import STEP_BOUNDS
 
 REASONS = {"capacity": "num_for_room", "deferred": "num_deferred"}

@@ -10,6 +10,7 @@ spelled by other tokens.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -26,15 +27,21 @@ class FormMarkers:
         def wrap(text: str) -> str:
             return with_tokens(text.strip(), tokens)
 
+        def wrapped(texts: Iterable[str]) -> tuple[str, ...]:
+            return tuple(wrap(text) for text in texts if text.strip())
+
         self.form = form
         self.open = wrap(form.open)
-        self.closes = tuple(wrap(text) for text in (form.close, *form.also_close) if text.strip())
+        self.closes = wrapped((form.close, *form.also_close))
         self.close = Literals(self.closes)
-        self.args_open = tuple(wrap(text) for text in form.args_open if text.strip())
+        self.args_open = wrapped(form.args_open)
         self.args_close = Literals([wrap(form.args_close)])
         self.name_open = wrap(form.name_open)
         self.key_open = wrap(form.key_open)
-        self.after_keys = {wrap(value.after_key) or value.after_key: value.type for value in form.values}
+        self.after_keys: dict[str, str] = {}
+        for value in form.values:
+            after = wrap(value.after_key) or value.after_key
+            self.after_keys[after] = value.type
         self.after_key = Literals(self.after_keys)
         self.value_open = Literals([wrap(form.value_open)])
         self.value_close = Literals([wrap(form.value_close)])
@@ -53,7 +60,8 @@ class RowMarkers:
         reasoning = row.reasoning
         self.reasoning_open = () if reasoning is None else tuple(map(wrap, reasoning.open))
         self.reasoning_close = () if reasoning is None else tuple(map(wrap, reasoning.close))
-        self.dropped = tuple(wrap(text) for text in (*(row.content or ()), *row.dropped) if text.strip())
+        dropped = (*(row.content or ()), *row.dropped)
+        self.dropped = tuple(wrap(text) for text in dropped if text.strip())
         self.section_open = wrap(row.section[0]) if row.section else ""
         self.section_close = wrap(row.section[1]) if row.section else ""
         self.forms = tuple(FormMarkers(form, tokens) for form in row.calls)
@@ -73,9 +81,10 @@ def row_markers(row: ResponseFormat, tokens: frozenset[str]) -> RowMarkers:
 
 def with_tokens(text: str, tokens: frozenset[str]) -> str:
     """Return the text with each special token enclosed in `TOKEN_OPEN` and `TOKEN_SHUT`."""
-    inside = sorted((token for token in tokens if token and token in text), key=len, reverse=True)
+    inside = [token for token in tokens if token and token in text]
     if not inside:
         return text
+    inside.sort(key=len, reverse=True)
     pattern = "|".join(map(re.escape, inside))
     return re.sub(pattern, lambda found: f"{TOKEN_OPEN}{found.group()}{TOKEN_SHUT}", text)
 
@@ -88,5 +97,9 @@ def markers_of(row: ResponseFormat) -> tuple[str, ...]:
 def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
-    rows = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    rows: Iterable[Any] = ()
+    if isinstance(value, dict):
+        rows = value.values()
+    elif isinstance(value, list | tuple):
+        rows = value
     return [text for item in rows for text in _texts(item)]

@@ -67,7 +67,8 @@ class EngineProcess:
     def spawn(cls, executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
         """Start the engine process.
 
-        executor: MODULE:CLASS of another executor than the default.
+        executor: MODULE:CLASS of an executor that is no plugin; None: the default plugin, imported at once; empty: the
+                  plugin that the configuration names, imported only then.
         files:    files of an earlier process, which the caller still owns; None: new ones.
         """
         directory = SocketDirectory()

@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Self
 
-from core.api.messages import EngineRequest, SchedulerStats
+from core.api.messages import EngineRequest
+from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.executor import PreparingExecutor

@@ -14,7 +14,7 @@ import struct
 import msgspec
 import xxhash
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core_supervision.engine_state import EngineState
 
 PLACE_BYTES = 1 << 30

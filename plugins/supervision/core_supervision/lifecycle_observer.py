@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core_supervision import lasting
 from core_supervision.engine_state import EngineState

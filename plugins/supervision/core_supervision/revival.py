@@ -15,6 +15,7 @@ from typing import Protocol
 
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
+from core.plugin.distributions import own_row
 from core_supervision.child import EngineProcess
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.lowered import degraded_config
@@ -101,7 +102,7 @@ class Reviver:
 class OwnedEngineSource:
     """A source that starts engine processes; owned by the server or program that uses them.
 
-    executor: MODULE:CLASS of another executor than the default.
+    executor: MODULE:CLASS of an executor that is no plugin; None: the one of the configuration.
     process: an already spawned process for the first engine.
     """
 
@@ -109,6 +110,9 @@ class OwnedEngineSource:
         self, config: EngineConfig, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> None:
         self._config = config
+        usual = own_row("executor")
+        if executor is None and (usual is None or config.plugins.executor != usual.name):
+            executor = ""  # the processes then import only what the configuration names
         self._processes = EngineProcesses(executor, process, standby=config.restarts.standby)
         self._epoch = 0
         self._num_blocks = 0

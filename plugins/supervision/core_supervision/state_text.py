@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from core.api.messages import HaltHolder
+from core.api.stats import HaltHolder
 from core_supervision.engine_state import OPERATOR, EngineState, Holder
 
 ENDS: Final = {

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.decoding import UNREADABLE
-from core.api.errors import UtilityError
+from core.api.errors import UNREADABLE, UtilityError
 from core.api.weights import Version, WeightSource, WeightsState, WeightUpdate
 from core.engine.executor import Reloader
 from core.engine.observer import Engine

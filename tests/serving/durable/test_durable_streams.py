@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from core.api.config import ModelConfig
+from core_apis.durable import streams as durable_streams
 from core_apis.durable.key_digests import KeyDigests
 from core_apis.durable.origin import origin_of
 from core_apis.durable.streams import DurableStreams, Job
 from core_apis.journal import segments as segment_files
 from core_apis.journal.journal import Journal
+from core_apis.journal.records import Accepted, Frame
 from core_config.served.server_config import JournalSettings, ServerConfig
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
@@ -149,17 +153,38 @@ def test_an_answer_of_other_weights_is_not_continued(tmp_path: Path, change: str
         assert origin_of(model, "numerics") != before
 
 
-def test_an_answer_of_updated_weights_is_not_continued_by_a_server_that_begins_with_others() -> None:
-    journal = Mock(salt=b"salt")
+async def test_an_answer_of_updated_weights_is_not_continued_by_a_server_that_begins_with_others() -> None:
+    journal = Mock(salt=b"salt", next_number=Mock(return_value=1))
     digests = KeyDigests(b"salt", (), needs_key=False)
     model = ModelConfig(model="nowhere", served_names=("m",), max_model_len=8, vocab_size=8)
     versions = iter(["", "7"])
     streams = DurableStreams(journal, JournalSettings(directory=""), digests, model, "numerics", lambda: next(versions))
     job = Job("completion", "cmpl-1", None, 0, 0.0, "")
     for is_same in (True, False):
-        streams.accept(job, cast(Any, {}))
-        (accepted,), _ = journal.accept.call_args
+        await streams.accept(job, cast(Any, {}))
+        (frame,), _ = journal.accept.call_args
+        accepted = msgspec.msgpack.decode(frame.payload, type=Accepted)
         assert (accepted.origin == streams.origin) == is_same
+
+
+def test_requests_are_recorded_outside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    make = durable_streams.accepted_frame
+
+    def noted(number: int, accepted: Accepted) -> Frame:
+        threads.append(threading.get_ident())
+        return make(number, accepted)
+
+    async def ident() -> int:
+        return threading.get_ident()
+
+    monkeypatch.setattr(durable_streams, "accepted_frame", noted)
+    with run_server(config(tmp_path)) as server:
+        loop = asyncio.run_coroutine_threadsafe(ident(), server.loop).result(10)
+        read(server.http, COMPLETION, {"prompt": "SLOW", "max_tokens": 2}, Reading())
+        read(server.http, RESPONSE, {"input": "SLOW"}, Reading())
+    assert len(threads) == 2
+    assert loop not in threads
 
 
 def test_only_the_tenant_reads_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core_apis.callers.tenant import Tenant
 from core_apis.durable.event_ids import LARGEST
 from core_apis.durable.key_digests import KeyDigests

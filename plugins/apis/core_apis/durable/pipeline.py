@@ -101,16 +101,16 @@ class DurablePipeline(Pipeline):
         events = await self.streams.after(tenant_of(request), exchange.kind, last.answer_id, last)
         return EventStream(events, done=b"")
 
-    def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
+    async def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
         """Return the run as `Pipeline` does, recorded if it lasts.
 
         Raises RequestError (503) if it cannot be recorded.
         """
         if not lasts:
-            return super().run(call, kind, answer_id, created, lasts=False)
+            return await super().run(call, kind, answer_id, created, lasts=False)
         user = call.user
         job = Job(kind, answer_id, call.tenant, created, time.time(), user)
-        recorder = self.streams.accept(job, call.prepared)
+        recorder = await self.streams.accept(job, call.prepared)
         return RecordedRun(call.context, call.runs, answer_id, user, call.arrival, recorder)
 
     async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:

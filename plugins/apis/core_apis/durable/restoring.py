@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core_apis.context import ServingContext
 from core_apis.durable.kept_responses import restored_response
 from core_apis.durable.pipeline import RecordedRun

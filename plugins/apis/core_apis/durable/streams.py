@@ -6,6 +6,7 @@ answer requests, or write events. Called by: the routes, and the code that start
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from core_apis.durable.recorder import RequestRecorder
 from core_apis.durable.stream import DurableStream, Events
 from core_apis.journal.journal import EntryLog, Journal, now
 from core_apis.journal.reader import Entry
-from core_apis.journal.records import Accepted, Ended
+from core_apis.journal.records import Accepted, Ended, Frame, accepted_frame
 from core_apis.prepare.prepared import PreparedChat
 from core_config.served.server_config import JournalSettings, ServerConfig
 
@@ -63,12 +64,13 @@ class DurableStreams:
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
         self._aside: list[tuple[float, int]] = []
 
-    def accept(self, job: Job, prepared: msgspec.Struct) -> RequestRecorder:
+    async def accept(self, job: Job, prepared: msgspec.Struct) -> RequestRecorder:
         """Keep a request from now on. Raises RequestError (503) if it cannot be kept.
 
         Its calls get ids that the next server will give them as well.
         """
         self._expire()
+        self.journal.check()
         chat = getattr(prepared, "chat", prepared)
         if isinstance(chat, PreparedChat):
             chat.id_seed = secrets.randbits(63)
@@ -80,9 +82,10 @@ class DurableStreams:
             arrived=job.arrived,
             user=job.user,
             origin=self.origin + self._weight_version(),  # the next server begins with the weights of the files
-            body=msgspec.msgpack.encode(prepared),
+            body=b"",
         )
-        return RequestRecorder(self.journal.accept(accepted))
+        frame = await asyncio.to_thread(_first_frame, self.journal.next_number(), accepted, prepared)
+        return RequestRecorder(self.journal.accept(frame))
 
     def run(
         self, kind: str, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
@@ -156,6 +159,12 @@ class DurableStreams:
         for stream in list(self._streams.values()):
             if stream.ended_at is not None and (stream.ended_at < oldest or not stream.log.is_kept):
                 self._forget(stream)
+
+
+def _first_frame(number: int, accepted: Accepted, prepared: msgspec.Struct) -> Frame:
+    """Return the first record of an entry. Runs in a thread, because a client's prompt may be many MB."""
+    body = msgspec.msgpack.encode(prepared)
+    return accepted_frame(number, msgspec.structs.replace(accepted, body=body))
 
 
 def durable_streams(

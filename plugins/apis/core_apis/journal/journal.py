@@ -17,7 +17,7 @@ from core.api.errors import RequestError, UserError
 from core.api.messages import EngineOutput
 from core_apis.journal.directory import JournalDirectory
 from core_apis.journal.reader import Entry, read
-from core_apis.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, framed
+from core_apis.journal.records import Begun, Ended, FileHead, Frame, Given, Kind, Shown, framed
 from core_apis.journal.segments import Segments
 from core_apis.journal.writer import Writer
 
@@ -164,14 +164,17 @@ class Journal:
         if problem is not None:
             raise unavailable(problem)
 
-    def accept(self, accepted: Accepted) -> EntryLog:
-        """Keep a request from now on. Raises RequestError (503) if it cannot be kept."""
-        self.check()
-        log = self._log(self._next_entry, 0)
+    def next_number(self) -> int:
+        """Return the number for a new entry, whose first record may then be made in a thread."""
         self._next_entry += 1
+        return self._next_entry - 1
+
+    def accept(self, frame: Frame) -> EntryLog:
+        """Keep a request from now on. Raises RequestError (503) if it cannot be kept. frame: from `accepted_frame`."""
+        self.check()
+        log = self._log(frame.entry, 1)
         self._live[log.number] = 0
-        self.add(log, framed(log.number, 0, Kind.ACCEPTED, _encode(accepted)))
-        log._num_records = 1
+        self.add(log, frame)
         return log
 
     def go_on(self, entry: Entry) -> EntryLog:
@@ -180,8 +183,7 @@ class Journal:
 
     def keep(self, ended: Ended) -> EntryLog:
         """Keep the outcome of a request that was not kept while it ran; do nothing if it cannot be kept."""
-        log = self._log(self._next_entry, 0)
-        self._next_entry += 1
+        log = self._log(self.next_number(), 0)
         if self.problem is None:
             self._live[log.number] = 0
             log.ended(ended)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core.api.messages import EngineOutput
 from core_apis.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, frames
 

@@ -148,6 +148,11 @@ def framed(entry: int, number: int, kind: Kind, payload: bytes) -> Frame:
     return Frame(entry, number, kind, b"".join((head, name, payload)))
 
 
+def accepted_frame(number: int, accepted: Accepted) -> Frame:
+    """Return the first record of an entry. It is as large as the request, so large ones are made in a thread."""
+    return framed(number, 0, Kind.ACCEPTED, msgspec.msgpack.encode(accepted))
+
+
 def frames(data: bytes) -> Iterator[Frame]:
     """Yield all records in the contents of a file, skipping everything else."""
     position = data.find(MARK)

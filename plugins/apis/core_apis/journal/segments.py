@@ -24,12 +24,14 @@ class Segment:
     """One file.
 
     descriptor: open for the newest files, None for those of earlier runs. size: bytes. dirty: not yet synced.
+    failed: the last sync of it failed.
     """
 
     path: Path
     descriptor: int | None
     size: int
     dirty: bool = False
+    failed: bool = False
 
 
 class Segments:
@@ -71,9 +73,14 @@ class Segments:
             for segment in dirty:
                 segment.dirty = False
         # Outside the lock, so that records can be appended while the disk syncs.
-        for segment in dirty:
-            if segment.descriptor is not None:
-                os.fsync(segment.descriptor)
+        try:
+            for segment in dirty:
+                _sync(segment)
+        except OSError:
+            with self._lock:
+                for segment in dirty:
+                    segment.dirty = True
+            raise
         with self._lock:
             self._close_old()
 
@@ -145,6 +152,19 @@ class Segments:
             if segment.descriptor is not None and not segment.dirty:
                 os.close(segment.descriptor)
                 segment.descriptor = None
+
+
+def _sync(segment: Segment) -> None:
+    if segment.descriptor is None:
+        return
+    if segment.failed:
+        # Linux marks pages as clean when their write fails, so another fsync alone would succeed without writing them.
+        data = segment.path.read_bytes()[: segment.size]
+        with segment.path.open("r+b") as file:
+            file.write(data)
+    segment.failed = True
+    os.fsync(segment.descriptor)
+    segment.failed = False
 
 
 def _write(descriptor: int, data: bytes) -> None:

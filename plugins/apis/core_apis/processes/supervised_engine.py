@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
-from core.api.messages import EngineOutputs, SchedulerStats
+from core.api.messages import EngineOutputs
+from core.api.stats import SchedulerStats
 from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 from core.engine.greeting import greeting_problem
 from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 from core_apis.processes.engine_news import EngineEvents

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import RequestError
+from core.api.errors import UNREADABLE, RequestError
 from core_apis.protocol.responses import Reference
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import REFERENCE, KeptItem

@@ -55,7 +55,7 @@ async def create_response(request: Request) -> Response:
         response_id = f"resp_{uuid4().hex}"
         created = int(time.time())
         lasts = body.stored and bool(body.background or body.stream)
-        run = context.pipeline.run(call, "response", response_id, created, lasts=lasts)
+        run = await context.pipeline.run(call, "response", response_id, created, lasts=lasts)
         response = response_run(context, tenant, prepared, response_id, run, run.outputs, created=created)
         if lasts and body.background:
             await run.accepted()  # what is to outlive the server is on disk before the client hears of it

@@ -13,8 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.config import WeightTransferConfig
-from core.api.decoding import UNREADABLE
-from core.api.errors import RequestError
+from core.api.errors import UNREADABLE, RequestError
 from core.api.weights import WeightUpdate
 from core_apis.body import json_response, read_body
 from core_apis.context import context_of

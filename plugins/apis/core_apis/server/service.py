@@ -95,11 +95,7 @@ async def serve_requests(
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
     collecting = asyncio.ensure_future(collect_between_requests(lambda: context.drain.num_running))
-    os.nice(NICENESS)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
-    # Everything imported and built so far lives for ever; later collections need not look at it again.
-    gc.freeze()
+    _settle_process()
     try:
         while not (server.started or serving.done()):
             await asyncio.sleep(0.005)
@@ -108,18 +104,18 @@ async def serve_requests(
         on_ready(context)
         _watch_loop(context)
         engine.grammars.warm()
-        await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(serving, stop, death)
         if death.done():
-            await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await _first_of(serving, stop, timeout=DEATH_NOTICE_SECONDS)
         else:
             await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
         server.should_exit = True
         if not context.drain.num_running:
-            await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await _first_of(serving, hurry, timeout=FLUSH_SECONDS)
         if not serving.done():
             await context.suspend()  # the next server continues them
             await close_engine(engine, events[1])  # ends what still runs with an error
-            await asyncio.wait((serving,), timeout=1.0)
+            await _first_of(serving, timeout=1.0)
             server.force_exit = True
         await serving
     finally:
@@ -128,6 +124,19 @@ async def serve_requests(
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
+
+
+def _settle_process() -> None:
+    """Give way to the engine, and exclude from later collections what lives as long as the process."""
+    os.nice(NICENESS)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+
+
+async def _first_of(*tasks: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _application(

@@ -14,9 +14,9 @@ import msgspec
 
 from core_commands.bench.offline_options import StartupOptions
 from core_commands.bench.progress import progress
+from core_commands.client.early_engine import spawn_early
 from core_commands.client.endpoint import Endpoint, EndpointError, whole
 from core_commands.client.own_engine import own_endpoint, resolved
-from core_supervision.child import EngineProcess
 
 if TYPE_CHECKING:
     from core_config.arguments.parser import Parsed
@@ -46,7 +46,7 @@ def startup(options: StartupOptions, parsed: Parsed) -> dict[str, Any]:
 async def _start(parsed: Parsed) -> dict[str, float]:
     """Return the seconds until requests are accepted, and until the first token."""
     begin = time.perf_counter()
-    process = EngineProcess.spawn()
+    process = spawn_early(parsed.values)
     try:
         async with own_endpoint(resolved(parsed), process) as endpoint:
             ready = time.perf_counter() - begin

@@ -44,10 +44,10 @@ def _serve(words: list[str], signals: StopSignals) -> int:
     process: EngineProcess | None = None
     _say(f"Starting version {__version__}.")
     try:
-        from core_supervision.child import EngineProcess
+        from core_commands.client.early_engine import early_values, spawn_early
 
         with signals.held():
-            process = EngineProcess.spawn()  # it imports its modules while the arguments are parsed here
+            process = spawn_early(early_values(words))  # it imports its modules while the arguments are parsed here
         resolution = _resolve(words)
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":

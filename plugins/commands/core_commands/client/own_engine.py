@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core.api.errors import ConfigError, UserError
+from core_commands.client.early_engine import spawn_early
 
 if TYPE_CHECKING:
     from core_commands.client.app_endpoint import AppEndpoint
@@ -70,9 +71,7 @@ def run_with_own_engine(parsed: Parsed, work: Work) -> int:
 
     Raises UserError for wrong arguments, PluginError, EngineDeadError when the engine does not start.
     """
-    from core_supervision.child import EngineProcess
-
-    process = EngineProcess.spawn()  # it imports its modules while the arguments are parsed here
+    process = spawn_early(parsed.values)  # it imports its modules while the arguments are resolved here
     try:
         resolution = resolved(parsed)
         announce(resolution)

@@ -87,12 +87,12 @@ async def _usual_server(key: str | None) -> str | None:
 
 def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
     """Start an engine that ends with the command. It logs warnings and errors only."""
+    from core_commands.client.early_engine import spawn_early
     from core_commands.client.own_engine import announce, own_endpoint, resolved
     from core_observers.logging import setup_logging
-    from core_supervision.child import EngineProcess
 
     parsed.values.setdefault("disable_log_stats", Given(True, "the command"))
-    process = EngineProcess.spawn()
+    process = spawn_early(parsed.values)
     try:
         setup_logging(logging.WARNING)
         resolution = resolved(parsed)

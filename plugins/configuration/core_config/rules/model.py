@@ -13,13 +13,12 @@ from core.api.errors import UserError
 from core.args.schema import flag_of
 from core_config.locating.reference import read_reference
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
+from core_config.speculation.keys import speculator_keys
 from core_runtime.models.families import unknown_keys
 from core_runtime.models.unread import unknown_to_class
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModuleSpec
 
-SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
-"""Types of speculators with another name here → that name."""
 INPUT_SIZES = ("input_scale", "input_global_scale", "activation_scale")
 """Name endings of tensors with calibrated scales of inputs."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
@@ -200,13 +199,7 @@ def speculator_serves_its_verifier(facts: Facts) -> Findings:
     target = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
     if not isinstance(config, Mapping) or not target or "://" in str(facts["model"]):
         return
-    proposals = config.get("proposal_methods")
-    first = proposals[0] if isinstance(proposals, list) and proposals else None
-    count = first.get("speculative_tokens") if isinstance(first, Mapping) else None
-    kind = str(facts.config.get("speculators_model_type") or config.get("algorithm") or "")
-    drafts: dict[str, Any] = {"method": SPECULATORS.get(kind, kind), "model": facts["model"]}
-    if is_count(count):
-        drafts["num_speculative_tokens"] = count
+    drafts = {**speculator_keys(facts.config), "model": facts["model"]}
     why = f"'{facts['model']}' is a speculator of it"
     yield Warn(f"'{facts['model']}' is a speculator: '{target}' is served, and it drafts.")
     yield Derive("speculative_config", drafts, f"'{facts['model']}' is a speculator")

@@ -13,11 +13,19 @@ from core_config.rules.model import LENGTH_KEYS
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count, is_number
 from core_config.speculation.acceptance import METHOD_KEYS, METHODS, SYNTHETIC_KEYS, TYPICAL_KEYS, method_of
 from core_config.speculation.control import batch_sizes
+from core_config.speculation.keys import speculator_keys
 
 THRESHOLD = 0.09
 SUFFIX_DEPTH = 24
 HEADS = ("medusa", "mlp_speculator")
 """Methods whose checkpoints give the number of drafts."""
+
+
+def speculator_names_its_method(facts: Facts) -> Findings:
+    """A draft in the speculators format names its method and the number of drafts, unless the user gives them."""
+    for key, value in speculator_keys(facts.draft).items():
+        if facts.speculative.get(key) is None:
+            yield Derive(f"speculative_config.{key}", value, f"'{facts.speculative['model']}' is a speculator")
 
 
 def method_and_count_are_given(facts: Facts) -> Findings:
@@ -245,6 +253,7 @@ def _are_rates(rates: Any, count: int) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(suffix_drafts_come_from_the_depth),
+    Rule(speculator_names_its_method),
     Rule(method_and_count_are_given),
     Rule(budget_holds_the_drafts),
     Rule(ngrams_are_in_order),

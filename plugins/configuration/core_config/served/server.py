@@ -56,11 +56,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         problems.append(
             "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
         )
-    keys = merged.value("api_key") or []
-    admin_keys = merged.value("admin_api_key") or []
-    problems += _key_problems("--api-key", keys) + _key_problems("--admin-api-key", admin_keys)
-    if set(keys) & set(admin_keys):
-        problems.append("--admin-api-key: one of its keys is in --api-key too; give the operator a key of its own.")
+    keys, admin_keys = _keys(merged, problems)
     public_prompts = merged.value("public_prompt") or []
     problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
     if merged.value("request_journal") is not None and merged.value("api_server_count") > 1:
@@ -73,8 +69,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     template = _template(merged.value("chat_template"), problems)
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
     return ServerConfig(
-        api_keys=tuple(keys),
-        admin_api_keys=tuple(admin_keys),
+        api_keys=keys,
+        admin_api_keys=admin_keys,
         public_prompts=tuple(public_prompts),
         root_path=root,
         chat_template=template,
@@ -145,7 +141,17 @@ def _tls_problems(merged: Merged) -> list[str]:
     return found
 
 
-def _key_problems(flag: str, keys: list[str]) -> list[str]:
+def _keys(merged: Merged, problems: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the keys of clients and those of operators."""
+    keys = tuple(merged.value("api_key") or ())
+    admin_keys = tuple(merged.value("admin_api_key") or ())
+    problems += _key_problems("--api-key", keys) + _key_problems("--admin-api-key", admin_keys)
+    if set(keys) & set(admin_keys):
+        problems.append("--admin-api-key: one of its keys is in --api-key too; give the operator a key of its own.")
+    return keys, admin_keys
+
+
+def _key_problems(flag: str, keys: tuple[str, ...]) -> list[str]:
     """Return reasons why no client could send a key. The key itself is not shown."""
     if any(not key for key in keys):
         return [f"{flag}: a key is empty; give a key or leave the argument out."]

@@ -30,7 +30,7 @@ from core_config.stages.checkpoint import Checkpoint, find_checkpoint
 from core_config.stages.chosen import Chosen, ChosenPlatform
 from core_config.stages.family import find_family
 from core_config.stages.quantization_names import METHOD_NAMES
-from core_config.stages.settings import Settings, underscored
+from core_config.stages.settings import Settings
 from core_runtime.models.tensors.draft_names import draft_weight_map
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -65,7 +65,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     plugin = _describer(attempt.chosen)
     if plugin is None:
         return None
-    values = underscored(attempt.settings["speculative_config"] or {})
+    values = attempt.settings.mapping("speculative_config")
     keys, problems = read_draft_keys(values)
     if problems:
         raise ConfigError(problems)

@@ -2,7 +2,7 @@
 
 Owns: those keys, and keys of other engines that have no effect here or cannot be served. Never does: look for a
 checkpoint.
-Called by: the stage that resolves the draft, and the table of plugins' arguments.
+Called by: the stage that resolves the draft, the rules, and the table of plugins' arguments.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class DraftKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
 
 
+SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
+"""Types of speculators with another name here → that name."""
 NEUTRAL: Mapping[str, tuple[tuple[Any, ...] | None, str]] = {
     "draft_tensor_parallel_size": (None, "the engine runs on one rank, as a rule of its own says"),
     "device": (None, "a draft runs on the device of the main model, as a rule of its own says"),
@@ -59,6 +61,22 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...] | None, str]] = {
     "draft_load_config": ((None, {}), "its key load_format is given as --speculative-config.load_format"),
 }
 """Keys of other engines → the values without effect (None: any value), and the reason."""
+
+
+def speculator_keys(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a checkpoint in the speculators format gives: its method and the number of drafts."""
+    config = hf_config.get("speculators_config")
+    config = config if isinstance(config, Mapping) else {}
+    keys: dict[str, Any] = {}
+    kind = hf_config.get("speculators_model_type") or config.get("algorithm")
+    if isinstance(kind, str):
+        keys["method"] = SPECULATORS.get(kind, kind)
+    proposals = config.get("proposal_methods")
+    first = proposals[0] if isinstance(proposals, list) and proposals else None
+    count = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    if isinstance(count, int) and count >= 1:
+        keys["num_speculative_tokens"] = count
+    return keys
 
 
 def is_draft_key(name: str) -> bool:

@@ -43,7 +43,9 @@ def draft_schema(plugins: dict[str, Node], definitions: Node) -> Node:
     for name, node in CONTROL.items():
         properties[name] = {"description": CONTROL_KEYS[name], **node}
     properties |= _acceptance() | _checkpoint(definitions)
-    return {"properties": properties, "required": ["method"], "allOf": own}
+    # A checkpoint in the speculators format names its method.
+    names_one = {"anyOf": [{"required": ["method"]}, {"required": ["model"]}]}
+    return {"properties": properties, "allOf": [*own, names_one]}
 
 
 def _acceptance() -> Node:

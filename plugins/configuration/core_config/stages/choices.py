@@ -61,7 +61,7 @@ def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
     """Choose the proposer, if the configuration is valid and requests one. Without a checkpoint, only check that there
     is such a plugin.
     """
-    config = attempt.settings["speculative_config"] or {}
+    config = attempt.settings.mapping("speculative_config")
     method = config.get("method")
     if config and not isinstance(method, str):
         return  # a rule reports it

@@ -270,6 +270,7 @@ class ModelRunner:
             budget = plan.draft_budget.get(slot, 0)
             if budget:
                 limit = min(limit, budget)
+            limit = self.batch.drafts.room(slot, limit)
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
                 proposed[slot] = drafts[:limit]

@@ -44,8 +44,10 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         short_factors = values.list_of("short_factor", float)
         long_factors = values.list_of("long_factor", float)
     if rope_type == "dynamic":
+        # The base then holds the whole stretch, so angles and scores need no other one.
         theta *= _dynamic_stretch(config, values)
         rope_type, factor = "default", 1.0
+    # DeepSeek-V3's key: a conversion may have moved the two numbers of a pair half a head apart.
     neighbours = config.flag("rope_interleave", True)
     return RopeSpec(
         theta=theta,
@@ -54,6 +56,7 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         low_freq_factor=values.number("low_freq_factor", 1.0),
         high_freq_factor=values.number("high_freq_factor", 4.0),
         original_max_position=original,
+        # transformers reads a 0 or a null as the default of the paper, too.
         beta_fast=values.number("beta_fast", 32.0) or 32.0,
         beta_slow=values.number("beta_slow", 1.0) or 1.0,
         truncate=values.flag("truncate", True),
@@ -112,6 +115,7 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
 
 
 def _rope_type(values: Configuration) -> str:
+    # `type` is the name of the key in configurations from before Llama 3.1.
     older = values.choice("type", TYPES, "default")
     rope_type = values.choice("rope_type", TYPES, older)
     if rope_type == "yarn" and "short_factor" in values:  # an early name of longrope in Phi 3
@@ -152,6 +156,7 @@ def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
     """
     absent = {"default": 1.0, "dynamic": 1.0, "yarn": stretch, "longrope": stretch}
     factor = values.number("factor", absent.get(rope_type), low=1e-6)
+    # transformers ignores a factor next to the type `default`.
     return 1.0 if rope_type == "default" else factor
 
 
@@ -173,6 +178,7 @@ def _attention_factor(values: Configuration, factor: float) -> float:
     mscale_all_dim = values.optional_number("mscale_all_dim")
     if own is not None:
         return own
+    # DeepSeek's two values are equal, so this is 1; their stretch is in the scores, see `score_stretch`.
     if mscale and mscale_all_dim:
         return _yarn_stretch(factor, mscale) / _yarn_stretch(factor, mscale_all_dim)
     return _yarn_stretch(factor, 1.0)

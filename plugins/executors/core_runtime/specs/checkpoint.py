@@ -12,7 +12,7 @@ import msgspec
 
 from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.pooling import PoolingKind
-from core.api.tensor_info import TensorInfo
+from core.api.weights import TensorInfo
 from core_runtime.specs.declaration import find_declaration, method_of
 from core_tokens.tokenizer_source import TokenizerSource, Vocabulary
 

@@ -120,6 +120,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         if self.draft_input is not None:
             widths.update(self.draft_input.buffers(self.hidden_size))
         for index in range(len(self.blocks)):
+            # Blocks may differ in width, but they run one after another, so the widest decides.
             for name, width in block_buffers(self, index).items():
                 widths[name] = max(width, widths.get(name, 0))
         return widths

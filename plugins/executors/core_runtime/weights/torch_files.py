@@ -101,6 +101,7 @@ def _open(path: str, stream: BinaryIO, most: int) -> tuple[bytes, dict[str, _Pla
     try:
         with zipfile.ZipFile(stream) as archive:
             members = {entry.filename: entry for entry in archive.infolist()}
+            # Readers differ in which of the two they take, so a check could see another tensor than the one that is used.
             if len(members) < len(archive.infolist()):
                 raise CheckpointError(f"{path}: has two members of one name. The file is damaged.")
             pickles = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -118,6 +119,7 @@ def _open(path: str, stream: BinaryIO, most: int) -> tuple[bytes, dict[str, _Pla
             f"{path}: is no file of torch 1.6 or later, which are zip files; load it with torch, look at what it runs, and "
             "save it again with torch.save or as safetensors."
         ) from None
+    # zipfile raises all of these for archives that are damaged, encrypted or of a newer version.
     except (OSError, NotImplementedError, RuntimeError, EOFError, ValueError, OverflowError, struct.error) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}).") from None
 
@@ -127,6 +129,7 @@ def _check_members(
 ) -> None:
     """Check that members are not compressed, have this machine's byte order, and that the pickle has a sensible size."""
     for name, entry in members.items():
+        # A compressed member has no places to read from, and could expand to any size.
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise CheckpointError(f"{path}: its member {name} is compressed, which torch.save never does.")
     if members[f"{root}data.pkl"].file_size > most:
@@ -145,6 +148,7 @@ def _places(path: str, stream: BinaryIO, prefix: str, members: dict[str, zipfile
             continue
         stream.seek(entry.header_offset)
         header = stream.read(LOCAL_HEADER_BYTES)
+        # The local header has a padding that aligns the storage; the central directory does not tell its length.
         name_length = int.from_bytes(header[26:28], "little")
         extra_length = int.from_bytes(header[28:30], "little")
         offset = entry.header_offset + LOCAL_HEADER_BYTES + name_length + extra_length
@@ -156,6 +160,7 @@ def _places(path: str, stream: BinaryIO, prefix: str, members: dict[str, zipfile
 
 def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Place]) -> StoredTensor:
     """Check one entry of the dictionary: storage, place, shape and strides must agree with each other and with the file."""
+    # nn.Parameter wraps its tensor; checkpoints contain both.
     if isinstance(value, Call) and value.function == PARAMETER and value.arguments:
         value = value.arguments[0]
     if not isinstance(value, Call) or value.function not in (TENSOR, TYPED_TENSOR):
@@ -170,6 +175,7 @@ def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Plac
     count = math.prod(shape)
     item_bytes = ITEM_BYTES[dtype]
     last = begin + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    # A tensor without elements may begin anywhere.
     if count and (last + 1) * item_bytes > place.nbytes:
         raise CheckpointError(
             f"{path}: tensor '{name}' of shape {list(shape)} and dtype {dtype} ends at byte {(last + 1) * item_bytes} of a "

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from core.api.errors import EngineDeadError
-from core.api.messages import SchedulerStats
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.api.weights import PauseMode
 from core_config.resolve import Resolution, resolve
 from core_config.served.remote import refuse_remote

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
-from core.api.messages import SchedulerStats
 from core.api.sampling_params import SamplingParams
+from core.api.stats import SchedulerStats
 from core.engine.inproc import InprocClient
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams

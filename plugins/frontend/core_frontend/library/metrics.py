@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core_frontend.request_tally import Buckets, RequestTally
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core_observers.step_sizes import STEP_BOUNDS

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import RequestError, nearest
+from core.api.errors import UNREADABLE, RequestError, nearest
 from core.api.weights import MemoryPart, PauseMode, Version, WeightUpdate
 from core_frontend.library.weight_methods import check_format, check_init
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import RequestError
+from core.api.errors import UNREADABLE, RequestError
 from core.api.weights import PauseMode, WeightUpdate
 from core_frontend.library.given import tags_of
 

@@ -56,21 +56,34 @@ def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tu
     """Return the texts with which neighbouring free text must not begin."""
     texts: dict[str, None] = {}
     for other in others:
-        match other:
-            case Token(index) if all(index in span.left_out for span in spans):
-                continue
-            case Text(text) if not spans:
-                held_out = all(any(one in text for one in part.without) for part in free)
-                if text and not held_out:
-                    texts[text] = None
-            case Free(pattern=pattern) if other.is_any and not spans:
-                if any(part.pattern != pattern or part.without != other.without for part in free):
-                    raise ValueError("two free texts begin at the same place")
-            case Span() if spans and not free:
-                continue
-            case _:
-                raise ValueError(f"free text begins at the same place as {shown(other)}")
+        if isinstance(other, Text) and not spans:
+            if other.text and not _hold_out(free, other.text):
+                texts[other.text] = None
+        elif not _is_apart(other, free, spans):
+            raise ValueError(f"free text begins at the same place as {shown(other)}")
     return tuple(texts)
+
+
+def _hold_out(free: list[Free], text: str) -> bool:
+    """Whether no free text can contain `text`."""
+    return all(any(one in text for one in part.without) for part in free)
+
+
+def _is_apart(other: Piece, free: list[Free], spans: list[Span]) -> bool:
+    """Whether a piece that is no text differs from neighbouring free text without more being done. Raises ValueError for
+    another free text.
+    """
+    match other:
+        case Token(index):
+            return all(index in span.left_out for span in spans)
+        case Free(pattern=pattern) if other.is_any and not spans:
+            if any(part.pattern != pattern or part.without != other.without for part in free):
+                raise ValueError("two free texts begin at the same place")
+            return True
+        case Span():
+            return bool(spans) and not free
+        case _:
+            return False
 
 
 def shown(piece: Piece) -> str:

@@ -56,7 +56,8 @@ def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
     names = ("z_scale", "x_scale", "b_scale", "c_scale", "dt_scale")
     scales = [numbers.get(name, 1.0) for name in names]
     z, x, b, c, dt = [part * scale for part, scale in zip(parts, scales, strict=True)]
-    mixed = _convolved(torch.cat([x, b, c], 1), params["conv1d.weight"], params.get("conv1d.bias"))
+    joined = torch.cat([x, b, c], 1)
+    mixed = _convolved(joined, params["conv1d.weight"], params.get("conv1d.bias"))
     x, b, c = F.silu(mixed).split([inner, shared, shared], dim=1)
     x = x.unflatten(1, (heads, size))
     b = b.unflatten(1, (groups, -1)).repeat_interleave(heads // groups, dim=1)
@@ -79,7 +80,8 @@ def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
     if norm == "none":
         return y * gate
     gated = y * gate if norm == "after_gate" else y
-    normed = _rms(gated.unflatten(1, (sizes["norm_groups"], -1)), numbers["norm_eps"]).flatten(1)
+    by_group = gated.unflatten(1, (sizes["norm_groups"], -1))
+    normed = _rms(by_group, numbers["norm_eps"]).flatten(1)
     normed = params["norm.weight"].double() * normed
     return normed if norm == "after_gate" else normed * gate
 

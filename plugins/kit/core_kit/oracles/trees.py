@@ -37,11 +37,17 @@ def compared_rows(
     The last row follows the drafts of one continuation after they were moved to the slots of a chain.
     """
     pair = _continuations(spec, dtype, random)
-    chains = [PagedRun(backend, spec, block_size, dtype, [one], random).all(chunk=KNOWN)[0] for one in pair]
+    chains: list[Tensor] = []
+    for one in pair:
+        alone = PagedRun(backend, spec, block_size, dtype, [one], random)
+        chains.append(alone.all(chunk=KNOWN)[0])
     run = PagedRun(backend, spec, block_size, dtype, [pair[0]], random)
     run.step([KNOWN], [KNOWN])
     table = run.tables[0]
-    slots = [table[place // block_size] * block_size + place % block_size for place in range(KNOWN, LENGTH)]
+    slots: list[int] = []
+    for place in range(KNOWN, LENGTH):
+        block, offset = divmod(place, block_size)
+        slots.append(table[block] * block_size + offset)
     outs = _tree_step(run, pair, slots)
     for out, (owner, nth) in zip(outs, PLACES, strict=True):
         expected = chains[owner][KNOWN + nth]

@@ -43,7 +43,8 @@ def both_ways(backend: Any, run: PagedRun, turn: HeadTurn) -> Iterator[tuple[str
     (talk,) = run.conversations
     rows = len(talk.q)
     positions = torch.arange(rows).flip(0)  # differ from the row numbers, which a backend must not use instead
-    metadata = backend.build(batch_view([rows], [rows], run.tables, run.block_size))
+    view = batch_view([rows], [rows], run.tables, run.block_size)
+    metadata = backend.build(view)
     apart = _beside(talk.q), _beside(talk.k)
     together = _beside(talk.q), _beside(talk.k)
 

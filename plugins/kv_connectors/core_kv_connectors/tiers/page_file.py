@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import CoreError
+from core.api.errors import UNREADABLE, CoreError
 from core.api.kv_transfer import Page, PrefixKey
 
 MAGIC = "core-kv-1"

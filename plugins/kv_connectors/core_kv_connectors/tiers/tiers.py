@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.kv.connector import BlockCache, KVConnector
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier

@@ -21,8 +21,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.decoding import UNREADABLE
-from core.api.errors import CoreError, UserError
+from core.api.errors import UNREADABLE, CoreError, UserError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.executor import Executor

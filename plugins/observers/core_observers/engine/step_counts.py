@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Self
 
-from core.api.messages import SchedulerStats
+from core.api.stats import SchedulerStats
 from core.engine.observer import EngineObserver, EngineStart
 from core.scheduler.step import Step
 from core_observers.step_sizes import STEP_BOUNDS

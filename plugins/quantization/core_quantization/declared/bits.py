@@ -37,7 +37,8 @@ def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
     rows, width = words.shape
     octets = words.contiguous().view(torch.uint8).view(rows, width * 4)
     shifts = torch.arange(8, dtype=torch.uint8)
-    stream = ((octets.unsqueeze(-1) >> shifts) & 1).view(rows, -1)
+    stream = (octets.unsqueeze(-1) >> shifts) & 1
+    stream = stream.view(rows, -1)
     fields = stream[:, : count * bits].view(rows, count, bits)
     weights = (2 ** torch.arange(bits)).to(torch.uint8)
     return (fields * weights).sum(-1, dtype=torch.uint8)
@@ -53,7 +54,8 @@ def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
         octets = words.contiguous().view(torch.uint8)
         return octets[:, : count * bits // 8].clone(memory_format=torch.contiguous_format)
     rows = words.shape[0]
-    held = torch.empty((rows, count // 2 if bits < 4 else count), dtype=torch.uint8)
+    width = count // 2 if bits < 4 else count
+    held = torch.empty((rows, width), dtype=torch.uint8)
     step = max(1, CHUNK // max(count, 1))
     for start in range(0, rows, step):
         some = slice(start, start + step)

@@ -84,7 +84,8 @@ def _whole_block(bits: int, sizes: tuple[int, int], unpacker: Callable[[Bytes], 
 def _codebook(kind: str, sizes: tuple[int, int], group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
     """Return a type whose weights are codes. sizes: weights and bytes a block."""
     block_size, block_bytes = sizes
-    return BlockFormat(kind, block_size, block_bytes, block_bytes, unpacker, {"kind": kind, "block_size": group_size})
+    attributes = {"kind": kind, "block_size": group_size}
+    return BlockFormat(kind, block_size, block_bytes, block_bytes, unpacker, attributes)
 
 
 FORMATS: dict[str, BlockFormat] = {

@@ -42,8 +42,10 @@ def iq2_xxs(blocks: Bytes) -> Unpacked:
 
     Bytes 0-1: factor, float16. Then for each 32 weights: four numbers of points of eight, and see `_signs_and_scale`.
     """
-    words = _words(blocks[:, 2:], np.uint32).reshape(len(blocks), 8, 2)
-    points = _points("IQ2_XXS", _words(words[..., 0], np.uint8))
+    words = _words(blocks[:, 2:], np.uint32)
+    words = words.reshape(len(blocks), 8, 2)
+    numbers = _words(words[..., 0], np.uint8)
+    points = _points("IQ2_XXS", numbers)
     signs, scale = _signs_and_scale(words[..., 1])
     return {**_three_bits(IQ2, points * signs), **_scales(blocks, scale)}
 
@@ -92,7 +94,8 @@ def iq3_s(blocks: Bytes) -> Unpacked:
     bits s for each 32 weights, for the scale 2 s + 1.
     """
     high = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little")
-    points = _points("IQ3_S", blocks[:, 2:66] | (high.astype(np.uint16) << 8))
+    numbers = blocks[:, 2:66] | (high.astype(np.uint16) << 8)
+    points = _points("IQ3_S", numbers)
     signs = _signs(blocks[:, 74:106])
     scale = _nibbles(blocks[:, 106:])
     return {**_four_bits(IQ3_S, points * signs), **_scales(blocks, scale)}
@@ -106,7 +109,8 @@ def iq1_s(blocks: Bytes) -> Unpacked:
     """
     words = _words(blocks[:, 34:], np.uint16)
     high = (words[..., None] >> THREE_BIT_SHIFTS) & 7
-    points = blocks[:, 2:34] | (high.reshape(len(blocks), -1) << 8)
+    high = high.reshape(len(blocks), -1)
+    points = blocks[:, 2:34] | (high << 8)
     shift = np.where(words & 0x8000, np.int16(-1), np.int16(1))
     eighths = 8 * _points("IQ1_S", points) + np.repeat(shift, 32, axis=1)
     return {**_three_bits(IQ1, eighths), **_scales(blocks, (words >> 12) & 7)}
@@ -125,8 +129,10 @@ def iq1_m(blocks: Bytes) -> Unpacked:
     factor = bits.astype(np.uint16).view(np.float16)
     thirds = (words[..., None] >> THREE_BIT_SHIFTS) & 7
     sub_scale = _odd(thirds.reshape(len(blocks), -1))
-    nibbles = (blocks[:, 32:48, None] >> NIBBLE_SHIFTS).reshape(len(blocks), -1)
-    points = blocks[:, :32] | ((nibbles & 7).astype(np.uint16) << 8)
+    nibbles = blocks[:, 32:48, None] >> NIBBLE_SHIFTS
+    nibbles = nibbles.reshape(len(blocks), -1)
+    high = (nibbles & 7).astype(np.uint16)
+    points = blocks[:, :32] | (high << 8)
     shift = np.where(nibbles & 8, np.int8(-1), np.int8(1))
     eighths = 8 * _points("IQ1_S", points) + np.repeat(shift, 8, axis=1)
     return {**_three_bits(IQ1, eighths), "scale": factor, "sub_scale": sub_scale}
@@ -149,7 +155,9 @@ def _points(name: str, numbers: Integers) -> Integers:
 def _four_bits(table: Integers, numbers: Integers) -> Unpacked:
     """Return the indices of numbers in a sorted table of sixteen. numbers: [B, 256]."""
     indices = np.searchsorted(table, numbers).astype(np.uint8)
-    return {"low": indices[:, ::2] | (indices[:, 1::2] << 4)}
+    even = indices[:, ::2]
+    odd = indices[:, 1::2]
+    return {"low": even | (odd << 4)}
 
 
 def _three_bits(table: Integers, numbers: Integers) -> Unpacked:

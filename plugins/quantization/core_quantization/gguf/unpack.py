@@ -45,7 +45,11 @@ def q5_0(blocks: Bytes) -> Unpacked:
 
     Bytes 0-1: scale, float16. 2-5: bit j is bit 4 of weight j. 6-21: the low four bits as in Q4_0.
     """
-    return {"low": nibbles(blocks[:, 6:], 16), "high": blocks[:, 2:6], "scale": halves(blocks, 0, 2)}
+    return {
+        "low": nibbles(blocks[:, 6:], 16),
+        "high": blocks[:, 2:6],
+        "scale": halves(blocks, 0, 2),
+    }
 
 
 def q5_1(blocks: Bytes) -> Unpacked:
@@ -53,9 +57,12 @@ def q5_1(blocks: Bytes) -> Unpacked:
 
     Bytes 0-3: scale and minimum, float16. 4-7: bit j is bit 4 of weight j. 8-23: the low four bits as in Q4_0.
     """
-    low = nibbles(blocks[:, 8:], 16)
-    high = blocks[:, 4:8]
-    return {"low": low, "high": high, "scale": halves(blocks, 0, 2), "minimum_scale": halves(blocks, 2, 4)}
+    return {
+        "low": nibbles(blocks[:, 8:], 16),
+        "high": blocks[:, 4:8],
+        "scale": halves(blocks, 0, 2),
+        "minimum_scale": halves(blocks, 2, 4),
+    }
 
 
 def q8_0(blocks: Bytes) -> Unpacked:
@@ -73,9 +80,12 @@ def q2_k(blocks: Bytes) -> Unpacked:
     Bytes 0-15: a scale low and a minimum high for each 16 weights. 16-79: weights of two bits, see `pairs`. 80-83: the
     factors of all scales and of all minima, float16. Minima are subtracted.
     """
-    low = pairs(blocks[:, 16:80])
-    minimum_scale = -halves(blocks, 82, 84)
-    return {"low": low, "sub_scale": blocks[:, :16], "scale": halves(blocks, 80, 82), "minimum_scale": minimum_scale}
+    return {
+        "low": pairs(blocks[:, 16:80]),
+        "sub_scale": blocks[:, :16],
+        "scale": halves(blocks, 80, 82),
+        "minimum_scale": -halves(blocks, 82, 84),
+    }
 
 
 def q3_k(blocks: Bytes) -> Unpacked:
@@ -146,7 +156,11 @@ def iq4_xs(blocks: Bytes) -> Unpacked:
     stored = blocks[:, 4:8]
     low_scale = np.stack((stored & 15, stored >> 4), axis=-1).reshape(-1, 8)
     sub_scale = _six_bits(low_scale, high_scale) - SIX_BIT_ZERO
-    return {"low": nibbles(blocks[:, 8:], 16), "sub_scale": sub_scale, "scale": halves(blocks, 0, 2)}
+    return {
+        "low": nibbles(blocks[:, 8:], 16),
+        "sub_scale": sub_scale,
+        "scale": halves(blocks, 0, 2),
+    }
 
 
 def _k_scales(blocks: Bytes) -> Unpacked:

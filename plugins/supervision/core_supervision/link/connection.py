@@ -16,8 +16,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import EngineDeadError, PluginError, UserError
+from core.api.errors import UNREADABLE, EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem

@@ -57,18 +57,22 @@ class WrittenText(str):
         if not isinstance(key, slice):
             index = key.__index__()
             start = index + len(self) if index < 0 else index
-            return self._part(start, start + 1) if 0 <= start < len(self) else str.__getitem__(self, key)
+            if 0 <= start < len(self):
+                return self._part(start, start + 1)
+            return str.__getitem__(self, key)
         start, stop, step = key.indices(len(self))
         return self._part(start, stop) if step == 1 else str.__getitem__(self, key)
 
     def strip(self, chars: str | None = None, /) -> str:
         """Strip as `str` does, keeping the spans."""
         start = len(self) - len(str.lstrip(self, chars))
-        return self._part(start, max(start, len(str.rstrip(self, chars))))
+        end = len(str.rstrip(self, chars))
+        return self._part(start, max(start, end))
 
     def lstrip(self, chars: str | None = None, /) -> str:
         """Strip on the left, keeping the spans."""
-        return self._part(len(self) - len(str.lstrip(self, chars)), len(self))
+        rest = str.lstrip(self, chars)
+        return self._part(len(self) - len(rest), len(self))
 
     def rstrip(self, chars: str | None = None, /) -> str:
         """Strip on the right, keeping the spans."""
@@ -76,7 +80,8 @@ class WrittenText(str):
 
     def removeprefix(self, prefix: str, /) -> str:
         """Remove a prefix, keeping the spans."""
-        return self._part(len(self) - len(str.removeprefix(self, prefix)), len(self))
+        rest = str.removeprefix(self, prefix)
+        return self._part(len(self) - len(rest), len(self))
 
     def removesuffix(self, suffix: str, /) -> str:
         """Remove a suffix, keeping the spans."""
@@ -94,7 +99,9 @@ class WrittenText(str):
         """Split into lines, keeping the spans."""
         found: list[str] = []
         start = 0
-        for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):
+        lines = str.splitlines(self, keepends)
+        wholes = str.splitlines(self, True)
+        for line, whole in zip(lines, wholes, strict=True):
             found.append(self._part(start, start + len(line)))
             start += len(whole)
         return found
@@ -204,7 +211,10 @@ def plain(text: str) -> str:
 def own_tail(text: str) -> str:
     """Return the end of a text that its template wrote, after the last content. Empty where the text ends with content."""
     spans = spans_of(text)
-    return plain(text)[spans[-1][0] :] if spans and spans[-1][1] == len(text) else ""
+    if not spans:
+        return ""
+    start, end = spans[-1]
+    return plain(text)[start:] if end == len(text) else ""
 
 
 def joined(parts: Sequence[str]) -> str:

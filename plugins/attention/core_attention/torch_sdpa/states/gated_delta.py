@@ -42,7 +42,8 @@ class GatedDelta:
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, Hv·V] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
-        mixed, z, b, a = inputs[:num_tokens].float().split(self.widths, dim=1)
+        rows = inputs[:num_tokens].float()
+        mixed, z, b, a = rows.split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)
         mixed = self.recurrence.convolve(mixed, states, step)
         q, k, v = mixed.split(self.mixed_widths, dim=1)
@@ -50,7 +51,8 @@ class GatedDelta:
         q = q.unflatten(1, (-1, 1, 1))
         k = k.unflatten(1, (-1, 1, 1))
         v = v.unflatten(1, (*self.heads, -1))
-        beta = (self.beta_scale * sigmoid(b)).unflatten(1, (*self.heads, 1))
+        beta = self.beta_scale * sigmoid(b)
+        beta = beta.unflatten(1, (*self.heads, 1))
         decay = torch.exp(self.decay_rate * softplus(a + self.dt_bias))
         decay = decay.unflatten(1, (*self.heads, 1, 1))
         o = self.recurrence.scan(delta.token, [decay, q, k, v, beta], states, step)

@@ -46,15 +46,18 @@ class Kda:
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, H·V] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
-        mixed, f, b, g = inputs[:num_tokens].float().split(self.widths, dim=1)
+        rows = inputs[:num_tokens].float()
+        mixed, f, b, g = rows.split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)
         mixed = self.recurrence.convolve(mixed, states, step)
         q, k, v = mixed.split(self.mixed_widths, dim=1)
         q, k = delta.unit_heads(q, k, self.key_size, self.qk_eps)
         v = v.unflatten(1, (self.heads, -1))
         beta = sigmoid(b).unsqueeze(2)
-        rows = [self._decay(f).unsqueeze(2), q.unsqueeze(2), k.unsqueeze(2), v, beta]
-        o = self.recurrence.scan(delta.token, rows, states, step)
+        decay = self._decay(f).unsqueeze(2)
+        q = q.unsqueeze(2)
+        k = k.unsqueeze(2)
+        o = self.recurrence.scan(delta.token, [decay, q, k, v, beta], states, step)
         self.recurrence.states.write(step.view, states)
         gate = g if self.g_b_proj is None else product(g, self.g_b_proj)
         normed = self.norm_weight * rms_norm(o, self.norm_eps)

@@ -54,24 +54,29 @@ class Mamba2:
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, H·P] of inputs [T, W]."""
         num_tokens = step.view.num_tokens
-        z, mixed, dt = inputs[:num_tokens].float().split(self.widths, dim=1)
+        rows = inputs[:num_tokens].float()
+        z, mixed, dt = rows.split(self.widths, dim=1)
         states = self.recurrence.states.read(step.view)
         mixed = self.recurrence.convolve(mixed, states, step)
         x, b, c = mixed.split(self.mixed_widths, dim=1)
         x = x.unflatten(1, (self.heads, self.head_size))
         b = b.unflatten(1, (self.groups, 1, 1, -1))
         c = c.unflatten(1, (self.groups, 1, 1, -1))
-        dt = softplus(dt * self.dt_scale + self.dt_bias).clamp(self.dt_min, self.dt_max)
+        dt = softplus(dt * self.dt_scale + self.dt_bias)
+        dt = dt.clamp(self.dt_min, self.dt_max)
         decay = torch.exp(dt * self.decay_rate)
 
         by_group = (self.groups, -1)
         decay = decay.unflatten(1, (*by_group, 1, 1))
-        added = (x * dt.unsqueeze(2)).unflatten(1, by_group).unsqueeze(4)
+        added = x * dt.unsqueeze(2)
+        added = added.unflatten(1, by_group).unsqueeze(4)
         y = self.recurrence.scan(_token, [decay, added, b, c], states, step)
         self.recurrence.states.write(step.view, states)
 
         y = y.view(x.shape) + x * self.skip
-        out[:num_tokens].copy_(self._gated(y.flatten(1), silu(z * self.z_scale)))
+        gate = silu(z * self.z_scale)
+        gated = self._gated(y.flatten(1), gate)
+        out[:num_tokens].copy_(gated)
 
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Apply gate and norm to y [T, H·P]."""

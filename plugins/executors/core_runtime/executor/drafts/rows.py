@@ -60,7 +60,8 @@ class DraftRows:
             found = logits(start, end)
             self._sampler.sample(found, rows, start, self._run)
             if num_others:
-                others.append(self._sampler.runners_up(found, rows, start, num_others))
+                next_best = self._sampler.runners_up(found, rows, start, num_others)
+                others.append(next_best)
         self.others = [np.concatenate(parts) for parts in zip(*others, strict=True)]
         return rows.tokens.copy()
 
@@ -71,6 +72,7 @@ class DraftRows:
 
 def note(drafts: dict[Slot, list[int]], slots: Slots, token_ids: NDArray[np.int64]) -> None:
     """Append a draft to the list of each sequence; negative tokens are skipped."""
-    for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
+    drawn = zip(slots.tolist(), token_ids.tolist(), strict=True)
+    for slot, token in drawn:
         if token >= 0:
             drafts.setdefault(slot, []).append(token)

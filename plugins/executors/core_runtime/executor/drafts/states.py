@@ -81,14 +81,16 @@ class HiddenStates:
         is_kept &= before >= 0
         rows = np.where(is_kept, self._first_kept + owners, self._unknown)
         rows = np.where(is_here, self._offsets[owners] + before - begins, rows)
-        rows = np.where(before + 1 >= np.repeat(known, lens), self._masked, rows)
+        is_masked = before + 1 >= np.repeat(known, lens)
+        rows = np.where(is_masked, self._masked, rows)
         self._take(self._rows, rows)
 
     def keep(self, slots: Ints) -> None:
         """Save the last row of sequences whose next tokens come in a later step; the step's rows will be overwritten."""
         if not len(slots):
             return
-        last = self._offsets[slots] + self._ends[slots] - self._begins[slots] - 1
+        lens = self._ends[slots] - self._begins[slots]
+        last = self._offsets[slots] + lens - 1
         places = self._indices(self._first_kept + slots)
         self._rows[places] = self._rows[self._indices(last)]
         self._kept_at[slots] = self._ends[slots] - 1

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from core.api.decoding import UNREADABLE
+from core.api.errors import UNREADABLE
 
 Kind = Literal["i4", "i8", "f8", "u1"]
 ALIGNMENT = 8

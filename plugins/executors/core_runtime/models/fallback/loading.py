@@ -43,6 +43,7 @@ class ModuleLoading:
         self._packing = packing
         self._dtype = packing.activation_dtype
         self._device = packing.device
+        # Stands in for every weight that a native kernel holds, so that no matrix is in memory twice.
         self._empty = nn.Parameter(torch.empty(0, dtype=self._dtype, device=self._device), requires_grad=False)
         self._gathered: dict[str, dict[str, Tensor]] = {}
         self._left: dict[str, int] = {}
@@ -124,6 +125,7 @@ class ModuleLoading:
         """Keep one of several gathered tensors. The last one to arrive triggers their conversion."""
         target = self._names.gathered[name]
         parts = self._gathered.setdefault(target, {})
+        # A copy: the loader's tensor may lie in a mapped file, or in memory that the next tensor overwrites.
         parts[name] = tensor.to(self._dtype, copy=True)
         self._left[target] -= 1
         if self._left[target] > 0:

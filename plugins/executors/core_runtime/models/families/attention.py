@@ -52,6 +52,7 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
     if rope_size % 2:
         raise UserError(f"qk_rope_head_dim is {rope_size}; rotary embeddings need an even size.")
     q_rank = None
+    # DeepSeek-V2-Lite has an explicit null: its queries have no latent.
     if hf_config.get("q_lora_rank") is not None:
         q_rank = positive(hf_config, "q_lora_rank")
     return LatentSpec(
@@ -77,6 +78,7 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
     biases = {}
     for part in ("query", "key", "value"):
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
+    # The family's usual bias is not the output's: Qwen2 has one for queries, keys and values alone.
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
     clip = configuration(hf_config).optional_number(family.clip, 1e-6) if family.clip else None
@@ -96,6 +98,7 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
     if not family.rotary or _is_unrotated(family, hf_config, index):
         return None
     full = is_full(family, hf_config, index)
+    # DeepSeek's checkpoints hold the pairs of latent attention as neighbours, without a key that says so.
     rope = rope_spec(hf_config, full, interleaved=family.latent or family.interleaved)
     if family.latent:
         check_factors(rope, positive(hf_config, "qk_rope_head_dim"))
@@ -114,11 +117,13 @@ def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
     first = config.get("max_window_layers")
+    # `layer_types` is what transformers writes now; the others are the keys of older configurations of the same families.
     if kinds:
         return _kind(config, kinds, index) not in ("sliding_attention", "chunked_attention")
     if first is not None:
         return index < config.count("max_window_layers")
     pattern = config.count("sliding_window_pattern", 0) or family.full_every
+    # Most families count layers from one here: with a pattern of 6, the first full one of Gemma 3 is layer 5.
     number = index if family.first_full else index + 1
     return not pattern or number % pattern == 0
 
@@ -163,6 +168,7 @@ def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> b
     """Whether this layer has no rotary embedding in a family that has one."""
     parameters = configuration(hf_config).get("rope_parameters")
     kind = "full_attention" if is_full(family, hf_config, index) else "sliding_attention"
+    # Only an explicit null: a kind that is missing has the usual embedding.
     if isinstance(parameters, Mapping) and parameters.get(kind, "") is None:
         return True
     if family.unrotated == "list":
@@ -173,9 +179,11 @@ def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> b
         if listed and len(listed) < num_layers:
             config.fail("no_rope_layers", listed, f"a number for each of {num_layers} layers, not {len(listed)}")
         if listed:
+            # Despite its name, the list has a 1 for layers that rotate (Llama 4, SmolLM3).
             return not listed[index]
         return interval > 0 and (index + 1) % interval == 0
     if family.unrotated == "full":
+        # In a model of such a family without windows, all layers rotate.
         return hf_config.get("sliding_window") is not None and is_full(family, hf_config, index)
     return False
 
@@ -191,6 +199,7 @@ def _head_norm(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> 
     how = NormSpec(
         kind=row.kind or norm.kind,
         eps=norm.eps if row.eps is None else row.eps,
+        # The offset belongs to the stored weight (Gemma stores it less one); without a weight there is none.
         offset=norm.offset if row.weighted else 0.0,
         weighted=row.weighted,
         bias=row.bias,
@@ -212,6 +221,7 @@ def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> floa
     own = family.scalars.get("attention")
     if own is not None and hf_config.get(own) is not None:
         return scalar(family, hf_config, "attention")
+    # Gemma 2 27B scales its queries by 144, although its heads have 128 numbers.
     size = configuration(hf_config).number("query_pre_attn_scalar", head_size, low=1e-6)
     return 1.0 / math.sqrt(size)
 
@@ -220,6 +230,7 @@ def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | N
     config = configuration(hf_config)
     key = "attention_chunk_size" if is_chunked(hf_config, index) else "sliding_window"
     given = config.get(key)
+    # Qwen2's configurations give a window together with a flag that it is not used.
     has_windows = not family.windowed or config.flag(family.windowed)
     if given is None or not has_windows:
         return None

@@ -110,6 +110,7 @@ def spec_of(given: Configuration, family: Family) -> DecoderSpec:
 def _norm(family: Family, config: Configuration) -> NormSpec:
     eps = None
     for name in ("rms_norm_eps", "layer_norm_eps", "norm_eps", "layer_norm_epsilon"):
+        # All names are read, so that none is reported as unknown; the first one that is there counts.
         own = config.optional_number(name, 0.0)
         eps = own if eps is None else eps
     return NormSpec(

@@ -38,6 +38,7 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
     inner = config.positive("moe_intermediate_size", config.get("intermediate_size"))
     routing = _routing(family, config, count, top_k)
     shared = _shared_size(config, inner)
+    # Only now, so that a damaged value is found whatever the layer, and no key counts as unread.
     if not is_sparse:
         return None
     corrected = family.routing in ("corrected_sigmoid", "corrected_softmax")
@@ -68,6 +69,7 @@ def _is_sparse(config: Configuration, index: int) -> bool:
     frequency = config.positive("moe_layer_freq", 1)
     if kinds:
         return _kind(config, kinds, index) == "sparse"
+    # An empty list counts: no layer has experts then.
     if config.get("moe_layers") is not None:
         return index in listed
     if index in plain or index < first or 0 <= last < index:

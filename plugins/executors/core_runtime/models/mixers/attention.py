@@ -143,10 +143,12 @@ class AttentionMixer(KeyedMixer):
         turn = HeadTurn(*self._tables)
         operations = ["rotary"]
         if self.q_norm is not None and self.k_norm is not None and not self._norms_all:
+            # The backend's norm divides by the root of the mean square; it subtracts no mean.
             if self.q_norm.is_centred:
                 return None
             operations.append("rms_norm_heads")
             turn = HeadTurn(*self._tables, self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        # A backend has the bits of one provider's kernels; with another provider, tokens would depend on the backend.
         if any(self.kernels.provider_of(op) != backend.turns_as for op in operations):
             return None
         return turn
@@ -161,9 +163,11 @@ class AttentionMixer(KeyedMixer):
             self._turn_heads(views, positions)
             self.backend.write(self.handle, views.k, views.v, metadata)
         else:
+            # A norm over all heads is not the backend's, which sees one head at a time.
             if self._norms_all:
                 self._norm(views)
             self.backend.turn_and_write(self.handle, views.q, views.k, views.v, self._turn, positions, metadata)
+        # Only now: a backend that turns heads has turned the queries in the call above.
         if self._temperature is not None:
             views.q.mul_(temperatures(self._temperature, positions).to(views.q.dtype))
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
@@ -178,10 +182,12 @@ class AttentionMixer(KeyedMixer):
         if not self._norms_late:
             self._norm(views)
         if self._clip is not None:
+            # DBRX bounds queries, keys and values alike, OLMo too.
             views.qkv.clamp_(-self._clip, self._clip)
         if self._tables is not None:
             cos, sin = self._tables
             self.kernels.rotary(views.q, views.k, cos, sin, positions)
+        # The norms of Hunyuan and Llama 4 follow the rotary embedding.
         if self._norms_late:
             self._norm(views)
 

@@ -138,6 +138,7 @@ class LatentMixer(KeyedMixer):
         if self.q_b is not None and self.q_norm is not None:
             self.q_norm(views.q_a, views.q_a)
             self.q_b(views.q_a, views.q)
+        # Normed and turned before they are stored, so that no later step does either again.
         self.kv_norm(views.c, views.c)
         if self.tables is not None:
             cos, sin = self.tables

@@ -52,6 +52,7 @@ def granitemoehybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | No
     """Return the state of a layer in Granite 4: the layers that `layer_types` names, or all without that key."""
     if values.kind(hf_config, index, "mamba") not in values.LINEAR:
         return None
+    # The default of Granite's class; Bamba's is 1e-5.
     return _with_prefix(hf_config, _expanded(hf_config), eps=1e-6)
 
 
@@ -62,6 +63,7 @@ def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
     """
     bias = values.flag(hf_config, "mamba_proj_bias", False)
     before = values.number(hf_config, "ssm_in_multiplier", 1.0)
+    # The multiplier stands before a linear map. Only without a bias can it be applied after it, together with the others.
     if bias and before != 1:
         raise UserError(
             f"ssm_in_multiplier is {before} and mamba_proj_bias is true in the model's configuration; expected a multiplier "
@@ -71,6 +73,7 @@ def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
     scales = {name: before * multiplier for name, multiplier in zip(SCALES, multipliers, strict=True)}
     normed = values.flag(hf_config, "mamba_rms_norm", False)
     norm = FALCON_NORMS[values.flag(hf_config, "mamba_norm_before_gate", True)] if normed else "none"
+    # Without the key, transformers has 1,024; an explicit null means the expanded size.
     told = hf_config.get("mamba_d_ssm", 1024)
     inner = _expanded(hf_config) if told is None else positive(hf_config, "mamba_d_ssm", 1024)
     return _with_prefix(
@@ -93,6 +96,7 @@ def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "mamba_hidden_act", "silu")
+    # Configurations of Nemotron-H have the keys of Mamba-2, or the same ones with a prefix; so do the values below.
     groups = positive(hf_config, "mamba_n_groups", hf_config.get("n_groups", 8))
     return layer(
         heads=positive(hf_config, "mamba_num_heads", 128),

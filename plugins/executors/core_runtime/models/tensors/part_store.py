@@ -105,6 +105,7 @@ class PartStore:
     def find(self, name: str, origin: Origin) -> Any | None:
         """Return a part of the previous model, if building it again would give the same result; None otherwise."""
         known = self._before.get(name)
+        # The same tensors are not enough: they may be packed or prepared in another way now.
         if known is None or known.origin != origin or self.is_new(origin.reads):
             return None
         self._parts[name] = known

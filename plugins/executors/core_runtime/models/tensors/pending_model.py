@@ -101,6 +101,7 @@ class PendingBlock:
         mlp = self._spec.block_mlp(self._index)
         if mlp is None:
             return None
+        # Read as plain numbers: activations are made from a description, which a kernel may compile into its code.
         if self._activation_tensors:
             parameters = [float(vectors[name]) for name in self._activation_tensors]
             mlp = msgspec.structs.replace(mlp, activation=learned(mlp.activation, parameters))
@@ -140,8 +141,10 @@ def build_norm(
             tensor = tensor.flatten()[row_order(orders, tensor.numel())].view(tensor.shape)
         return tensor
 
+    # A norm without a weight gets one of ones: kernels then have one form of norm.
     weight = torch.ones(norm.shape)
     if norm.spec.weighted:
+        # Added once here, so that no kernel has to know that Gemma stores its weights less one.
         weight = taken(f"{norm.name}.weight") + norm.spec.offset
     bias = packing.on_device(taken(f"{norm.name}.bias")) if norm.spec.bias else None
     return Norm(packing.kernels, norm.spec, packing.on_device(weight), bias)

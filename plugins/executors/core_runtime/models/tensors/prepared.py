@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from core.api.decoding import UNREADABLE
-from core.api.errors import CheckpointError
+from core.api.errors import UNREADABLE, CheckpointError
 from core.api.specs import LayerSpec
 from core_runtime.contracts import LinearKernel, SavedKernel
 from core_runtime.specs.checkpoint import CheckpointManifest

@@ -178,6 +178,7 @@ class WeightMap:
         """Yield the canonical tensors that one tensor of the checkpoint contains."""
         for rule in self._shaping:
             found = re.fullmatch(rule.pattern, name)
+            # Packed stacks may lie the other way round than those of floating-point numbers, so each has rules of its own.
             packed = isinstance(rule, Stacked) and rule.packed
             if found is None or (info.dtype in FLOATS) is packed:
                 continue
@@ -196,6 +197,7 @@ class WeightMap:
         count = self._num_experts if rule.flat else info.shape[0]
         template = found.expand(rule.to)
         transposed = rule.transposed
+        # Both layouts are published under the same names; the expected shape tells them apart.
         if transposed is None:
             first = template.replace("{expert}", "0").replace("{piece}", rule.pieces[0])
             transposed = first in self._shapes and info.shape[-1] != self._shapes[first][-1]

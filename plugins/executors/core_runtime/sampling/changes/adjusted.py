@@ -50,7 +50,8 @@ class AdjustedRows:
         keeps: whether to store the adjusted logits in the part, because a rule or a report reads them.
         """
         here = part.adjusted
-        if part.rows.on_device is not None and not keeps and values.tensor.dtype is torch.float32:
+        is_there = part.rows.on_device is not None and values.tensor.dtype is torch.float32
+        if is_there and not keeps:
             there = [row for row in part.adjusted if _stays(part, row)]
             here = sorted(set(part.adjusted).difference(there))
             for first in range(0, len(there), DEVICE_ROWS):
@@ -78,7 +79,8 @@ class AdjustedRows:
     def _draw_there(self, part: Part, adjusted: Sequence[int], whole: Tensor) -> None:
         """Change copies of some rows on their device, and draw there. whole: the part's logits."""
         rows = part.rows
-        places = torch.tensor([row - part.start for row in adjusted], device=whole.device)
+        numbers = [row - part.start for row in adjusted]
+        places = torch.tensor(numbers, device=whole.device)
         logits = whole.index_select(0, places)
         # Before the stages: later, -inf from a mask could not be distinguished from bad logits.
         finite = torch.isfinite(logits.amax(1)).cpu().numpy()
