@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def pytest_collection_finish() -> None:
     """Modules and collected tests stay until the end; collecting garbage at each engine's start need not see them."""
     gc.collect()
     gc.freeze()
+    if "torch" in sys.modules:
+        # Oracles multiply tiny matrices, for which threads wait for each other much longer than they compute.
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="module")
