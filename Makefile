@@ -147,7 +147,7 @@ gpu-interpreter: $(TEST_STAMP)  ## the Triton kernels against the reference in T
 lint: $(TEST_STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --num-workers $(WORKERS)
 	$(VENV)/bin/lint-imports
 
 format: $(TEST_STAMP)
