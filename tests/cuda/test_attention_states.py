@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from core_kit import states as kit
-from core_kit.numbers import close, generator, same_bits
-from core_kit.state_formulas import EXAMPLES
-from core_kit.states import StateRun
+from core_kit.checks import states as kit
+from core_kit.checks.states import StateRun
+from core_kit.oracles.numbers import close, generator, same_bits
+from core_kit.oracles.state_formulas import EXAMPLES
 
 pytest.importorskip("triton")
 import torch
 
 from core_attention.triton import manifest
 from core_attention.triton.backend import TritonAttention
-from core_kit.state_formulas import FORMULAS
+from core_kit.oracles.state_formulas import FORMULAS
 
 SHORT = (13, 1, 2, 20)
 """Fewer tokens than elsewhere: the interpreter computes one after the other."""

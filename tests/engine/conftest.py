@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:

@@ -14,7 +14,7 @@ from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.batch_run import run_batch
-from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.sampling.bitmask import bitmask_of
 
 EOS = 2

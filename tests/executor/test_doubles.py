@@ -11,10 +11,10 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.step_limits import StepLimits
-from core_kit.async_device import FakeAsyncDevice, OverwrittenError
-from core_kit.graph_runtime import FakeGraphRuntime, MovedError
+from core_kit.devices.async_device import FakeAsyncDevice, OverwrittenError
+from core_kit.devices.graph_runtime import FakeGraphRuntime, MovedError
 from core_platforms.cpu.runtime import CpuPlatform, CpuRuntime
-from core_runtime.executor.step_buffers import StepBuffers
+from core_runtime.executor.steps.buffers import StepBuffers
 
 LIMITS = StepLimits(sequences=4, tokens=16, logit_rows=4)
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog", "and", "the quick brown fox sleeps"]

@@ -12,7 +12,7 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec
 from core_frontend.batch_run import run_batch
-from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.model_runner import ModelRunner
 
 pytest.importorskip("xgrammar")

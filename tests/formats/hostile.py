@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from formats.answers import parsed
 
-from core_formats.answer_events import CallEnd, CallStart
+from core_formats.answers.events import CallEnd, CallStart
 
 PIECES = [
     '{"name": "now", "arguments": {}}',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduler.fake_model import FakeExecutor
 
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 
 
 @pytest.fixture(params=["in place", "wired"])
