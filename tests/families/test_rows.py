@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
@@ -34,15 +32,6 @@ ELSEWHERE = [model_type for family in remote.ROWS for model_type in family.model
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if name not in (*ELSEWHERE, *NAMED)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,6 @@ NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 DOWN = "model.layers.0.mlp.down_proj"
 STATE = f"{Q_PROJ}.weight.quant_state.bitsandbytes__fp4"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", NAMES)

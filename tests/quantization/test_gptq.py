@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,6 @@ HERE = KEPT / "gptq"
 ORDER = HERE / "order"
 NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", NAMES)

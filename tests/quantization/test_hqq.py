@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,6 @@ HERE = KEPT / "hqq"
 BITS = HERE / "bits"
 NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def by_group(matrix: Tensor, scale: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,6 @@ FORMATS = {
     "nvfp4_of_32": "nvfp4",
 }
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -21,15 +21,6 @@ from tests.config.test_memory_plan import compare
 ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "nvfp4": 0.011}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the engine: the matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def manifest(dtype="BF16", shape=(64, 128)):
     info = TensorInfo("layer.weight", shape, dtype, 0, 0, 0, "layer")
     return CheckpointManifest("m", "safetensors", ["m"], {"layer.weight": info}, {}, TokenizerSource())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,6 @@ FLOATS = HERE / "floats"
 NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 Q = LayerSpec(Q_PROJ, "linear", (64, 64))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", NAMES)
