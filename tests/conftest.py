@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,14 @@ def tiny_lfm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny_models import save_checkpoint
 
     return save_checkpoint(tmp_path_factory.mktemp("tiny_lfm2"), family="lfm2")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread: for tiny matrices threads only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -23,6 +23,9 @@ from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness
 from tests.families.oracle import Reference, randomize, reference
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
 Converter = Callable[[Config, Tensors], None]
@@ -141,15 +144,6 @@ CONVERTED: Mapping[str, tuple[str, str, Converter]] = {
 """Row → the architecture and variant of transformers that it is another form of, and how."""
 BUILT = ("baichuan", "orion")
 """Rows that a test of their own compares with a changed llama."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny models only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_every_row_without_a_class_in_transformers_is_compared_here():

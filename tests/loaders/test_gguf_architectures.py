@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from core_loaders.gguf.loader import GGUFLoader
 from core_loaders.gguf.reader import read_architecture
@@ -19,18 +18,12 @@ from core_quantization.gguf.blocks import FORMATS
 from tests.checkpoints.gguf.cases import CASES, ENCODERS, IDS
 from tests.families.harness import Harness, Piece
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 FILES = Path(__file__).parents[1] / "checkpoints" / "gguf"
 TOLERANCE = 2e-5
 """Largest absolute difference of a logit; the largest logits are about 5."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny models only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def unpacked(name: str, folder: Path) -> Path:

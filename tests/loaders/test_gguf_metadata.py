@@ -11,10 +11,10 @@ import pytest
 
 from core.api.errors import CheckpointError
 from core_loaders.gguf.loader import GGUFLoader
-from tests.loaders.test_gguf_architectures import one_thread, unpacked
+from tests.loaders.test_gguf_architectures import unpacked
 from tests.loaders.test_gguf_packed import Tensors, logits, rewritten
 
-__all__ = ["one_thread"]
+pytestmark = pytest.mark.usefixtures("one_thread")
 GATING = "deepseek2.expert_gating_func"
 LONG = "phi3.rope.scaling.original_context_length"
 NORM = "blk.0.attn_norm_2.weight"

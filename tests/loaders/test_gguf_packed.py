@@ -16,10 +16,10 @@ from core_loaders.gguf.loader import GGUFLoader
 from core_quantization.gguf.method import GGUFMethod
 from tests.checkpoints.gguf.cases import IDS
 from tests.families.harness import Harness, Piece
-from tests.loaders.test_gguf_architectures import one_thread, unpacked
+from tests.loaders.test_gguf_architectures import unpacked
 from tests.loaders.test_gguf_split import copy_metadata
 
-__all__ = ["one_thread"]
+pytestmark = pytest.mark.usefixtures("one_thread")
 Tensors = dict[str, np.ndarray]
 TYPES = ("Q8_0", "Q4_0", "MXFP4")
 """That the `gguf` package writes, with blocks of 32."""

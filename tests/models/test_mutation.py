@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import torch
 
 from core_runtime.models.families import families
 from tests.families.architectures import variants
 from tests.models.mutations import Subject
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 MODEL_TYPES = [model_type for family in families() for model_type in family.model_types if variants(model_type)]
 QUICK = ("llama",)
@@ -20,15 +21,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ("kimi_linear", "norm_topk_prob"): "the file has it as moe_renormalize, too",
 }
 """Changes in which we differ on purpose, and why."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The models are so small that threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def mutate(model_type: str, most: int) -> Counter[str]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,15 @@ import pytest
 import torch
 
 from core.api.errors import CheckpointError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, Unsupported
-from core_frontend.llm import LLM
 from core_quantization.compressed import manifest as hooks
 from core_quantization.compressed.declaration import read_groups
 from core_quantization.compressed.sparse import spread
 from core_quantization.declared.refusal import Refusal
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest, plain_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 HERE = KEPT / "compressed-tensors"
 MIXED = HERE / "mixed"
@@ -37,15 +35,6 @@ FORMATS = {
     "model.layers.1.mlp.down_proj": ("int4_groups", "int8"),
     "lm_head": ("int8_channel", "int8"),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sums(matrix: torch.Tensor) -> list[float]:
@@ -79,28 +68,6 @@ def test_each_scheme_has_its_format_and_precision() -> None:
     assert asked["model.layers.0.mlp.gate_proj"][1].activation == "bf16"
     refused = asked["lm_head"][1]
     assert isinstance(refused, Unsupported) and "choose int8 or int8_row or none" in refused.reason
-
-
-def test_the_engine_serves_the_same_tokens() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    llm = LLM(model=str(MIXED), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    ids = [*PROMPT, *found]
-    logits = Packed(MIXED, hooks).logits(ids)
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_manifest_needs_no_torch() -> None:
-    code = (
-        "import sys; from core_quantization.compressed import manifest; from core.plugin.hookspecs import LoadContext;"
-        "from core_loaders.safetensors.header import ITEM_BYTES;"
-        "import core_quantization.compressed.layouts; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_tied_embedding_may_be_packed(tmp_path: Path) -> None:

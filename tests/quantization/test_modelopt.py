@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from core.api.errors import UserError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
-from core.commands.main import main
-from core_frontend.llm import LLM
 from core_quantization.modelopt import manifest as hooks
 from core_runtime.weights.formats import Codebook
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
+from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 HERE = KEPT / "modelopt"
 FORMATS = {
@@ -33,15 +32,6 @@ FORMATS = {
     "nvfp4_of_32": "nvfp4",
 }
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -69,24 +59,6 @@ def test_blocks_of_inputs_have_their_own_scales() -> None:
     weights = packed.weights()
     assert weights[down].group_size == 128
     assert weights[Q_PROJ].group_size == 64
-
-
-def test_the_engine_serves_the_same_tokens_with_a_cache_of_8_bits_declared() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    path = HERE / "fp8"
-    llm = LLM(model=str(path), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    logits = Packed(path, hooks).logits([*PROMPT, *found])
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", str(HERE / "nvfp4"), "--device", "cpu"]) == 0
-    assert "modelopt" in capsys.readouterr().out
 
 
 def test_inputs_that_are_scaled_first_are_refused(tmp_path: Path) -> None:

@@ -17,17 +17,11 @@ from core_quantization.online.schemes import SCHEMES
 from core_runtime.specs.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
 from tests.config.test_memory_plan import compare
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.
 ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "nvfp4": 0.011}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the engine: the matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def manifest(dtype="BF16", shape=(64, 128)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,13 @@ from core_quantization.quark.declaration import read_declaration
 from core_runtime.models.kv_scales import kv_scales
 from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 HERE = KEPT / "quark"
 MIXED = HERE / "mixed"
 LAYER = LayerSpec("model.layers.0.self_attn.q_proj", "linear", (64, 64))
 Q = "model__layers__0__self_attn__q_proj"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["fp8-cache", "mixed"])
