@@ -47,19 +47,13 @@ def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) 
     asyncio.run(run())
 
 
-class NoGrammars:
-    """Compiles for ever."""
-
-    async def compiled(self, params: object, tenant: str) -> None:
-        await asyncio.sleep(60)
-
-    def close(self) -> None:
-        pass
+async def never_compiled(params: object, tenant: str) -> None:
+    await asyncio.sleep(60)
 
 
 def test_a_grammar_is_waited_for_in_the_queue_until_the_deadline() -> None:
     async def test(engine: AsyncEngine) -> None:
-        engine._intake.grammars = NoGrammars()  # type: ignore[assignment]
+        engine.grammars.compiled = never_compiled  # type: ignore[assignment,method-assign]
         asked = delta(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="a"))
         stream = engine.generate([1, 2], asked, "r", RequestTerms(timeout_s=0.2))
         first = asyncio.ensure_future(anext(stream))

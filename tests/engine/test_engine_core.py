@@ -12,6 +12,7 @@ from core.engine.core import EngineCore
 from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.scheduler.results import StepOutputs
 from core.scheduler.step import Step
+from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")
 
@@ -105,7 +106,7 @@ def test_a_scheduler_that_always_breaks_is_fatal(
     scheduler = core.scheduler
 
     def broken(*arguments: object) -> None:
-        scheduler._state.at_work = next(iter(scheduler._state.roster), None) if blames else None
+        state_of(scheduler).at_work = next(iter(state_of(scheduler).roster), None) if blames else None
         raise ZeroDivisionError("an ordinary defect")
 
     monkeypatch.setattr(scheduler, operation, broken)

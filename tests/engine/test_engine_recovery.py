@@ -15,6 +15,7 @@ from core.engine.core import EngineCore
 from core.engine.inproc import InprocClient
 from core.kv.integrity import IntegrityError
 from core_frontend.output_processor import OutputProcessor
+from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")
 
@@ -126,7 +127,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
         nonlocal calls
         calls += 1
         if calls == 3:
-            scheduler._state.at_work = scheduler._state.roster.find(("r3", 0))
+            state_of(scheduler).at_work = state_of(scheduler).roster.find(("r3", 0))
             raise IntegrityError("num_slots", "17 is wrong")
         return whole(*arguments)
 

@@ -253,12 +253,13 @@ def test_unreadable_messages_do_not_stop_the_engine() -> None:
     async def run() -> None:
         ear = Ear()
         client = await start(ear)
-        await client._send(b"\xc1 no msgpack")
-        await client._send(msgspec.msgpack.encode(["delete_everything"]))
+        send = client._send
+        await send(b"\xc1 no msgpack")
+        await send(msgspec.msgpack.encode(["delete_everything"]))
         bad = request("bad", [1])
         client._ledger.admit([bad])
-        await client._send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [bad.handle]]))
-        await client._send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [99]]))
+        await send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [bad.handle]]))
+        await send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [99]]))
         await client.add([request("good", [1])])
         await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
         assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)

@@ -15,6 +15,7 @@ from core_kit.async_device import FakeAsyncDevice, OverwrittenError
 from core_kit.graph_runtime import FakeGraphRuntime, MovedError
 from core_platforms.cpu.runtime import CpuPlatform, CpuRuntime
 from core_runtime.executor.step_buffers import StepBuffers
+from tests.inside import worker_of
 
 LIMITS = StepLimits(sequences=4, tokens=16, logit_rows=4)
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog", "and", "the quick brown fox sleeps"]
@@ -89,13 +90,13 @@ def expected(checkpoint: Path, expected_of) -> list:
 
 
 def runtime_of(llm: LLM):
-    return llm._client.core.executor.worker.runtime
+    return worker_of(llm).runtime
 
 
 def test_recordings_of_fixed_sizes(checkpoint: Path, expected: list) -> None:
     with LLM(**settings(checkpoint), **double("graph")) as llm:
         assert results(llm) == expected
-        assert llm._client.core.scheduler.stats().num_preemptions > 0
+        assert llm.stats().num_preemptions > 0
         runtime = runtime_of(llm)
         assert set(runtime.recorded) <= {1, 2, 4, 8, 16} and len(runtime.recorded) >= 4
         assert max(runtime.recorded.values()) <= 3  # decode, mixed and head

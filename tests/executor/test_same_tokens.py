@@ -16,6 +16,7 @@ from core import LLM, SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core_kit.wired import wired
 from core_runtime.executor.uniproc import UniprocExecutor
+from tests.inside import core_of
 
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",
@@ -238,7 +239,7 @@ def fail_some_steps(executor: Any) -> None:
 def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, settings: dict[str, object]) -> None:
     expected = results(tiny_llama, dtype="float32", alone=True)
     llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, **settings)
-    core = llm._live_client().core
+    core = core_of(llm)
     fail_some_steps(core.executor)
     outputs = llm.generate(PROMPTS, params(), use_tqdm=False)
     assert core.stats().num_failed_steps == 5

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
@@ -19,6 +17,9 @@ from tests.families.expected import NAMED, QUICK, REFUSED, TOLERANCE, TOLERANCES
 from tests.families.harness import LONGEST, Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 from tests.families.wrappers import WRAPPED_TEXT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 FEW_BLOCKS = (4, 6, 8, 11, 15, 20, 25, 30, 36, 44, 60)
 """Sizes of a pool; the first one that is taken has room for one of four requests, or a little more."""
@@ -34,15 +35,6 @@ ELSEWHERE = [model_type for family in remote.ROWS for model_type in family.model
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if name not in (*ELSEWHERE, *NAMED)])
@@ -104,7 +96,7 @@ def test_tokens_equal_transformers(model_type, variant):
         tokens["from the prefix cache"] = _generate(llm, [same], greedy)[0]
     with _tight_llm(expected.path) as llm:
         tokens["in chunks, preempted"] = _generate(llm, [same, *others, same], greedy)[0]
-        preemptions = llm._client.stats().num_preemptions
+        preemptions = llm.stats().num_preemptions
     wrong = {way: found for way, found in tokens.items() if found != expected.tokens}
     assert not wrong, f"expected {expected.tokens}"
     assert preemptions > 0 or not _grows(expected.path)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from core.plugin.registry import PluginRegistry
 from core_config.selection import select_kernels
@@ -161,10 +162,10 @@ def test_torch_compiles_for_a_processor(tmp_path, monkeypatch):
     assert {"gated", "rotary"} <= compiled
     assert any(tmp_path.rglob("*.so"))
     provider.begin_step()
-    torch._dynamo.utils.counters.clear()
+    counters.clear()
     with torch.inference_mode():
         for used in operations:
             assert used(provider).equal(used(ReferenceKernels()))
         for rows in (1, 2, 17):
             assert turned(provider, rows).equal(turned(ReferenceKernels(), rows))
-    assert not torch._dynamo.utils.counters["stats"]
+    assert not counters["stats"]

@@ -27,6 +27,7 @@ from core import (
 from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
 from core_frontend.async_engine import AsyncEngine
+from tests.inside import core_of
 
 TARGET = "engine.fakes:FakeExecutor"
 
@@ -83,7 +84,7 @@ def test_requests_join_while_others_run(fakes: list[dict[str, Any]]) -> None:
         }
         assert all(output.finished for output in last.values())
         assert engine.stats().num_running == engine.stats().num_waiting == 0
-        assert not engine._live_client().has_work()
+        assert not core_of(engine).has_work()
 
 
 def test_the_prefix_cache_is_forgotten_while_requests_run(fakes: list[dict[str, Any]]) -> None:

@@ -272,7 +272,7 @@ class FakeExecutor:
         forced = 0 if held.request.grammar is None else MOST_FORCED
         budget = min(plan.draft_budget.get(slot, forced), room)
         if budget > 0:
-            held.drafts = self._propose(held.token_ids, self.random.randint(0, budget))[:budget]
+            held.drafts = self.propose(held.token_ids, self.random.randint(0, budget))[:budget]
         if held.drafts:
             result.num_proposed[slot] = len(held.drafts)
 
@@ -282,7 +282,7 @@ class FakeExecutor:
         begin = block_id * self.block_size
         self.cache[begin : begin + self.block_size] = [None] * self.block_size
 
-    def _propose(self, token_ids: list[int], count: int) -> list[int]:
+    def propose(self, token_ids: list[int], count: int) -> list[int]:
         drafts: list[int] = []
         for _ in range(count):
             right = next_token(token_ids + drafts)

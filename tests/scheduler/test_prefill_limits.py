@@ -3,6 +3,8 @@
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
 
+from tests.inside import state_of
+
 pytestmark = pytest.mark.usefixtures("also_wired")
 
 
@@ -124,7 +126,7 @@ def test_preemptions_are_paid_for_with_progress():
     readmitted_at, steps, shortest = {}, 0, 10**6
     while scheduler.has_unfinished():
         before = {slot: held.request.key for slot, held in executor.held.items()}
-        live = {sequence.key for sequence in scheduler._state.roster}
+        live = {sequence.key for sequence in state_of(scheduler).roster}
         planned = scheduler.schedule()
         for slot in planned.plan.removed:
             key = before[slot]

@@ -26,7 +26,7 @@ class ScriptedClient(FakeClient):
         self.chunk = 1
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
         params = request.params
         ids = [*self.tokenizer.encode(self.script, add_special_tokens=False), EOS]
@@ -59,7 +59,7 @@ class PoolingClient(FakeClient):
         super().__init__(tokenizer)
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
         await asyncio.sleep(0)
         text = self.tokenizer.decode(request.prompt_token_ids)
@@ -82,9 +82,9 @@ class KeepingClient(FakeClient):
         super().__init__(tokenizer)
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
-        await super()._run(request)
+        await super().run(request)
 
 
 class ConversingClient(FakeClient):

@@ -51,6 +51,6 @@ def resolve(words: list[str]) -> object:
 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
 EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
-command._resolve = resolve  # type: ignore[assignment]
+command.resolve_words = resolve  # type: ignore[assignment]
 agreement.explained = lambda resolution: {"arguments": {}}  # type: ignore[attr-defined]
 sys.exit(main(["serve"]))

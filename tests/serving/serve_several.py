@@ -33,6 +33,6 @@ def resolve(words: list[str]) -> object:
 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
 EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
-command._resolve = resolve  # type: ignore[assignment]
+command.resolve_words = resolve  # type: ignore[assignment]
 supervisor.explained = lambda resolution: {}  # type: ignore[attr-defined]
 sys.exit(main(["serve"]))

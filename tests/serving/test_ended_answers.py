@@ -33,7 +33,7 @@ class EndingClient(ScriptedClient):
     words = "Hello"
     scores = True
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         await asyncio.sleep(0)
         ids = self.tokenizer.encode(self.words, add_special_tokens=False)
         output = EngineOutput(

@@ -13,6 +13,7 @@ from core_kit.wired import wired
 from core_runtime.executor.draft_pass import DraftPass
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import install
+from tests.inside import core_of
 from tests.tiny_models import save_checkpoint
 
 PROMPTS = [
@@ -54,7 +55,7 @@ def run(target: Path, rounds: int = 1, **settings: Any) -> tuple[Bits, Scheduler
                     places = [{token: one.logprob for token, one in place.items()} for place in choice.logprobs or []]
                     bits.append((list(choice.token_ids), places))
         stats = llm.stats()
-        llm._live_client().core.scheduler.check_integrity()
+        core_of(llm).scheduler.check_integrity()
     return bits, stats
 
 

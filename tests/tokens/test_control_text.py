@@ -103,13 +103,13 @@ def test_files_of_every_format(name: str) -> None:
         if place < BLOCK:
             rows[place] = []
     assert digests(rows) == DIGESTS[name][:1]
-    control = [text for text in found._control.values() if text != tokenizer.special_tokens.get("unk_token")]
+    control = [text for text in found.control.values() if text != tokenizer.special_tokens.get("unk_token")]
     for text in control[:20]:
         content = f"a {text} b{text}{text}"
         ids = found.encode(content)
-        assert not set(ids) & found._counted, (name, text)
+        assert not set(ids) & found.counted, (name, text)
         marked = found.encode(written(text) + content)
-        assert sum(index in found._counted for index in marked) == 1
+        assert sum(index in found.counted for index in marked) == 1
 
 
 def encoder(*spellings: str, template: str = "") -> ContentEncoder:
@@ -176,7 +176,7 @@ def test_what_counts_as_control() -> None:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_tokens([AddedToken(text, normalized=False) for text in ("  ", "Answer:", "word", "<div>")])
     found = ContentEncoder(Tokenizer(backend), ["{{ m }}Answer:"])
-    assert set(found._control.values()) == {"Answer:"}
+    assert set(found.control.values()) == {"Answer:"}
 
 
 def test_pairs_of_texts() -> None:
