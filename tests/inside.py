@@ -1,7 +1,5 @@
 """The parts of an engine that tests look into: one place that knows where `LLM` and the scheduler have them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The offline class on a model that follows a formula: order, parameters, errors before anything runs, clean ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tiny random checkpoints in the formats that people have: made with transformers and tokenizers, saved once a session."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

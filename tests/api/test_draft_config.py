@@ -1,7 +1,5 @@
 """The configuration of an engine carries a draft through messages without knowing its shape."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Connections that do nothing, do it slowly, or end at the wrong moment; and what is left of them afterwards."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

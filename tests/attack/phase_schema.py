@@ -1,7 +1,5 @@
 """Requests that schemathesis makes from the OpenAPI document as it is served, and answers that the document does not know."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

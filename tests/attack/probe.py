@@ -5,8 +5,6 @@ input closes; then prints {"health": [...], "gaps": [...], "failures": n} in sec
 the time that was waited for it.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import select

@@ -3,8 +3,6 @@
 Owns: its start, end, directories, processes, memory, log. Never does: attack. Linux only: it reads /proc.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

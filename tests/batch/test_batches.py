@@ -1,7 +1,5 @@
 """Batch files: each line's result is the server's own answer; runs go on; nothing that is wrong stops the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`core chat` and `core complete` against a running server, by pipe and at a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

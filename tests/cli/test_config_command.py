@@ -1,7 +1,5 @@
 """`core config explain | show | schema`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`--help` and its narrower forms: complete, quick, plain in a pipe and coloured in a terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """Endpoints against a real server: what they read is what httpx reads; and against servers that misbehave."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """An engine for one command: which arguments of a server it refuses."""
 
-from __future__ import annotations
-
 from core.args.schema import schema
 from core_commands.client.own_engine import WITHOUT_MEANING, refusals
 

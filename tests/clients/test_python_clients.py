@@ -3,8 +3,6 @@
 Each runs in the environment that `make test-clients` makes of `requirements.txt` here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

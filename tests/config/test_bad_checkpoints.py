@@ -1,7 +1,5 @@
 """Checkpoints and configurations that do not belong together: one sentence each, before torch or a weight is asked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Drafts that cannot be served are refused before anything is loaded, and what is served shows in the plan."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

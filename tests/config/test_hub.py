@@ -1,7 +1,5 @@
 """Models from a hub, against a stand-in on this machine: what is downloaded, resumed, found offline, and refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The memory plan and the numerics id, against what the engine then really has."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

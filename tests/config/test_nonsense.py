@@ -1,7 +1,5 @@
 """Whatever is given: a configuration, or sentences."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """From arguments to a configuration: derived values with reasons, and every mistake reported before any weight is read."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """One configuration, however it is written: command line, keyword arguments, YAML, and what `core config show` prints."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

@@ -1,7 +1,5 @@
 """The kit's checks of attention backends on the Triton kernels, in the interpreter: padding, trees, ownership, claims."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Layers with a state on Triton kernels, in the interpreter: the kit's checks of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -4,8 +4,6 @@
 for each model, type and KV type, the pairs are about a dozen.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 Case = dict[str, str]

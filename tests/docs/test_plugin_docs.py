@@ -1,7 +1,5 @@
 """Nothing that a plugin author can meet is undocumented, and no example differs from the code it was taken from."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

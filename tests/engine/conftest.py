@@ -1,7 +1,5 @@
 """Makes the fakes importable here and in engine processes that the tests start."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 The executor's next token follows from all tokens before it, or spells a script. Some prompt tokens cause accidents.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Engines that die at a certain step, without processes: the clients and the source of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

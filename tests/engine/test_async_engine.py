@@ -1,7 +1,5 @@
 """The engine as the server sees it: streams, early ends, death and health, with a real engine process."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

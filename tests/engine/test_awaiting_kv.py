@@ -1,7 +1,5 @@
 """While one request waits for pages from a slow disk, others go on; whatever becomes of the pages, the text is the same."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

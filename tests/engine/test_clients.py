@@ -1,7 +1,5 @@
 """Several clients of one engine process: each gets its own tokens, and takes only its own requests with it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

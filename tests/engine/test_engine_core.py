@@ -1,7 +1,5 @@
 """The loop: same tokens as without an engine, and no request or step that can stop it."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
 

@@ -1,7 +1,5 @@
 """Engines die while requests run: every answer is the one of an engine that never died, to the bit."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

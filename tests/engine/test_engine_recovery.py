@@ -1,7 +1,5 @@
 """A step that fails, a scheduler that breaks, steps planned ahead: what users get."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Explanations from records whose numbers are known: phases, limits and the ends of several choices."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An engine process that is stopped: what requests with a deadline and whoever asks for its health are told."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

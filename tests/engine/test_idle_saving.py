@@ -1,7 +1,5 @@
 """In idle time an engine process writes what it caches to disk, so that its end, whatever it is, loses little."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Requests are checked against the model before they enter the engine; each error names the field and a way out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Large requests and messages are encoded and decoded outside the thread of the event loop, once, and in order."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Pauses, sleep and updates in the middle of answers: nobody is lost, and tokens do not change."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pauses, sleep and updates together with deaths, other clients and failures: nobody is halted for ever, nothing is mixed."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

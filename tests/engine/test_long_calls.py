@@ -1,7 +1,5 @@
 """Calls that take long: who hears of them, what counts as a hang meanwhile, and what a failure in them ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the end of a process leaves behind, whichever way it ends: no processes, no files."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

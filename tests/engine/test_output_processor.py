@@ -1,7 +1,5 @@
 """Tokens become text, stop strings cut it, and the three kinds of output tell the same story."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A process that waits for the next engine's death."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A real engine process behind real sockets: start, streams, utilities, and every way it can end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A grammar backend whose grammars are regular expressions over the text of an answer, slow and plain, and its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Recordings of fixed sizes and late copies: the same tokens and logprobs as the CPU, and doubles that notice mistakes."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How forced text is divided into tokens: a guess, until the model has shown how it does it."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_runtime.executor import forced_text

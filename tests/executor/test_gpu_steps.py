@@ -1,7 +1,5 @@
 """The engine on the runtime of GPUs, over a device that works late: the same tokens as the CPU, and nobody waits for it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Sequences with a grammar: what they say fits it, whatever else they ask for and whatever happens around them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logits processors behind their guard: who fails, fails alone; a row is what it is in any company."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

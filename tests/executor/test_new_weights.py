@@ -1,7 +1,5 @@
 """Weights replaced in place have the bits of an engine that was started with them; what does not fit changes nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

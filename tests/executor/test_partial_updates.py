@@ -1,7 +1,5 @@
 """An update of some tensors builds only what is made of them, and has the bits of an engine that was started with them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

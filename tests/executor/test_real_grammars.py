@@ -1,7 +1,5 @@
 """The backends that people use, on a tiny random model: every answer that stops validates, whatever happens around it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Same request, same tokens: whatever chunks, blocks, caches, preemptions, drafts or neighbours there are."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

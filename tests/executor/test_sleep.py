@@ -1,7 +1,5 @@
 """An engine that slept goes on to the bit, and its memory was really given back."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The state canary: flipped bits are found by class before requests are taken, clean starts raise no alarm."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """States are cached behind block edges and rolled back behind rejected drafts: tokens and logprobs stay what they are."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Steps go to a device before the results of those before them are known, whoever comes, ends or is preempted meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Oracle: its own rule, the prompt again with every token raised by a number.
 """
 
-from __future__ import annotations
-
 import json
 
 PROMPTS = [[1, *range(40, 61)], [1, 70, 71, 72], [1, 90]]

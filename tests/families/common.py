@@ -4,8 +4,6 @@ Owns: the values that a key gets wherever a configuration has it, chosen off the
 Never does: know an architecture. Called by: `architectures`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

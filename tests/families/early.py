@@ -1,7 +1,5 @@
 """Tiny configurations of the decoders of GPT-2's time. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]

@@ -3,8 +3,6 @@
 Owns: the tolerance, its exceptions, and what is refused. Called by: the tests of rows, the document.
 """
 
-from __future__ import annotations
-
 TOLERANCE = 2e-4
 """Largest absolute difference of a logit."""
 TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {

@@ -4,8 +4,6 @@ Owns: the random weights and the reference results. Never does: use a class of c
 sequence), or run anything of ours. Called by: the tests of rows, the command line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Owns: the watching of a configuration. Never does: say what a key means. Called by: the command line, the facts.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

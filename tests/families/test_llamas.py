@@ -1,7 +1,5 @@
 """What configurations of llamas say without the words that transformers writes when it saves them."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import SmolLM3Config
 

@@ -1,8 +1,6 @@
 """Rows of checkpoints whose code transformers does not have: a llama of transformers under their names and layouts, or with
 what they do differently, gives the same logits."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Every row of the family table against transformers: logits of whole prompts, chunks and batches, and greedy tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

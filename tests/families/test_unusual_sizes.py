@@ -1,7 +1,5 @@
 """Checkpoints of unusual sizes through a whole engine: each token is the best one by transformers' logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Owns: those words. Never does: read a configuration. Called by: the document.
 """
 
-from __future__ import annotations
-
 from core.api.specs import AttentionSpec, LatentSpec, MixerSpec, StateSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 

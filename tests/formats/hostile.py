@@ -1,7 +1,5 @@
 """Answers that make no sense: a row's markers and pieces of JSON in any order."""
 
-from __future__ import annotations
-
 from formats.answers import parsed
 
 from core_formats.answer_events import CallEnd, CallStart

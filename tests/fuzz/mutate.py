@@ -3,8 +3,6 @@
 Owns: the kinds of damage. Never does: know a format. Called by: the workers.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable

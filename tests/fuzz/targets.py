@@ -5,8 +5,6 @@ Owns: this table. Never does: damage a file. Called by: the workers, the replay 
 A target reads a folder. It may return or raise CoreError; everything else is a finding.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

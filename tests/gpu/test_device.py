@@ -1,7 +1,5 @@
 """The platform, its kernels and attention on a real GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

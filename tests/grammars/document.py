@@ -4,8 +4,6 @@ Owns: the text of that page. Never does: measure; the figures in `docs/structure
 Called by: `make test-grammars`, and the test that compares.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

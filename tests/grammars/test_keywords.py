@@ -1,7 +1,5 @@
 """The walk names keyword and place of what a backend does not honour, within limits."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

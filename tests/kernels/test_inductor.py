@@ -1,7 +1,5 @@
 """Operations that torch compiles in the background: used from a later step on, and only with the reference's bits."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

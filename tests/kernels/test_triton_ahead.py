@@ -1,7 +1,5 @@
 """Kernels compiled ahead are found by launches, for a chip that is not in this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The names of activations mean what transformers computes; a wrong name is refused by a sentence."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers.activations import ACT2FN, XIELUActivation

@@ -1,7 +1,5 @@
 """vLLM's module paths: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Logits processors and modes of log-probabilities in a whole engine, beside transformers' own numbers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`LLMEngine` and `AsyncLLM` on a model that follows a formula: the loops that scripts write around them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small GGUF files, written by the `gguf` package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

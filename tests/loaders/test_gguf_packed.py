@@ -1,7 +1,5 @@
 """What moves rows, on packed rows: stacks of experts, parts of fused matrices, rotary pairs, groups of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models in several GGUF files, and directories with GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

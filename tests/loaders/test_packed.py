@@ -1,7 +1,5 @@
 """`core convert`, and models that start from what it writes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Builds a decoder on reference kernels from a transformers model, without plugins, and runs it by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The generic decoder against transformers on tiny random weights, whole, in chunks, and with company."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (

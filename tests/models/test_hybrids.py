@@ -1,7 +1,5 @@
 """Models with states, in the whole engine: drafts, a prefix that is found again, and the recorded step."""
 
-from __future__ import annotations
-
 import pytest
 
 from core import LLM, SamplingParams

@@ -1,8 +1,6 @@
 """DeepSeek models from real checkpoints, through the whole engine: against transformers, and the same bits whatever
 happens around a request."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """LFM2, whose layers are short convolutions and full attention, against transformers, on real checkpoints of random weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of transformers on the engine's attention, cache and matrices, against transformers' own forward passes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

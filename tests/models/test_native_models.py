@@ -1,7 +1,5 @@
 """Whole models on the native kernels: every instruction set, and sizes that no kernel likes, against transformers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM

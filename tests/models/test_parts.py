@@ -1,7 +1,5 @@
 """Parts of a model, whose partial sums are added up, against the whole: heads, inner sizes, experts, vocabulary, blocks."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

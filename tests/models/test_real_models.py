@@ -1,7 +1,5 @@
 """Both real models against transformers on the same weights, dequantized, in float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state operations against transformers' own layers, each family's sizes being read from its configuration."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a row does not read is refused; what published checkpoints have is understood."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

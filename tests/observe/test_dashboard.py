@@ -1,7 +1,5 @@
 """The dashboard asks for metrics that a server has, and is what Grafana imports."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

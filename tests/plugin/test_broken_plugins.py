@@ -1,7 +1,5 @@
 """Every way to be broken is a row and a sentence, and nobody else's trouble. All plugins here are installed distributions."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

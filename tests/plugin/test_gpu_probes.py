@@ -1,7 +1,5 @@
 """What the platforms of GPUs find, over drivers that are not there."""
 
-from __future__ import annotations
-
 import ctypes
 import uuid
 

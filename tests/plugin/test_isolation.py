@@ -1,7 +1,5 @@
 """What is installed is not chosen: plugins of other packages neither break, nor hang, nor change what works without them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Checkpoints of AWQ and AutoRound: words of other versions, memory, and bad input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

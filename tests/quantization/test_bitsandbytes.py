@@ -1,7 +1,5 @@
 """Checkpoints of bitsandbytes: blocks, plain checkpoints, and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

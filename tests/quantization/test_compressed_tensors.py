@@ -1,7 +1,5 @@
 """Checkpoints of compressed-tensors: the matrices that its own tool means, the model's tokens, and bad input."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

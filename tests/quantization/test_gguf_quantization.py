@@ -1,7 +1,5 @@
 """GGUF block types against the `gguf` package's own dequantization, bit for bit."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints of GPTQ: fused modules, memory, and bad input."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

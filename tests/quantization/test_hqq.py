@@ -1,7 +1,5 @@
 """Checkpoints of HQQ: the matrices that hqq means, the model's tokens, and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

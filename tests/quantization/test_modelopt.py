@@ -1,7 +1,5 @@
 """Checkpoints that ModelOpt exported: the matrices that its own classes mean, the model's tokens, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints of torchao: formats, memory, and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Owns: the reference decoder and an executor that keeps only what a worker may ke
 Never does: know the scheduler's state. Called by: the scheduler's tests.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from array import array

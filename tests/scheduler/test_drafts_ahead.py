@@ -1,7 +1,5 @@
 """Drafts in steps that are planned before the results of earlier ones: any pattern of acceptance gives the same tokens."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 

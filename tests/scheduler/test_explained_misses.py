@@ -4,8 +4,6 @@ The oracle keeps every request that has ended, with all its tokens, and knows of
 came from it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass

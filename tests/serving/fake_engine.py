@@ -5,8 +5,6 @@ Input and output processing, aborts and streams are the engine's own. Words in t
 engine after three tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence

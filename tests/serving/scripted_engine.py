@@ -1,7 +1,5 @@
 """Fake engines whose models write what a test says: always the same, or by what the prompt contains."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Names: patience_s, key_file, delay_s, numerics, max_model_len.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

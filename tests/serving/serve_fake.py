@@ -4,8 +4,6 @@
 Prints whether torch was imported when the server ends; the exit code is that of `core serve`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """`core serve --api-server-count 2` over a fake model in a real engine process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

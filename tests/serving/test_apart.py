@@ -1,7 +1,5 @@
 """A front and an engine that are two commands: either order, deaths of either, and who is turned away."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a front and an engine that are two commands go by: keys, arguments, who may take part, what is too large."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """More than the server may queue is told to come back; time limits end requests; users reach the scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

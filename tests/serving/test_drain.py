@@ -1,7 +1,5 @@
 """A server that is asked to end: what runs goes on, new work is refused, and time runs out."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

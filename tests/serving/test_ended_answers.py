@@ -1,7 +1,5 @@
 """Answers that end before their time, by the engine's word, and answers that are long: each route tells them rightly."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

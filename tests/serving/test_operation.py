@@ -1,7 +1,5 @@
 """Everything around the completions: keys, CORS, ids, TLS, docs, health, metrics, tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The model is too small to call tools of its own accord, and its template knows n
 answer is greedy, so that a stream has to add up to the whole answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

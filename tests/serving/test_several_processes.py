@@ -1,7 +1,5 @@
 """Several API processes under a supervisor: what their clients see of each other's deaths, and of the engine's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

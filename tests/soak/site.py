@@ -4,8 +4,6 @@ Owns: starting it, again after it was killed, and what is left of it. Never does
 Called by: the injuries, the clients, the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import mmap

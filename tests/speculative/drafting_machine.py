@@ -4,8 +4,6 @@ Owns: `Drafter`, an executor that proposes, and `DraftBench`, which runs request
 real clock. Called by: tests of the scheduler.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

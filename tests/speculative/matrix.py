@@ -4,8 +4,6 @@ Owns: the proposers, the ways to run, and the table of `docs/speculation.md`. Ca
 and by a test that runs a few of the pairs.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable

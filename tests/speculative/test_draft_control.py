@@ -1,7 +1,5 @@
 """The number of drafts that is chosen each step, on machines whose times are known and a clock that only they move."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from types import FrameType

@@ -1,7 +1,5 @@
 """A draft model beside its target: the target's bits whatever it guesses, everything accepted when it is like its target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

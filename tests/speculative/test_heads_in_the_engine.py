@@ -1,7 +1,5 @@
 """Medusa's heads and MLP speculators in the engine, from their published layouts: bits, and the guesses of plain torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Heads of a plugin's own behind the steps of a model: its bits without them, and drafts that follow from the hidden state."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

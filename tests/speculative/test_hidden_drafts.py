@@ -1,7 +1,5 @@
 """Drafts that take hidden states, in the engine: the target's bits whatever they guess, and the guesses of plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

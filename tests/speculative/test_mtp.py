@@ -1,7 +1,5 @@
 """Layers for multi-token prediction of each published layout, against plain torch around transformers' own blocks."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """All drafts of a block with hidden states from one pass: bits, passes, and what plain torch draws behind unknown tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EAGLE's drafts and the layers for multi-token prediction, from their published layouts, against plain torch in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

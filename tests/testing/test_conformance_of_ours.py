@@ -1,7 +1,5 @@
 """Every plugin of ours keeps the promises that the kit checks, as a stranger's package must."""
 
-from __future__ import annotations
-
 import pytest
 from gguf import GGMLQuantizationType
 

@@ -1,7 +1,5 @@
 """The kit's checks can fail: each cheat below is found by the check that is meant to find it, and by a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_kit import Subject

@@ -1,7 +1,5 @@
 """The kit's checks of logits processors: the template keeps them, and each cheat is found by the check that is meant to."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_kit import cases

@@ -4,8 +4,6 @@ The expectation is made without the engine: the template and the tokenizer are r
 no content holds, and transformers and the `tokenizers` library do the rest. A content's own control text is then text to them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -3,8 +3,6 @@
 Each is hostile by itself: the conversation with it is one short message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 NS = "{% set ns = namespace(s='abcdefgh', l=['a'], n=3, t='x') %}"

@@ -1,7 +1,5 @@
 """Random texts in many scripts, the same ones on every machine: what digests of token ids are taken of."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterable, Sequence

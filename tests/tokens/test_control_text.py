@@ -3,8 +3,6 @@
 `make test-control-text` is the proof: the slow test with 100,000 contents for each template. The others show its parts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

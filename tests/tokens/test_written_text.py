@@ -1,7 +1,5 @@
 """Texts know what the template wrote, whatever is done with them; the same texts result as of plain ones."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

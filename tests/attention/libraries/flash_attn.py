@@ -1,7 +1,5 @@
 """FlashAttention 2, as published: `flash_attn.flash_attn_varlen_func`."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.attention.libraries.pages import attend, gathered

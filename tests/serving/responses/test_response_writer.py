@@ -1,7 +1,5 @@
 """Any order of an answer's events becomes a stream that OpenAI's types take, and that adds up to its last response."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
