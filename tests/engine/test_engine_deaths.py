@@ -187,8 +187,7 @@ SLOW = {"at once, and late", "drafts", "planned ahead", "drafts planned ahead"}
 
 
 @pytest.mark.parametrize(
-    "variant",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VARIANTS],
+    "variant", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VARIANTS]
 )
 def test_every_kind_of_request_goes_on_to_the_bit(
     variant: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch

@@ -219,8 +219,7 @@ class Breaking(RegexBackend):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
-    [("made", "cannot be read"), ("fill", "no room"), ("accept", "does not allow token")],
+    ("how", "said"), [("made", "cannot be read"), ("fill", "no room"), ("accept", "does not allow token")]
 )
 @pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1.1}])
 def test_a_matcher_that_fails_ends_its_request_alone(

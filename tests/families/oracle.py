@@ -16,12 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from core_kit.checkpoints import write_tokenizer
 from tests.families.architectures import ENCODERS, USUAL, WRAPPERS, tiny_config, tiny_values, told

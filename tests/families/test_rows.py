@@ -116,14 +116,7 @@ def test_the_document_has_every_family():
 
 
 def _llm(path, **settings):
-    return LLM(
-        str(path),
-        dtype="float32",
-        max_model_len=LONGEST,
-        block_size=4,
-        use_tqdm_on_load=False,
-        **settings,
-    )
+    return LLM(str(path), dtype="float32", max_model_len=LONGEST, block_size=4, use_tqdm_on_load=False, **settings)
 
 
 def _tight_llm(path):

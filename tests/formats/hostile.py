@@ -5,16 +5,9 @@ from formats.answers import parsed
 from core_formats.answer_events import CallEnd, CallStart
 
 PIECES = [
-    '{"name": "now", "arguments": {}}',
-    '{"name":"',
-    "now",
-    "get_weather",
-    '(city="x")',
-    '"',
-    "\\",
-    "\\u00e9",
+    '{"name": "now", "arguments": {}}', '{"name":"', "now", "get_weather", '(city="x")', '"', "\\", "\\u00e9",
     "\\ud83d",
-]
+]  # fmt: skip
 PIECES += ["{", "}", "[", "]", ",", ":", " ", "\n", "x", "=", '{"a":1}', "'", '"""', "call:", "</", ">", "```", "}}"]
 
 

@@ -82,11 +82,7 @@ def _run(script: str, cache: Path, *words: str) -> list:
 
 
 def test_what_was_compiled_is_there(tmp_path: Path) -> None:
-    assert _run(ROWS, tmp_path) == [
-        [True, "sm_90", False, ""],
-        [True, "sm_90", True, ""],
-        [True, "sm_89", False, ""],
-    ]
+    assert _run(ROWS, tmp_path) == [[True, "sm_90", False, ""], [True, "sm_90", True, ""], [True, "sm_89", False, ""]]
     assert list(tmp_path.rglob("*.cubin"))
 
 

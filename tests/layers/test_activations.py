@@ -9,13 +9,9 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from core_runtime.layers import activations
 
 THEIRS = {
-    "silu": "silu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
+    "silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2",
     "quick_gelu": "quick_gelu",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", THEIRS)

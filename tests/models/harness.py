@@ -65,10 +65,7 @@ class Harness:
         self._start(loading.run(loader), chosen, reduce)
 
     def _start(
-        self,
-        weights: DecoderWeights,
-        chosen: KernelSet,
-        reduce: Callable[[torch.Tensor], None] | None = None,
+        self, weights: DecoderWeights, chosen: KernelSet, reduce: Callable[[torch.Tensor], None] | None = None
     ) -> None:
         """A decoder of these weights, with an empty cache."""
         device = torch.device("cpu")

@@ -27,13 +27,9 @@ LENGTHS = (19, 8, 1)
 LIMIT = 2e-5
 COMMON = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 PREFIXED = {
-    "mamba_n_heads": 6,
-    "mamba_d_head": 10,
-    "mamba_d_state": 7,
-    "mamba_n_groups": 2,
-    "mamba_d_conv": 3,
+    "mamba_n_heads": 6, "mamba_d_head": 10, "mamba_d_state": 7, "mamba_n_groups": 2, "mamba_d_conv": 3,
     "mamba_chunk_size": 8,
-}
+}  # fmt: skip
 EXPANDED = {**PREFIXED, "mamba_n_heads": 8, "mamba_proj_bias": True, "rms_norm_eps": 1e-3}
 LIMITS = {"time_step_limit": (0.3, 1.5)}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
@@ -92,16 +88,8 @@ CASES = {
         "mamba2",
         "Mamba2Mixer",
         {
-            **LIMITS,
-            "num_heads": 8,
-            "head_dim": 10,
-            "state_size": 7,
-            "n_groups": 2,
-            "conv_kernel": 3,
-            "chunk_size": 8,
-            "use_bias": True,
-            "use_conv_bias": False,
-            "layer_norm_epsilon": 1e-3,
+            **LIMITS, "num_heads": 8, "head_dim": 10, "state_size": 7, "n_groups": 2, "conv_kernel": 3,
+            "chunk_size": 8, "use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-3,
         },
     ),
     "bamba": Case(mamba2.bamba, "bamba", "BambaMixer", {**EXPANDED, **LIMITS, "attn_layer_indices": [1]}),
@@ -116,15 +104,8 @@ CASES = {
         "nemotron_h",
         "NemotronHMamba2Mixer",
         {
-            "mamba_num_heads": 6,
-            "mamba_head_dim": 10,
-            "ssm_state_size": 7,
-            "n_groups": 3,
-            "conv_kernel": 5,
-            "chunk_size": 8,
-            "use_bias": True,
-            "time_step_min": 0.4,
-            "layer_norm_epsilon": 1e-3,
+            "mamba_num_heads": 6, "mamba_head_dim": 10, "ssm_state_size": 7, "n_groups": 3, "conv_kernel": 5,
+            "chunk_size": 8, "use_bias": True, "time_step_min": 0.4, "layer_norm_epsilon": 1e-3,
             "layers_block_type": ["linear_attention", "mlp"],
         },
     ),
@@ -133,14 +114,8 @@ CASES = {
         "zamba2",
         "Zamba2MambaMixer",
         {
-            "n_mamba_heads": 8,
-            "mamba_d_state": 7,
-            "mamba_ngroups": 2,
-            "mamba_d_conv": 3,
-            "chunk_size": 8,
-            "time_step_min": 0.4,
-            "add_bias_linear": True,
-            "layers_block_type": ["linear_attention", "hybrid"],
+            "n_mamba_heads": 8, "mamba_d_state": 7, "mamba_ngroups": 2, "mamba_d_conv": 3, "chunk_size": 8,
+            "time_step_min": 0.4, "add_bias_linear": True, "layers_block_type": ["linear_attention", "hybrid"],
         },
     ),
     "falcon_h1, gate alone": Case(mamba2.falcon_h1, "falcon_h1", "FalconH1Mixer", FALCON_H1),
@@ -166,14 +141,8 @@ CASES = {
         "jamba",
         "JambaMambaMixer",
         {
-            "mamba_d_state": 5,
-            "mamba_d_conv": 3,
-            "mamba_expand": 3,
-            "mamba_dt_rank": 4,
-            "mamba_proj_bias": True,
-            "rms_norm_eps": 1e-3,
-            "attn_layer_period": 2,
-            "attn_layer_offset": 1,
+            "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_dt_rank": 4, "mamba_proj_bias": True,
+            "rms_norm_eps": 1e-3, "attn_layer_period": 2, "attn_layer_offset": 1,
         },
     ),
     "qwen3_next": Case(delta.qwen3_next, "qwen3_next", "Qwen3NextGatedDeltaNet", DELTA),
@@ -194,7 +163,7 @@ CASES = {
         renames=KIMI,
         output="o_proj",
     ),
-}
+}  # fmt: skip
 
 
 def randomize(module: torch.nn.Module, random: torch.Generator) -> None:

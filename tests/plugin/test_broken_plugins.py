@@ -124,14 +124,10 @@ HOOKS = {
     ),
 }
 GROUPS = {
-    "loader": "core.loaders",
-    "quantization": "core.quantization",
-    "model": "core.models",
-    "attention": "core.attention",
-    "kernels": "core.kernels",
-    "speculative": "core.speculative",
+    "loader": "core.loaders", "quantization": "core.quantization", "model": "core.models",
+    "attention": "core.attention", "kernels": "core.kernels", "speculative": "core.speculative",
     "platform": "core.platforms",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

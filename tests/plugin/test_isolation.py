@@ -16,13 +16,7 @@ from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.discovery import ENGINE
 from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
-from core_config.selection import (
-    select_attention,
-    select_kernels,
-    select_loader,
-    select_platform,
-    select_quantization,
-)
+from core_config.selection import select_attention, select_kernels, select_loader, select_platform, select_quantization
 from core_config.selection.ranking import NOT_CHOSEN
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 from tests.inside import core_of

@@ -20,15 +20,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 HERE = KEPT / "modelopt"
 FORMATS = {
-    "fp8": "fp8_e4m3",
-    "fp8_blocks": "fp8_e4m3",
-    "fp8_rows": "fp8_e4m3",
-    "int8": "int8_channel",
-    "mxfp4": "mxfp4",
-    "mxfp8": "fp8_e4m3",
-    "nvfp4": "nvfp4",
-    "nvfp4_of_32": "nvfp4",
-}
+    "fp8": "fp8_e4m3", "fp8_blocks": "fp8_e4m3", "fp8_rows": "fp8_e4m3", "int8": "int8_channel", "mxfp4": "mxfp4",
+    "mxfp8": "fp8_e4m3", "nvfp4": "nvfp4", "nvfp4_of_32": "nvfp4",
+}  # fmt: skip
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 

@@ -269,10 +269,7 @@ def test_checkpoint_defaults_apply_unless_given(start_server: Starter, monkeypat
 
 
 def test_request_log(start_server: Starter, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        start_server(quiet(enable_log_requests=True, max_log_len=5)) as running,
-        caplog.at_level("INFO", "core_apis"),
-    ):
+    with start_server(quiet(enable_log_requests=True, max_log_len=5)) as running, caplog.at_level("INFO", "core_apis"):
         running.http.post("/v1/completions", json={"prompt": "secretive", "request_id": "r"})
     line = next(record.getMessage() for record in caplog.records if "cmpl-r" in record.getMessage())
     assert "'secre'" in line and "10 prompt tokens" in line

@@ -20,10 +20,7 @@ ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS fo
 def gguf_pair(tmp_path_factory):
     """A GGUF file in Q8_0, and the same values in F32."""
     folder = tmp_path_factory.mktemp("gguf_pair")
-    return (
-        write_gguf(folder / "model-q8.gguf"),
-        write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32),
-    )
+    return (write_gguf(folder / "model-q8.gguf"), write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32))
 
 
 @pytest.fixture(scope="session")

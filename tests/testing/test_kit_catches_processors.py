@@ -14,9 +14,7 @@ CHEATS = {
         "becomes the same by itself",
     ),
     "remembers drafts": (
-        [
-            ("return changed", "self.calls = getattr(self, 'calls', 0) + 1\n        return changed + self.calls"),
-        ],
+        [("return changed", "self.calls = getattr(self, 'calls', 0) + 1\n        return changed + self.calls")],
         "when it comes again",
     ),
     "answers nothing": ([("return changed", "return None")], "Logits come back"),

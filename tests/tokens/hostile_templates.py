@@ -256,17 +256,8 @@ def hostile_templates() -> dict[str, str]:
 
 
 SAMPLE = (
-    "growing: tilde",
-    "growing: block",
-    "ljust to 1500000000",
-    "format of width 1500000000",
-    "replace each",
-    "join filter with a long separator",
-    "3 loops over a text",
-    "a macro that calls itself 3 times",
-    "nested lists equal",
-    "a number squared",
-    "kept lists",
-    "2000 parentheses",
-)
+    "growing: tilde", "growing: block", "ljust to 1500000000", "format of width 1500000000", "replace each",
+    "join filter with a long separator", "3 loops over a text", "a macro that calls itself 3 times",
+    "nested lists equal", "a number squared", "kept lists", "2000 parentheses",
+)  # fmt: skip
 """One or two of each kind."""

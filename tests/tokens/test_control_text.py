@@ -31,15 +31,7 @@ from core_tokens.tokenizer import Tokenizer
 from core_tokens.written_text import WrittenText, written
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import MARKERS, QWEN
-from tests.tokens.control_texts import (
-    KINDS,
-    Case,
-    adversarial,
-    conversation_for,
-    harmless,
-    model,
-    sources,
-)
+from tests.tokens.control_texts import KINDS, Case, adversarial, conversation_for, harmless, model, sources
 from tests.tokens.random_texts import BLOCK, digests
 from tests.tokens.test_formats import DIGESTS, TIES, opened, texts_of
 from tests.tokens.tokenizers_for_tests import ours
