@@ -263,40 +263,32 @@ def test_death_reaches_every_stream() -> None:
     with_engine(test, delay_s=0.02)
 
 
-def test_utilities_and_closing() -> None:
-    async def run() -> None:
-        async with running(delay_s=0.01) as engine:
-            await engine.check_health()
-            assert engine.is_running
-            assert await engine.reset_prefix_cache()
-            assert engine.ready.num_blocks == 64
-            stream = engine.generate([1], delta(max_tokens=60), "a")
-            await anext(stream)
-            await engine.close()
-            with pytest.raises(EngineDeadError, match="closed"):
-                async for _ in stream:
-                    pass
-            assert not engine.is_running
-
-    asyncio.run(run())
-
-
-def test_failed_start_is_told() -> None:
-    async def run() -> None:
-        with pytest.raises(UserError, match="too large"):
-            async with running(refuse="too large"):
+async def test_utilities_and_closing() -> None:
+    async with running(delay_s=0.01) as engine:
+        await engine.check_health()
+        assert engine.is_running
+        assert await engine.reset_prefix_cache()
+        assert engine.ready.num_blocks == 64
+        stream = engine.generate([1], delta(max_tokens=60), "a")
+        await anext(stream)
+        await engine.close()
+        with pytest.raises(EngineDeadError, match="closed"):
+            async for _ in stream:
                 pass
-        no_tokenizer = SimpleNamespace(engine=make_config(), manifest=SimpleNamespace(tokenizer=TokenizerSource()))
-        with pytest.raises(UserError, match="no tokenizer"):
-            await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
-        missing = TokenizerSource(directory="/nowhere")
-        broken = SimpleNamespace(
-            engine=make_config(options={"start_s": 3600}), manifest=SimpleNamespace(tokenizer=missing)
-        )
-        with pytest.raises(UserError, match="nowhere"):  # long before the engine, which needs an hour, is ready
-            await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
+        assert not engine.is_running
 
-    asyncio.run(run())
+
+async def test_failed_start_is_told() -> None:
+    with pytest.raises(UserError, match="too large"):
+        async with running(refuse="too large"):
+            pass
+    no_tokenizer = SimpleNamespace(engine=make_config(), manifest=SimpleNamespace(tokenizer=TokenizerSource()))
+    with pytest.raises(UserError, match="no tokenizer"):
+        await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
+    missing = TokenizerSource(directory="/nowhere")
+    broken = SimpleNamespace(engine=make_config(options={"start_s": 3600}), manifest=SimpleNamespace(tokenizer=missing))
+    with pytest.raises(UserError, match="nowhere"):  # long before the engine, which needs an hour, is ready
+        await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
 
 
 def test_a_crashing_request_takes_its_engine_but_not_the_server() -> None:

@@ -1,7 +1,7 @@
 """The loop: same tokens as without an engine, and no request or step that can stop it."""
 
 import pytest
-from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
+from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference, tokens
 
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
@@ -38,10 +38,6 @@ def drain_handles(core: EngineCore) -> dict[int, list[EngineOutput]]:
         for output in core.step().outputs:
             found.setdefault(output.handle, []).append(output)
     return found
-
-
-def tokens(outputs: list[EngineOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
 
 
 @pytest.fixture

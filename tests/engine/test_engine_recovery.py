@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from fakes import EOS, RAISE, FakeExecutor, make_config, reference
+from fakes import EOS, RAISE, FakeExecutor, make_config, reference, tokens
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
@@ -36,10 +36,6 @@ def drain(engine: InprocClient, limit: int = 400) -> dict[str, list[EngineOutput
             found.setdefault(output.request_id, []).append(output)
         engine.core.scheduler.check_integrity()
     return found
-
-
-def tokens(outputs: list[EngineOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
 
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}

@@ -12,16 +12,7 @@ import pytest
 from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
 import core_frontend.library.async_llm as async_module
-from core import (
-    LLM,
-    AsyncEngineArgs,
-    AsyncLLM,
-    EngineArgs,
-    LLMEngine,
-    RequestOutput,
-    SamplingParams,
-    SharedTensors,
-)
+from core import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, SamplingParams, SharedTensors
 from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
 from core_frontend.async_engine import AsyncEngine
@@ -169,7 +160,7 @@ def test_the_worker_can_be_called(fakes: list[dict[str, Any]], monkeypatch: pyte
                 llm.collective_rpc(name)
 
 
-def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
+async def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
     async def stream(engine: AsyncLLM, name: str, params: SamplingParams) -> list[int]:
         ids: list[int] = []
         async for output in engine.generate(name, params, request_id=name, lora_request=None):
@@ -209,11 +200,8 @@ def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
         with pytest.raises(EngineDeadError, match="shut down"):
             await anext(engine.generate("x", params, "x"))
 
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(30):
+        await main()
 
 
 def test_prompts_are_queued_and_waited_for(fakes: list[dict[str, Any]]) -> None:
