@@ -15,11 +15,6 @@ from core_runtime.models.families import families, family_for, read_configuratio
 
 
 @pytest.fixture(scope="module")
-def registry() -> PluginRegistry:
-    return PluginRegistry()
-
-
-@pytest.fixture(scope="module")
 def problems_of(registry: PluginRegistry):
     """problems_of(model, overrides) -> sentences; none when it resolves."""
 

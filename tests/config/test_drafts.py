@@ -13,11 +13,6 @@ from core_config.resolve import Resolution, resolve
 from tests.tiny_models import save_checkpoint
 
 
-@pytest.fixture(scope="module")
-def registry() -> PluginRegistry:
-    return PluginRegistry()
-
-
 def resolved(registry: PluginRegistry, target: Path, **keys: Any) -> Resolution:
     config = {"method": "draft_model", "num_speculative_tokens": 3, **keys}
     given = {"model": str(target), "speculative_config": config, "max_model_len": 64}

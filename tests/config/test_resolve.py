@@ -8,14 +8,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.args.arg import Given
-from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
-
-
-@pytest.fixture(scope="module")
-def registry():
-    """Discovered once; platforms are probed once."""
-    return PluginRegistry()
 
 
 def engine(registry, model, context="llm", **arguments):

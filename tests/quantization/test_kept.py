@@ -37,23 +37,14 @@ SERVED = {
     "torchao/integers": "torchao",
 }
 EXPLAINED = (
-    "auto-round/mixed",
-    "awq/gemm",
-    "bitsandbytes/int8",
-    "gptq/order",
-    "hqq/bits",
-    "modelopt/nvfp4",
+    "auto-round/mixed", "awq/gemm", "bitsandbytes/int8", "gptq/order", "hqq/bits", "modelopt/nvfp4",
     "torchao/floats",
-)
+)  # fmt: skip
 PLANNING = {
-    "auto_round": "manifest, method",
-    "awq": "manifest, method, layout",
-    "bitsandbytes": "manifest, method",
-    "compressed": "manifest, layouts",
-    "gptq": "manifest, method, layout",
-    "hqq": "manifest, method, layout",
+    "auto_round": "manifest, method", "awq": "manifest, method, layout", "bitsandbytes": "manifest, method",
+    "compressed": "manifest, layouts", "gptq": "manifest, method, layout", "hqq": "manifest, method, layout",
     "torchao": "manifest, method, integers, floats",
-}
+}  # fmt: skip
 
 
 def hooks_of(package: str) -> Any:
@@ -87,11 +78,6 @@ def test_the_configuration_explains_it(name: str, capsys: pytest.CaptureFixture[
 
 def test_planning_needs_no_torch() -> None:
     imports = [f"from core_quantization.{package} import {modules}" for package, modules in PLANNING.items()]
-    code = "; ".join(
-        [
-            *imports,
-            "import core.plugin.hookspecs, core_loaders.safetensors.header, sys",
-            "assert 'torch' not in sys.modules",
-        ]
-    )
+    others = "import core.plugin.hookspecs, core_loaders.safetensors.header, sys"
+    code = "; ".join([*imports, others, "assert 'torch' not in sys.modules"])
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -331,6 +331,18 @@ class Client:
             column.pop(key, None)
 
 
+def planned_step(scheduler, executor, client=None):
+    """One step: its plan, the number of tokens by request, and the records of its outputs."""
+    planned = scheduler.schedule()
+    result = executor.execute(planned.plan)
+    scheduled = executor.named(planned.plan)
+    outputs = scheduler.finish(planned, result)
+    scheduler.check_integrity()
+    if client is not None:
+        client.receive(outputs)
+    return planned.plan, scheduled, outputs.records
+
+
 def run(scheduler: Scheduler, executor: FakeExecutor, client: Client | None = None, max_steps: int = 5000) -> Client:
     """Step until nothing is left, checking every invariant after every step."""
     client = client or Client()

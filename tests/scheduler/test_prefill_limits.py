@@ -1,7 +1,7 @@
 """How prompts share steps: partial prefills, long prompts, steps that also decode, room for the whole prompt."""
 
 import pytest
-from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
+from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, planned_step, reference, run
 
 from tests.inside import state_of
 
@@ -9,15 +9,7 @@ pytestmark = pytest.mark.usefixtures("also_wired")
 
 
 def step(scheduler, executor, client=None):
-    planned = scheduler.schedule()
-    plan = planned.plan
-    result = executor.execute(plan)
-    scheduled = executor.named(plan)
-    outputs = scheduler.finish(planned, result)
-    if client is not None:
-        client.receive(outputs)
-    scheduler.check_integrity()
-    return scheduled
+    return planned_step(scheduler, executor, client)[1]
 
 
 def test_one_partial_prefill_at_a_time_unless_more_are_allowed():
