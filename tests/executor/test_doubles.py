@@ -70,20 +70,15 @@ def checkpoint(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="module")
-def expected_of():
+@functools.cache
+def expected_of(path: Path) -> list:
     """The results of a checkpoint on the CPU, computed once."""
-
-    @functools.cache
-    def compute(path: Path) -> list:
-        with LLM(**settings(path), **TORCH) as llm:
-            return results(llm)
-
-    return compute
+    with LLM(**settings(path), **TORCH) as llm:
+        return results(llm)
 
 
 @pytest.fixture
-def expected(checkpoint: Path, expected_of) -> list:
+def expected(checkpoint: Path) -> list:
     return expected_of(checkpoint)
 
 
@@ -101,7 +96,7 @@ def test_recordings_of_fixed_sizes(checkpoint: Path, expected: list) -> None:
         assert runtime.replayed.total() > 3 * runtime.recorded.total()
 
 
-def test_late_copies(tiny_gemma3: Path, expected_of) -> None:
+def test_late_copies(tiny_gemma3: Path) -> None:
     with LLM(**settings(tiny_gemma3), **double("late")) as llm:
         assert results(llm) == expected_of(tiny_gemma3)
         assert runtime_of(llm).copies.made > 10

@@ -1,7 +1,6 @@
 """The engine on the runtime of GPUs, over a device that works late: the same tokens as the CPU, and nobody waits for it."""
 
 import contextlib
-import functools
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,23 +16,11 @@ from core_platforms.cuda.virtual_memory import TaggedMemory
 from core_runtime.executor.staging import RING, Returns
 from core_runtime.sampling.host_logits import HostLogits
 from tests.executor.regex_grammar import generate, install
-from tests.executor.test_doubles import TORCH, double, results, settings
+from tests.executor.test_doubles import TORCH, double, expected_of, results, settings
 from tests.executor.test_grammars import PATTERNS, force_nothing, params
 from tests.inside import core_of, worker_of
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "adaptive": False}
-
-
-@pytest.fixture(scope="module")
-def expected_of():
-    """The results of a checkpoint on the CPU, computed once."""
-
-    @functools.cache
-    def compute(path: Path) -> list:
-        with LLM(**settings(path), **TORCH) as llm:
-            return results(llm)
-
-    return compute
 
 
 def calls_of(llm: LLM) -> FakeCalls:
@@ -58,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("model, variant", CASES)
-def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, expected_of, model: str, variant: str) -> None:
+def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, model: str, variant: str) -> None:
     """Chunks, preemptions, greedy and seeded requests, some of which ask for more than tokens."""
     checkpoint = request.getfixturevalue(model)
     with LLM(**(settings(checkpoint) | double("gpu") | VARIANTS[variant])) as llm:

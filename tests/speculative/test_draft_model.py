@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core import LLM, SamplingParams
@@ -57,10 +58,20 @@ def run(target: Path, rounds: int = 1, **settings: Any) -> tuple[Bits, Scheduler
     return bits, stats
 
 
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
+def noted(monkeypatch: pytest.MonkeyPatch, kind: Any) -> list[tuple[list[int], list[int]]]:
+    """The known tokens of each sequence for which a pass drafts from now on, and the drafts after them."""
+    seen: list[tuple[list[int], list[int]]] = []
+    original = kind.run
+
+    def run_pass(self: Any, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
+        original(self, plan, result, positions, proposed)
+        table = self.batch.tokens
+        for slot, drafts in proposed.items():
+            known = int(table.num_tokens(np.array([slot]))[0])
+            seen.append((table.array[slot, :known].tolist(), list(drafts)))
+
+    monkeypatch.setattr(kind, "run", run_pass)
+    return seen
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -38,12 +38,6 @@ def drafting(heads: Path) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
-
-
 @pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 8}, {"num_gpu_blocks_override": 14}])
 def test_bits_do_not_depend_on_heads(
     tiny_llama: Path, heads: Path, expected: Bits, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
