@@ -134,7 +134,7 @@ def attention() -> None:
     from core.plugin.hookspecs import LoadContext
     from core.plugin.registry import PluginRegistry
     from core.plugin.table import load_plugin
-    from core_kit.reference import batch_view
+    from core_kit.oracles.reference import batch_view
 
     ceiling = copy_rate()
     spec = AttentionSpec(32, 8, 128, 128, 128**-0.5)

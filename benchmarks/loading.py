@@ -19,7 +19,7 @@ import torch
 from core.plugin.hookspecs import LoadContext
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
-from core_config.files import file_facts
+from core_config.locating.files import file_facts
 from core_config.selection import select_loader
 from core_runtime.contracts import Loader
 

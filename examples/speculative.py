@@ -7,7 +7,7 @@ import sys
 import time
 
 from core import LLM, SamplingParams
-from core_config.default_model import default_model
+from core_config.locating.default_model import default_model
 
 LIST = "apples, pears, plums, cherries, grapes, quinces, figs, dates"
 PROMPT = f"Repeat this list again and again:\n{LIST}\n{LIST}\n{LIST}\n"

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from core_config.default_model import default_model
+from core_config.locating.default_model import default_model
 
 LESSONS = "lessons.pt"
 HELD_OUT = "held_out.json"

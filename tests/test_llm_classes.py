@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from core import LLM, PoolingParams
 from core.api.errors import ConfigError, RequestError
-from core_config.rerankers import QWEN3
+from core_config.pooled.rerankers import QWEN3
 from core_kit.checkpoints import write_tokenizer
 from tests.families.architectures import tiny_config
 from tests.families.oracle import randomize, reference

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.pooling import packaged_model, sentences
 from core import LLM
-from core_config.sentence_files import FLAGS
+from core_config.pooled.sentence_files import FLAGS
 
 pytestmark = pytest.mark.minilm
 

@@ -67,7 +67,7 @@ AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
 
 
 class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The rule by which drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.acceptance`).
+    """The rule by which drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.drafts.acceptance`).
 
     threshold: typical acceptance: a draft above this probability is accepted, whatever the entropy.
     alpha:     typical acceptance: a draft is accepted when its probability exceeds alpha * e^-entropy.

@@ -1,7 +1,8 @@
 """The limits of one step: sequences, tokens, and rows of logits.
 
 Owns: `StepLimits`, and its computation from the scheduler's arguments and the vocabulary size. Never does: allocate.
-Called by: the memory plan (`core_config.sizes`) computes it once for each model; the executor reads it from the configuration.
+Called by: the memory plan (`core_config.stages.sizes`) computes it once for each model; the executor reads it from the
+configuration.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.pooling import PoolingConfig
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.attack.corpus import ROWS
 from tests.attack.make import nested, with_raw
 from tests.attack.row import KEY, SETUPS, UNANSWERED, Answer, Row, problems

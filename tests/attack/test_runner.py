@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.attack import phase_rows, run
 from tests.attack.arena import Arena
 from tests.attack.corpus import THEMES

@@ -15,9 +15,9 @@ from core_attention.flash_attn import manifest as flash_attn
 from core_attention.flashinfer import manifest as flashinfer
 from core_attention.flex import manifest as flex
 from core_config.selection.reasons import attention_reasons
-from core_kit import attention as kit
-from core_kit.attention_cases import compare, variant
 from core_kit.case import Case, Subject
+from core_kit.checks import attention as kit
+from core_kit.fixtures.attention_cases import compare, variant
 from core_kit.suite import title
 from core_runtime.layers.kernels import KernelSet
 

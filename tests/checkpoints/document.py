@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.specs import PartPlan
-from core_config.quantization_names import ALIASES, REFUSED
+from core_config.stages.quantization_names import ALIASES, REFUSED
 from core_quantization.gguf.blocks import FORMATS
 from tests.quantization.packed import KEPT, Packed
 

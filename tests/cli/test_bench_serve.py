@@ -6,7 +6,7 @@ import re
 import pytest
 
 from core.commands.main import main
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import ANSWERS
 

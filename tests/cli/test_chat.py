@@ -14,7 +14,7 @@ import pytest
 
 from core.commands.main import main
 from core_commands.terminal import target
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import ANSWERS
 

@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line(words):
 
 def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
     from core.commands.main import main
-    from core_apis import launch
+    from core_apis.server import launch
 
     seen = []
     monkeypatch.setattr(launch, "serve", lambda resolution, process, signals: seen.append(resolution) or 0)

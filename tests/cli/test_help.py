@@ -130,7 +130,7 @@ def test_mistakes_exit_with_2(words, expected, capsys):
 
 
 def test_a_deprecated_argument_warns_once_and_works(monkeypatch, tiny_llama, capsys):
-    from core_apis import launch
+    from core_apis.server import launch
 
     seen = []
     monkeypatch.setattr(launch, "serve", lambda resolution, process, signals: seen.append(resolution) or 0)

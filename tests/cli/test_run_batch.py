@@ -10,7 +10,7 @@ import time
 import pytest
 
 from core.commands.main import main
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import run_server
 
 COMMAND = [sys.executable, "-P", "-m", "core", "run-batch"]

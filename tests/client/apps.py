@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from core_apis.app import create_app
 from core_commands.client.app_endpoint import AppEndpoint
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from tests.serving.fake_engine import make_engine
 

@@ -14,7 +14,7 @@ from core_commands.client.chunks import chunks
 from core_commands.client.endpoint import EndpointError, whole
 from core_commands.client.events import DONE, events
 from core_commands.client.http_endpoint import HttpEndpoint
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.client.apps import fake_endpoint
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import client_of, make_engine

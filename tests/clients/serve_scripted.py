@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from core.commands.main import main
-from core_apis.preparer import Preparer
+from core_apis.prepare.preparer import Preparer
 from core_commands.cli import serve as command
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_supervision.child import EngineProcess
 from tests.serving.fake_engine import make_engine, make_tokenizer

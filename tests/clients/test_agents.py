@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from core_apis.sockets import bind
+from core_apis.server.sockets import bind
 from tests.clients.agents import AGENTS, DONE, NOTE, RIGHT, SHOWN, TASK, WRONG, Agent, filled
 
 ROOT = Path(__file__).resolve().parents[2]

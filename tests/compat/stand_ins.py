@@ -149,7 +149,7 @@ def _yes_or_no(folder: Path, stand_ins: StandIns) -> None:
 
 def _embedded(folder: Path, stand_ins: StandIns) -> None:
     """The embedded model, whose tokens are words: for prompts that must fit a short context."""
-    from core_config.default_model import default_model
+    from core_config.locating.default_model import default_model
 
     folder.symlink_to(default_model())
 

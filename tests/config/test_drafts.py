@@ -8,8 +8,8 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.plugin.registry import PluginRegistry
-from core_config.draft_keys import NEUTRAL
 from core_config.resolve import Resolution, resolve
+from core_config.speculation.keys import NEUTRAL
 from tests.tiny_models import save_checkpoint
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core_config import hub_transfer
-from core_config.hub import Hub
-from core_config.hub_files import TOKENIZER, Wanted
+from core_config.locating import hub_transfer
+from core_config.locating.hub import Hub
+from core_config.locating.hub_files import TOKENIZER, Wanted
 from core_config.resolve import resolve
 from tests.hub_stand_in import StandIn, commit_of, serving
 
@@ -336,7 +336,7 @@ def test_a_hub_name_becomes_its_snapshot(registry, stand_in, tmp_path, tiny_llam
 def test_downloading_imports_no_torch(stand_in, tmp_path):
     stand_in.add(NAME, {"config.json": b"{}", "model.safetensors": BODY})
     code = (
-        "import sys; from core_config.hub import Hub; from core_config.hub_files import Wanted\n"
+        "import sys; from core_config.locating.hub import Hub; from core_config.locating.hub_files import Wanted\n"
         "Hub(sys.argv[1], directory=sys.argv[2]).download(sys.argv[3], None, Wanted(sys.argv[3]))\n"
         "assert 'torch' not in sys.modules"
     )

@@ -286,7 +286,7 @@ def test_a_platform_may_propose_what_holds_anyway(wish, words):
     from core.api.errors import PluginError
     from core.plugin.hookspecs import Proposal
     from core_config.arguments.sources import merge
-    from core_config.settings import Settings
+    from core_config.stages.settings import Settings
 
     name = "junk" if wish == "junk" else "tensor_parallel_size"
     settings = Settings(merge({}, {}))

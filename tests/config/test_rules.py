@@ -11,7 +11,7 @@ from core.plugin.hookspecs import Device, PluginSpec
 from core_config.arguments.sources import merge
 from core_config.rules import RULES, Derive, Facts, Problem, Warn, findings
 from core_config.rules.model import length_limit
-from core_config.settings import Settings
+from core_config.stages.settings import Settings
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 

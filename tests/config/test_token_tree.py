@@ -3,7 +3,7 @@
 import pytest
 
 from core.api.errors import UserError
-from core_config.token_tree import token_tree
+from core_config.speculation.token_tree import token_tree
 
 
 def test_paths_become_parents() -> None:

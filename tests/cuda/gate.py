@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from core_kernels.triton.catalog import KernelRow, kernel_rows
-from core_kernels.triton.chips import CHIPS, Chip
+from core_kernels.triton.compiling.catalog import KernelRow, kernel_rows
+from core_kernels.triton.compiling.chips import CHIPS, Chip
 from tests.cuda.gate_page import page
 from tests.cuda.judge import VERSIONS, Verdict, digest_of, judged
 

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from core_kernels.triton.chips import CHIPS
+from core_kernels.triton.compiling.chips import CHIPS
 from tests.cuda.judge import Verdict
 
 NAMES = tuple(chip.name for chip in CHIPS)

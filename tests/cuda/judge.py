@@ -15,8 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from core_kernels.triton.catalog import KernelRow, function_of
-from core_kernels.triton.chips import Chip
+from core_kernels.triton.compiling.catalog import KernelRow, function_of
+from core_kernels.triton.compiling.chips import Chip
 
 FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
 VERSIONS = f"triton {triton.__version__} with torch {torch.__version__.partition('+')[0]}"

@@ -9,10 +9,10 @@ import torch
 
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
-from core_kit.numbers import close, generator, same_bits
-from core_kit.padding import NO_PADDING, Padding
-from core_kit.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
-from core_kit.trees import compared_rows
+from core_kit.oracles.numbers import close, generator, same_bits
+from core_kit.oracles.padding import NO_PADDING, Padding
+from core_kit.oracles.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
+from core_kit.oracles.trees import compared_rows
 
 pytest.importorskip("triton")
 from core_attention.triton.backend import TritonAttention

@@ -2,9 +2,9 @@
 
 import pytest
 
-from core_kit import attention as kit
-from core_kit import attention_cases
 from core_kit.case import Skipped
+from core_kit.checks import attention as kit
+from core_kit.fixtures import attention_cases
 
 pytest.importorskip("triton")
 from tests.cuda.interpreted import Interpreted

@@ -2,16 +2,16 @@
 
 import pytest
 
-from core_kit import states as kit
-from core_kit.numbers import close, generator, same_bits
-from core_kit.state_formulas import EXAMPLES
-from core_kit.states import StateRun
+from core_kit.checks import states as kit
+from core_kit.checks.states import StateRun
+from core_kit.oracles.numbers import close, generator, same_bits
+from core_kit.oracles.state_formulas import EXAMPLES
 
 pytest.importorskip("triton")
 import torch
 
 from core_attention.triton.backend import TritonAttention
-from core_kit.state_formulas import FORMULAS
+from core_kit.oracles.state_formulas import FORMULAS
 from tests.cuda.interpreted import Interpreted
 
 SHORT = (13, 1, 2, 20)

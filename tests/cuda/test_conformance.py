@@ -6,8 +6,8 @@ import pytest
 
 from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.manifest import core_spec
-from core_kit import kernels as kit
 from core_kit.case import Skipped
+from core_kit.checks import kernels as kit
 
 SHAPES = ((33, 64), (7, 77))
 """One with groups of every size and one with odd sizes; `test_products.py` has more, without so much around them."""

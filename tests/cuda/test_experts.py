@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from core_kernels.triton import experts as module
 from core_kernels.triton.combine import combine_rows
 from core_kernels.triton.kernels import TritonKernels
-from core_kit.numbers import close
-from core_kit.weights import random_weights
+from core_kernels.triton.products import experts as module
+from core_kit.fixtures.weights import random_weights
+from core_kit.oracles.numbers import close
 from core_runtime.layers.experts import combine
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.reference import ReferenceKernels

@@ -28,8 +28,8 @@ def test_rows_pass_on_a_hopper():
 BAD = """
 from dataclasses import replace
 from tests.cuda.judge import judged
-from core_kernels.triton.catalog import kernel_rows
-from core_kernels.triton.chips import CHIPS
+from core_kernels.triton.compiling.catalog import kernel_rows
+from core_kernels.triton.compiling.chips import CHIPS
 rows = {row.name: row for row in kernel_rows()}
 hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
 print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)

@@ -3,10 +3,10 @@
 import torch
 
 from core.api.specs import KernelQuery
-from core_kernels.triton.heads import TritonHeads
 from core_kernels.triton.kernels import TritonKernels
-from core_kernels.triton.product_tiles import tiles_with
-from core_kit.numbers import close, generator
+from core_kernels.triton.products.heads import TritonHeads
+from core_kernels.triton.products.tiles import tiles_with
+from core_kit.oracles.numbers import close, generator
 from core_runtime.layers.heads import BatchedHeads
 from core_runtime.layers.kernels import KernelSet
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from core_kernels.triton.kernels import TritonKernels
-from core_kit.numbers import close
-from core_kit.operations import OPERATIONS
+from core_kit.oracles.numbers import close
+from core_kit.oracles.operations import OPERATIONS
 from core_runtime.layers.features import features_of
 from core_runtime.layers.reference import ReferenceKernels
 

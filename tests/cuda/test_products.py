@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from core_kernels.triton import product_tiles
 from core_kernels.triton.kernels import TritonKernels
-from core_kit.numbers import close
-from core_kit.weights import random_weights
+from core_kernels.triton.products import tiles as product_tiles
+from core_kit.fixtures.weights import random_weights
+from core_kit.oracles.numbers import close
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.formats import Dense, IntGroups

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from core_kernels.triton.logprobs import tell_logprobs
-from core_kernels.triton.race import race
+from core_kernels.triton.sampler.logprobs import tell_logprobs
+from core_kernels.triton.sampler.race import race
 from core_runtime.sampling.bitmask import bitmask_of
 from core_runtime.sampling.kernel import masked_race, numpy_race
 from core_runtime.sampling.logprobs import token_logprobs

@@ -5,10 +5,10 @@ import torch
 
 from core.api.specs import KernelQuery
 from core_kernels.triton.kernels import TritonKernels
-from core_kernels.triton.linear import Int8Linear
-from core_kernels.triton.rounding import encoded_rows, groups_of, rounded
-from core_kit.numbers import close
-from core_kit.weights import random_weights
+from core_kernels.triton.products.linear import Int8Linear
+from core_kernels.triton.products.rounding import encoded_rows, groups_of, rounded
+from core_kit.fixtures.weights import random_weights
+from core_kit.oracles.numbers import close
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.reference import ReferenceKernels, inputs_by_group, quantized_activations
 from core_runtime.weights.formats import HasGroups, Int8Channel

@@ -7,8 +7,8 @@ import torch
 
 from core.api.specs import RoutingSpec
 from core_kernels.triton.kernels import TritonKernels
-from core_kit import experts as kit
-from core_kit.numbers import generator
+from core_kit.checks import experts as kit
+from core_kit.oracles.numbers import generator
 from core_runtime.layers.experts import route
 
 KERNELS = TritonKernels()

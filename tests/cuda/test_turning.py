@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from core.api.specs import AttentionSpec
-from core_kit.numbers import generator
-from core_kit.reference import batch_view
-from core_kit.turning import turns
+from core_kit.oracles.numbers import generator
+from core_kit.oracles.reference import batch_view
+from core_kit.oracles.turning import turns
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.reference import ReferenceKernels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 from core_tokens.tokenizer import Tokenizer
 
 HERE = str(Path(__file__).parent)

@@ -30,7 +30,7 @@ from core.engine.composition import build_engine, find_observers
 from core.engine.core import EngineCore
 from core.engine.observer import EngineObserver, ObserverFactory
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
 from core_supervision.lifecycle import Lifecycle
 from core_supervision.lifecycle_observer import LifecycleObserver

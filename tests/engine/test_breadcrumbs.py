@@ -22,15 +22,15 @@ from core.engine.core import EngineCore
 from core.engine.observer import EngineStart
 from core.engine.step_queue import step_queue
 from core.processes import child_environment
-from core_supervision import breadcrumbs
-from core_supervision.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
-from core_supervision.crumbs_observer import CrumbsObserver
 from core_supervision.death import Death, death_of
 from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.link.shared_file import STEPS_NBYTES
 from core_supervision.oom_kills import count_oom_kills
 from core_supervision.owned_engine import start_engine
-from core_supervision.step_trace import StepTrace
+from core_supervision.watch import breadcrumbs
+from core_supervision.watch.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
+from core_supervision.watch.crumbs_observer import CrumbsObserver
+from core_supervision.watch.step_trace import StepTrace
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_what_a_wild_pointer_wrote_is_not_believed(file: int) -> None:
 
 DYING = """
 import os, signal, sys
-from core_supervision.breadcrumbs import Breadcrumbs
+from core_supervision.watch.breadcrumbs import Breadcrumbs
 Breadcrumbs(int(sys.argv[1]), 7).begin_step(1.0, 2.0, (5).to_bytes(8, sys.byteorder))
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -23,8 +23,8 @@ from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Killers
+from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_frontend.request_terms import ExplainTerms, RequestTerms
-from core_frontend.tokenizing import load_shared_tokenizer
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_supervision.revival import Reviver
 from core_tokens.tokenizer import Tokenizer

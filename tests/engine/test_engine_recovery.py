@@ -161,7 +161,7 @@ def test_outputs_of_a_decode_step_travel_as_columns() -> None:
 @pytest.mark.parametrize(("interval", "sizes"), [(1, [1] * 10), (4, [1, 4, 4, 1]), (50, [1, 9])])
 def test_stream_interval_gathers_tokens_but_not_the_first(interval: int, sizes: list[int]) -> None:
     from core.api.sampling_params import RequestOutputKind
-    from core_frontend.input_processor import InputProcessor
+    from core_frontend.prompts.input_processor import InputProcessor
 
     engine = client()
     processor = OutputProcessor(None, interval)

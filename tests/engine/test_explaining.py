@@ -11,8 +11,8 @@ from core.api.messages import EngineOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.sequence_record import CacheMiss, SequenceRecord
 from core_frontend.api.explanation import Explanation
-from core_frontend.input_processor import InputProcessor
 from core_frontend.output_processor import OutputProcessor
+from core_frontend.prompts.input_processor import InputProcessor
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from fakes import EOS, make_config
 
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
-from core_frontend.input_processor import MAX_N, InputProcessor
+from core_frontend.prompts.input_processor import MAX_N, InputProcessor
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
-from core_supervision.wedge import WedgeWatch
+from core_supervision.watch.wedge import WedgeWatch
 from core_tokens.tokenizer import Tokenizer
 
 

@@ -11,7 +11,7 @@ from core.api.errors import ConfigError, UtilityError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats, TokenColumns
 from core.api.sampling_params import SamplingParams
 from core.engine.ledger import Ledger
-from core_config.log_file import log_config
+from core_config.served.log_file import log_config
 from core_frontend.llm import LLM
 from core_frontend.stat_totals import STATES, StatTotals
 

@@ -8,8 +8,8 @@ from fakes import EOS, entry, make_config
 from core.api.messages import EngineOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.input_processor import InputProcessor
 from core_frontend.output_processor import OutputProcessor
+from core_frontend.prompts.input_processor import InputProcessor
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
-from core_frontend.queue_limit import QueueLimit, queue_limit
-from core_frontend.queue_share import ShareLimits
+from core_frontend.queue.limit import QueueLimit, queue_limit
+from core_frontend.queue.share import ShareLimits
 
 
 def refusal(call: Callable[[], object]) -> RequestError:

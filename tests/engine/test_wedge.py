@@ -14,9 +14,9 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.utilities import LONG
-from core_supervision.breadcrumbs import InUtility, LastStep
 from core_supervision.owned_engine import start_engine
-from core_supervision.wedge import FACTOR, UNKNOWN_S, UTILITY_S, WedgeWatch
+from core_supervision.watch.breadcrumbs import InUtility, LastStep
+from core_supervision.watch.wedge import FACTOR, UNKNOWN_S, UTILITY_S, WedgeWatch
 
 
 @dataclass

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core_frontend.api.outputs import RequestOutput
-from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.sampling.bitmask import bitmask_of
 from tests.inside import run_entries, with_grammar
 

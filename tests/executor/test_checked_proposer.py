@@ -8,9 +8,9 @@ import pytest
 from core import LLM
 from core.api.config import ResolvedPlugin
 from core_runtime.contracts import ProposerInput, RequestFacts
-from core_runtime.executor import checked_proposer
 from core_runtime.executor.calls_beside import CallsBeside
-from core_runtime.executor.checked_proposer import SLOW_STEPS, CheckedProposer
+from core_runtime.executor.drafts import checked_proposer
+from core_runtime.executor.drafts.checked_proposer import SLOW_STEPS, CheckedProposer
 
 ROW = ResolvedPlugin(kind="speculative", name="odd", target="odd", distribution="odd-package", version="1")
 KEY = ("r", 0)

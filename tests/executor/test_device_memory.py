@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from core_config.resolve import resolve
-from core_runtime.executor.arena import ALIGNMENT, CHUNK
 from core_runtime.executor.device import Device
+from core_runtime.executor.reloading.arena import ALIGNMENT, CHUNK
 from core_runtime.executor.worker import Worker
 
 

@@ -9,10 +9,10 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.step_limits import StepLimits
-from core_kit.async_device import FakeAsyncDevice, OverwrittenError
-from core_kit.graph_runtime import FakeGraphRuntime, MovedError
+from core_kit.devices.async_device import FakeAsyncDevice, OverwrittenError
+from core_kit.devices.graph_runtime import FakeGraphRuntime, MovedError
 from core_platforms.cpu.runtime import CpuPlatform, CpuRuntime
-from core_runtime.executor.step_buffers import StepBuffers
+from core_runtime.executor.steps.buffers import StepBuffers
 from tests.inside import worker_of
 
 LIMITS = StepLimits(sequences=4, tokens=16, logit_rows=4)

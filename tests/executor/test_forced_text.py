@@ -2,8 +2,8 @@
 
 import pytest
 
-from core_runtime.executor import forced_text
-from core_runtime.executor.forced_text import ForcedTexts
+from core_runtime.executor.constraints import forced_text
+from core_runtime.executor.constraints.forced_text import ForcedTexts
 
 TOKENS = ["a", "ab", "b", "bc", "c", "cd", "abc"]
 

@@ -10,11 +10,11 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
-from core_kit.fake_device import POISON, FakeCalls, FakeSpace, Watch
+from core_kit.devices.fake_device import POISON, FakeCalls, FakeSpace, Watch
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.virtual_memory import TaggedMemory
-from core_runtime.executor.staging import RING, Returns
-from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.executor.steps.staging import RING, Returns
+from core_runtime.sampling.changes.host_logits import HostLogits
 from tests.executor.regex_grammar import generate, install
 from tests.executor.test_doubles import TORCH, double, expected_of, results, settings
 from tests.executor.test_grammars import PATTERNS, force_nothing, params

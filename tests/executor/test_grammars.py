@@ -10,9 +10,9 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.errors import PluginError
 from core.api.messages import Resume
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 from core_platforms.cpu.kernels import NativeKernels
-from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import EOS, RegexBackend, byte_texts, compiled, generate, install, text_of
 from tests.inside import core_of, with_grammar

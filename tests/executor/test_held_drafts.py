@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from core.api.step_plan import StepPlan
-from core_runtime.executor.held_drafts import HeldDrafts
-from core_runtime.executor.token_table import TokenTable
+from core_runtime.executor.drafts.held import HeldDrafts
+from core_runtime.executor.steps.token_table import TokenTable
 
 SLOTS = (4, 1, 7)
 MAX_LENGTH = 12

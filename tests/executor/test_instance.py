@@ -11,10 +11,10 @@ from core.api.config import CacheConfig, EngineConfig
 from core.api.errors import ConfigError
 from core.plugin.table import PluginTable
 from core_config.resolve import resolve
-from core_runtime.executor.checkpoint import open_checkpoint
 from core_runtime.executor.device import Device
 from core_runtime.executor.instance import ModelInstance, build, share_cache
 from core_runtime.executor.plugin_loading import open_runtime
+from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.specs.kv_groups import group_layers
 from tests.executor.steps import view_of
 from tests.tiny_models import save_checkpoint

@@ -17,7 +17,7 @@ from core.api.sampling_params import SamplingParams
 from core.engine.core import EngineCore
 from core_config.resolve import resolve
 from core_runtime.executor.uniproc import UniprocExecutor
-from core_runtime.models.packing import Packing
+from core_runtime.models.tensors.packing import Packing
 from core_supervision.link.anonymous_file import anonymous_file
 
 PROMPT = [7, 100, 3, 55, 201, 9, 8, 77]
@@ -141,7 +141,7 @@ def test_too_little_memory_keeps_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("core_runtime.executor.prepared_writer.PreparedWriter.block", full)
+        patch.setattr("core_runtime.executor.reloading.prepared_writer.PreparedWriter.block", full)
         config = config_of(tiny_llama, file, "copy")
         first = answer(config)
     assert "No space left on device" in caplog.text

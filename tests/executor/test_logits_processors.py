@@ -15,9 +15,9 @@ from transformers import MinPLogitsWarper
 from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.plugin.table import PluginTable
-from core_runtime.executor.indexed_processor import IndexedProcessor
-from core_runtime.executor.logits_processors import LogitsProcessors, NamedProcessor
-from core_runtime.executor.processor_loading import load_processors
+from core_runtime.executor.processors.indexed import IndexedProcessor
+from core_runtime.executor.processors.loading import load_processors
+from core_runtime.executor.processors.logits_processors import LogitsProcessors, NamedProcessor
 from core_runtime.sampling import Sampler
 from core_runtime.specs.vllm_config import VllmConfig
 

@@ -11,9 +11,9 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
-from core_runtime.executor.forced_text import ForcedTexts
-from core_runtime.executor.grammars import GrammarMask, Grammars
-from core_runtime.executor.mask_work import BANK_S, SHARE, SINGLE_S, SLOW_S, MaskBudget
+from core_runtime.executor.constraints.forced_text import ForcedTexts
+from core_runtime.executor.constraints.grammars import GrammarMask, Grammars
+from core_runtime.executor.constraints.mask_work import BANK_S, SHARE, SINGLE_S, SLOW_S, MaskBudget
 from core_runtime.sampling.state import MaskError
 
 GRAMMAR = CompiledGrammar("scripted", "key", b"")

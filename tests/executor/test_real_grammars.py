@@ -9,7 +9,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec
-from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.model_runner import ModelRunner
 from tests.inside import run_entries, with_grammar, worker_of
 

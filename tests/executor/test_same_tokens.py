@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.step_plan import StepPlan, StepResult
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.inside import core_of
 

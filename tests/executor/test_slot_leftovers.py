@@ -21,10 +21,10 @@ from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
 from core.scheduler.scheduler import Scheduler
 from core_config.resolve import resolve
-from core_kit.fake_device import Watch
+from core_kit.devices.fake_device import Watch
 from core_policies.fcfs.policy import FcfsPolicy
-from core_runtime.executor.held_drafts import HeldDrafts
-from core_runtime.executor.logits_processors import LogitsProcessors
+from core_runtime.executor.drafts.held import HeldDrafts
+from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.worker import Worker
 from core_runtime.sampling import SamplingColumns, SequenceSampling
 from core_runtime.sampling.rows import SampleRows

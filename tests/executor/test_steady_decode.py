@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from core import LLM, SamplingParams
 from core.api.config import EngineConfig
 from core.api.step_limits import StepLimits, step_limits
-from core_kit.wired import WiredExecutor
+from core_kit.devices.wired import WiredExecutor
 from core_runtime.executor import uniproc
 from core_runtime.executor.model_runner import ModelRunner
 from tests.tiny_models import save_checkpoint
@@ -68,7 +68,7 @@ def limit_logit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     def limited(*arguments: Any) -> StepLimits:
         return msgspec.structs.replace(step_limits(*arguments), logit_rows=rows)
 
-    monkeypatch.setattr("core_config.sizes.step_limits", limited)
+    monkeypatch.setattr("core_config.stages.sizes.step_limits", limited)
 
 
 @pytest.mark.parametrize("rows", [64, 3])

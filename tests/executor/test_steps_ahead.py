@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from core import LLM, SamplingParams
-from core_runtime.executor.token_table import TokenTable
+from core_runtime.executor.steps.token_table import TokenTable
 from tests.executor.test_doubles import TORCH, double
 from tests.executor.test_gpu_steps import calls_of, watched
 from tests.inside import core_of, worker_of

@@ -13,9 +13,9 @@ from core.api.kv_transfer import KVTransfers
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StateCopy, StepPlan, StepResult
-from core_runtime.executor.columns import WireError
-from core_runtime.executor.plan_wire import PlanDecoder, PlanEncoder
-from core_runtime.executor.result_wire import decode_result, encode_result
+from core_runtime.executor.steps.columns import WireError
+from core_runtime.executor.steps.plan_wire import PlanDecoder, PlanEncoder
+from core_runtime.executor.steps.result_wire import decode_result, encode_result
 
 ROOT = Path(__file__).parents[2]
 quickly = settings(max_examples=50, deadline=None, derandomize=True, database=None)

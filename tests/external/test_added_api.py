@@ -7,8 +7,8 @@ import pytest
 
 SERVE = """
 import json, sys
-from core_config.server_config import JournalSettings, ServerConfig
-from core_config.apis import chosen_apis
+from core_config.served.server_config import JournalSettings, ServerConfig
+from core_config.served.apis import chosen_apis
 from core.plugin.registry import PluginRegistry
 from tests.serving.conftest import run_server
 from tests.serving.test_apis import installed

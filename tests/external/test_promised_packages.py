@@ -42,7 +42,8 @@ print(json.dumps({"answers": {name: run(job) for name, job in json.loads(sys.arg
 
 CHECKS = """
 import json, sys
-from core_kit import cases, general
+from core_kit.checks import general
+from core_kit import cases
 from tests.testing.forked_workers import ForkedWorkers
 
 parents = {load: ForkedWorkers(load=load) for load in (True, False)}

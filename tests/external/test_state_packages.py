@@ -140,7 +140,7 @@ def test_chunks_and_single_tokens_are_one_recurrence(site, monkeypatch):
     from core_state_gated.backend import GatedStates
     from core_state_gated.layer import gated_linear
 
-    from core_kit.states import StateRun
+    from core_kit.checks.states import StateRun
 
     random = torch.Generator().manual_seed(3)
     spec = gated_linear(HEADS, KEY, VALUE)

@@ -22,7 +22,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, rotary_tables
 from core_runtime.models.families import decoder_spec, weight_map
-from core_runtime.models.loading import WeightLoading
+from core_runtime.models.tensors.loading import WeightLoading
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 

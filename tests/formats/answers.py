@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from core_formats.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
-from core_formats.response_parser import ResponseParser
+from core_formats.answers.events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.parser import ResponseParser
 from core_formats.tool_spec import ToolSpec
 
 TURNS = Path(__file__).with_name("assistant_turns.txt")

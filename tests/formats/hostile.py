@@ -2,7 +2,7 @@
 
 from formats.answers import parsed
 
-from core_formats.answer_events import CallEnd, CallStart
+from core_formats.answers.events import CallEnd, CallStart
 
 PIECES = [
     '{"name": "now", "arguments": {}}', '{"name":"', "now", "get_weather", '(city="x")', '"', "\\", "\\u00e9",

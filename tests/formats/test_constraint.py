@@ -7,11 +7,11 @@ from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core_formats.arguments_grammar import holds_input
+from core_formats.calls.arguments_grammar import holds_input
+from core_formats.calls.writing import written_calls
 from core_formats.constraint import constraint
 from core_formats.row_files import format_named, own_rows
 from core_formats.tool_spec import ToolSpec
-from core_formats.writing import written_calls
 from core_grammars.markers import Markers
 from core_grammars.xgrammar import own_terms
 

@@ -6,12 +6,12 @@ import random
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
+from core_formats.calls.quoted_lark import quoted
+from core_formats.calls.writing import written_calls
 from core_formats.constraint import constraint
-from core_formats.quoted_lark import quoted
 from core_formats.row_files import own_rows
 from core_formats.tool_spec import ToolSpec
-from core_formats.writing import written_calls
-from core_kit.grammar_vocabulary import STOP, vocabulary
+from core_kit.fixtures.grammar_vocabulary import STOP, vocabulary
 
 pytest.importorskip("llguidance")
 

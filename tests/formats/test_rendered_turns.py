@@ -6,9 +6,9 @@ import pytest
 from formats.answers import CALLS, OPENAI_TOOLS, calls_of, parsed, rendered, text_of, turns
 from formats.hostile import differs
 
-from core_formats.answer_events import ReasoningDelta
+from core_formats.answers.events import ReasoningDelta
 from core_formats.row_files import own_rows
-from core_tokens.template_sandbox import TemplateSandbox
+from core_tokens.chat.template_sandbox import TemplateSandbox
 
 FEW = [("get_weather", {"city": 'R"<', "days": 1}), ("now", {})]
 ROWS = {row.name: row for row in own_rows()}

@@ -4,9 +4,9 @@ from random import Random
 import pytest
 from formats.answers import SCHEMA, TOOLS, calls_of, parsed, text_of
 
-from core_formats.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
-from core_formats.reader import Literals, Reader
-from core_formats.response_parser import ResponseParser
+from core_formats.answers.events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.parser import ResponseParser
+from core_formats.answers.reader import Literals, Reader
 from core_formats.row_files import composed, format_named
 from core_formats.tool_spec import ToolSpec
 
@@ -82,7 +82,7 @@ def test_text_waits_only_for_what_may_be_a_marker():
     "name", ["hermes", "qwen3_coder", "glm45", "deepseek_v32", "kimi_k2", "gemma4", "pythonic", "openai"]
 )
 def test_a_call_that_is_cut_is_not_complete(name):
-    from core_formats.writing import written_calls
+    from core_formats.calls.writing import written_calls
 
     text = written_calls(row(name), [("get_weather", {"city": "Rome", "days": 1})])
     events = parsed(row(name), text[: text.index("Ro") + 2], complete=False)

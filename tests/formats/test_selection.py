@@ -7,7 +7,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core_config.resolve import resolve
-from core_formats.answer_settings import AnswerSettings
+from core_formats.answers.settings import AnswerSettings
 from core_formats.row_files import read_rows
 from core_formats.selection import answer_format
 

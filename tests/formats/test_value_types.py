@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from core_formats.calls.value_types import argument_types, typed_json
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_spec import ToolSpec
 from core_formats.tool_use import tool_use
-from core_formats.value_types import argument_types, typed_json
 from tests.formats.test_response_parser import calls_of, parsed, row
 
 MOST_READS = 500

@@ -2,7 +2,7 @@
 
 from formats.answers import TOOLS
 
-from core_formats.answer_plan import AnswerPlan
+from core_formats.answers.plan import AnswerPlan
 from core_formats.row_files import format_named
 from core_formats.selection import AnswerFormat
 from core_formats.tool_use import ToolUse

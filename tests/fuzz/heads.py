@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 

@@ -12,8 +12,8 @@ from typing import Any
 from core_grammars.conditions import CONDITIONS
 from core_grammars.honoured import NOT_MEASURED, Honoured, asserting_keywords
 from core_grammars.probe import SINGLE_S, STEPS, TRIAL_S
-from core_runtime.executor.mask_work import SHARE, SLOW_S
-from core_runtime.executor.mask_work import SINGLE_S as ENGINE_SINGLE_S
+from core_runtime.executor.constraints.mask_work import SHARE, SLOW_S
+from core_runtime.executor.constraints.mask_work import SINGLE_S as ENGINE_SINGLE_S
 from tests.grammars.libraries import NAMES, table
 
 FIGURES = Path(__file__).parents[2] / "docs" / "structured-output.json"

@@ -19,8 +19,8 @@ from core.api.structured_outputs import GrammarSpec
 from core.plugin.hookspecs import LoadContext
 from core_grammars.contract import GrammarBackend, GrammarVocabulary
 from core_grammars.honoured import HonouredTable, read_table
-from core_kit.grammar_vocabulary import STOP
-from core_kit.grammar_vocabulary import vocabulary as bytes_vocabulary
+from core_kit.fixtures.grammar_vocabulary import STOP
+from core_kit.fixtures.grammar_vocabulary import vocabulary as bytes_vocabulary
 
 NAMES = ("llguidance", "xgrammar")
 """In the order in which `auto` asks them."""

@@ -11,7 +11,7 @@ import pytest
 
 from core.api.structured_outputs import GrammarSpec
 from core_kit import cases
-from core_kit.grammar_vocabulary import STOP, vocabulary
+from core_kit.fixtures.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import reasons
 
 SCHEMA = {

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
-from core_kit.grammar_vocabulary import STOP, vocabulary
+from core_kit.fixtures.grammar_vocabulary import STOP, vocabulary
 
 SPECIAL = 257
 ANY = {"type": "any_text", "excludes": ["<special>"]}

@@ -12,7 +12,7 @@ from core_grammars.ambiguous import ambiguous_rule
 from core_grammars.contract import GrammarVocabulary
 from core_grammars.keywords import unhonoured_grammar
 from core_grammars.probe import SINGLE_S, STEPS, TRIAL_S, Probe
-from core_kit.grammar_vocabulary import STOP, vocabulary
+from core_kit.fixtures.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import NAMES, of_bytes, reasons, spec_of
 
 DEEP = 'root ::= "a" s\ns ::= (s s) | (s s s) | [a-z] | ""'

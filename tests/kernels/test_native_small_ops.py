@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from core_kit.operations import ALONE, GATES
+from core_kit.oracles.operations import ALONE, GATES
 from core_runtime.layers import activations
 from core_runtime.layers.reference import ReferenceKernels
 

@@ -8,8 +8,8 @@ from core.api.specs import STATE_DTYPE, StateQuery
 from core_attention.cpu_paged.backend import CpuPagedAttention
 from core_attention.cpu_paged.limits import unsupported_state
 from core_attention.torch_sdpa.backend import TorchSDPA
-from core_kit.reference import batch_view
-from core_kit.states import StateRun
+from core_kit.checks.states import StateRun
+from core_kit.oracles.reference import batch_view
 from core_models import lfm2
 from core_platforms.cpu.tape import record
 from core_runtime.models.state_ops.gated_delta import gated_delta

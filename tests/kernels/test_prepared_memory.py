@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from core_kit.weights import activations, linear_query, random_weights
+from core_kit.fixtures.weights import activations, linear_query, random_weights
 from core_platforms.cpu.kernels import NativeKernels
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.reference import ReferenceKernels

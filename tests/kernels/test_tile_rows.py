@@ -9,10 +9,10 @@ from core.api.errors import UserError
 
 pytest.importorskip("triton")
 
-from core_kernels.triton.chips import NAMES
-from core_kernels.triton.packed import Form
-from core_kernels.triton.product_tiles import Tiles, shipped, tiles_with, weight_word
-from core_kernels.triton.tile_rows import Key, Tile, line_of, read_tiles
+from core_kernels.triton.compiling.chips import NAMES
+from core_kernels.triton.products.packed import Form
+from core_kernels.triton.products.tile_rows import Key, Tile, line_of, read_tiles
+from core_kernels.triton.products.tiles import Tiles, shipped, tiles_with, weight_word
 
 OWN = """
 # chip weight outputs inputs rows bn bt warps stages

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core_kernels.triton import ahead
+from core_kernels.triton.compiling import ahead
 
 pytest.importorskip("triton")
 
 ROWS = """
 import json
-from core_kernels.triton import ahead
-from core_kernels.triton.catalog import function_of, kernel_rows
+from core_kernels.triton.compiling import ahead
+from core_kernels.triton.compiling.catalog import function_of, kernel_rows
 
 row = next(row for row in kernel_rows() if row.function.endswith("elementwise:add"))
 parts = [part for name in ("sm_90", "sm_89") for part in ahead.catalog_parts(ahead.target_of(name))]
@@ -38,7 +38,8 @@ from triton.runtime.jit import JITFunction
 
 from core_commands.cli.kernels_model import run_of
 from core_runtime.weights.formats import Dense
-from core_kernels.triton import ahead, launches
+from core_kernels.triton.compiling import ahead
+from core_kernels.triton.compiling import launches
 from core_kernels.triton.elementwise import scale
 from core_kernels.triton.kernels import TritonKernels
 

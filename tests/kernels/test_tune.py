@@ -7,13 +7,13 @@ from core.api.errors import UserError
 
 pytest.importorskip("triton")
 
-from core_kernels.triton import tune
-from core_kernels.triton.launches import Call, Launch, Pointer
-from core_kernels.triton.packed import Form
-from core_kernels.triton.product import COMPUTE
-from core_kernels.triton.tile_rows import Key, Tile, read_tiles
-from core_kernels.triton.tune_device import Prepared
-from core_kernels.triton.work import Work, work_of
+from core_kernels.triton.compiling import tune
+from core_kernels.triton.compiling.launches import Call, Launch, Pointer
+from core_kernels.triton.compiling.tune_device import Prepared
+from core_kernels.triton.compiling.work import Work, work_of
+from core_kernels.triton.products.packed import Form
+from core_kernels.triton.products.product import COMPUTE
+from core_kernels.triton.products.tile_rows import Key, Tile, read_tiles
 
 UINT4 = Work(
     Key("sm_90", "uint4", 96, 128),

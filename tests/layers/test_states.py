@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from core_kit.reference import batch_view
+from core_kit.oracles.reference import batch_view
 from core_runtime.layers.states import StateStore
 
 

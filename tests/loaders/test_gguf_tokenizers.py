@@ -10,9 +10,9 @@ from core.api.errors import CheckpointError
 from core_loaders.gguf.metadata import Metadata
 from core_loaders.gguf.vocabulary import read_tokenizer
 from core_runtime.specs.checkpoint import TokenizerSource
-from core_tokens.pretokenizers import PRE_TOKENIZERS
-from core_tokens.sentencepiece_file import read_sentencepiece
 from core_tokens.tokenizer import Tokenizer
+from core_tokens.vocabularies.pretokenizers import PRE_TOKENIZERS
+from core_tokens.vocabularies.sentencepiece_file import read_sentencepiece
 from tests.tokens.random_texts import random_texts
 from tests.tokens.test_formats import FILES, opened, plain_files
 

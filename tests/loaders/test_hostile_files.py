@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 
 from core.api.errors import CheckpointError, UserError
 from core.api.pooling import DenseModule
-from core_config.sentence_files import sentence_files
+from core_config.pooled.sentence_files import sentence_files
 from core_loaders.directory import read_directory
 from core_loaders.index import read_index
 from core_runtime.models.fallback.skeleton import check_code
 from core_runtime.models.vector_head import dense_head
 from core_tokens import checkpoint_files
+from core_tokens.chat.templates import read_templates
 from core_tokens.checkpoint_files import folder_inside, inside, read_file, read_json
 from core_tokens.directory import read_tokenizer
-from core_tokens.templates import read_templates
 
 ROOM = 512 << 20
 """Bytes of memory beside those of an idle interpreter with the reader."""

@@ -18,9 +18,9 @@ from core.plugin.table import PluginTable
 from core_config.resolve import resolve
 from core_loaders.packed import manifest as packed_manifest
 from core_loaders.packed.loader import PackedLoader
-from core_runtime.executor.checkpoint import open_checkpoint
 from core_runtime.executor.plugin_loading import open_runtime
-from core_runtime.models.prepared import DATA, INDEX
+from core_runtime.executor.reloading.checkpoint import open_checkpoint
+from core_runtime.models.tensors.prepared import DATA, INDEX
 from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import write_gguf
 from tests.tiny_models import save_checkpoint

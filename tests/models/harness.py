@@ -12,7 +12,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core_runtime.models.families import decoder_spec
-from core_runtime.models.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.loading import WHOLE, WeightLoading
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core_loaders.safetensors.loader import SafetensorsLoader
-from core_runtime.models.progress import loading_bar
+from core_runtime.models.tensors.progress import loading_bar
 
 
 def test_the_bar_counts_bytes_and_tells_their_rate(

@@ -14,12 +14,12 @@ from transformers import AutoConfig
 from core.api.errors import UserError
 from core.api.specs import StateSpec
 from core_attention.torch_sdpa.backend import TorchSDPA
-from core_kit.numbers import generator
-from core_kit.states import StateRun
-from core_runtime.models.row_order import row_order
+from core_kit.checks.states import StateRun
+from core_kit.oracles.numbers import generator
 from core_runtime.models.state_layers import delta, mamba1, mamba2
 from core_runtime.models.state_ops.gated_delta import gated_delta as gated_delta_layer
 from core_runtime.models.state_ops.mamba2 import mamba2 as mamba2_layer
+from core_runtime.models.tensors.row_order import row_order
 from core_runtime.specs.mixer_parts import state_parts
 
 HIDDEN = 40

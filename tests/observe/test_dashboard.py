@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.messages import SchedulerStats
 from core.commands.main import main
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import set_state

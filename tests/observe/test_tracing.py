@@ -13,7 +13,7 @@ import pytest
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig
 from core_apis.observed import tracing
-from core_config.server_config import ServerConfig, TraceSettings
+from core_config.served.server_config import ServerConfig, TraceSettings
 from tests.serving.conftest import run_server
 from tests.serving.scripted_engine import PoolingClient
 
@@ -201,6 +201,6 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_without_traces_does_not_import_opentelemetry() -> None:
     import subprocess
 
-    code = "import sys, core_apis.launch, core_apis.app; print('opentelemetry.sdk' in sys.modules)"
+    code = "import sys, core_apis.server.launch, core_apis.app; print('opentelemetry.sdk' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

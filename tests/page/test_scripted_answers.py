@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.page.conftest import answer_of, ask, start, wait_for_end
 from tests.serving.conftest import run_server
 from tests.serving.serving_processes import free_port

@@ -164,7 +164,7 @@ def test_a_proposer_that_fails_is_named_and_done_without(
     bad, tiny_llama, plain_token_ids, caplog, monkeypatch, answer, words
 ):
     if "within" in words:
-        monkeypatch.setattr("core_runtime.executor.checked_proposer.LIMIT_S", 0.3)
+        monkeypatch.setattr("core_runtime.executor.drafts.checked_proposer.LIMIT_S", 0.3)
     bad("speculative", PROPOSER.replace("{}['oops']", answer))
     with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm, caplog.at_level(logging.ERROR, logger="core"):
         (output,) = llm.generate(PROMPT, GREEDY, use_tqdm=False, explain=True)

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from core.plugin.hookspecs import Device, PlatformView
-from core_config.memory import human_bytes
+from core_config.stages.memory import human_bytes
 from core_platforms.cuda import chips, manifest
 from core_platforms.rocm import manifest as rocm
 from core_platforms.xpu import manifest as xpu

@@ -12,8 +12,8 @@ from core.api.errors import UserError
 from core.api.specs import ACTIVATIONS
 from core.plugin.capabilities import roundings_of
 from core.plugin.registry import PluginRegistry
-from core_config.quantization_names import ALIASES, METHOD_NAMES
 from core_config.selection import select_quantization
+from core_config.stages.quantization_names import ALIASES, METHOD_NAMES
 from core_loaders.directory import read_directory
 from core_platforms.cuda import manifest as cuda
 from core_quantization.declared.arguments import activation_for

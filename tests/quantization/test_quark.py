@@ -13,7 +13,7 @@ from core_config.selection import select_quantization
 from core_quantization.declared.refusal import Refusal
 from core_quantization.quark import manifest as hooks
 from core_quantization.quark.declaration import read_declaration
-from core_runtime.models.kv_scales import kv_scales
+from core_runtime.models.tensors.kv_scales import kv_scales
 from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
 
 pytestmark = pytest.mark.usefixtures("one_thread")

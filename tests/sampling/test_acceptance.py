@@ -9,8 +9,8 @@ import torch
 from sampling.reference import Row, draw, sequence
 
 from core_runtime.sampling import Sampler, SampleRows, SamplingColumns
-from core_runtime.sampling.acceptance import AcceptanceRule, DraftedPosition, Rejection, Synthetic, Typical
 from core_runtime.sampling.distribution import Distribution
+from core_runtime.sampling.drafts.acceptance import AcceptanceRule, DraftedPosition, Rejection, Synthetic, Typical
 from core_runtime.sampling.noise import NoiseKey
 
 VOCAB = 4

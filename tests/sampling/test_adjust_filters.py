@@ -12,8 +12,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from core_runtime.sampling.changes.stages import Adjusted, adjust, adjust_there
 from core_runtime.sampling.largest import at_least_kth
-from core_runtime.sampling.stages import Adjusted, adjust, adjust_there
 
 VOCAB = 3000
 

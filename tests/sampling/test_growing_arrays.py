@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, RepetitionPenaltyLogitsProcessor
 
 from core import LLM, SamplingParams
 from core_runtime.sampling import Sampler
-from core_runtime.sampling.adjusted import ADJUSTED_ROWS
-from core_runtime.sampling.counts import TokenCounts
+from core_runtime.sampling.changes.adjusted import ADJUSTED_ROWS
+from core_runtime.sampling.changes.counts import TokenCounts
 
 PROMPT = [5, 9, 5]
 NUM_TOKENS = 200

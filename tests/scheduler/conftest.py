@@ -3,7 +3,7 @@
 import pytest
 from scheduler.fake_model import FakeExecutor
 
-from core_kit.wired import wired
+from core_kit.devices.wired import wired
 
 
 @pytest.fixture(params=["in place", "wired"])

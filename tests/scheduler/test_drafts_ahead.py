@@ -12,7 +12,7 @@ from core.api.step_plan import StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step import Step
-from core_kit.wired import WiredExecutor
+from core_kit.devices.wired import WiredExecutor
 from tests.inside import state_of
 
 PROMPT = [3, 1, 4, 1, 5]

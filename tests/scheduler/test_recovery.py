@@ -15,8 +15,8 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepResult
 from core.kv.integrity import IntegrityError
 from core.scheduler.roster import Roster
-from core_frontend.input_processor import InputProcessor
-from core_kit.wired import WiredExecutor
+from core_frontend.prompts.input_processor import InputProcessor
+from core_kit.devices.wired import WiredExecutor
 from tests.inside import state_of
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference, run
 
 from core.api.step_plan import StepResult
-from core_kit.wired import WiredExecutor
+from core_kit.devices.wired import WiredExecutor
 from tests.inside import state_of
 
 SHARED = [random.Random(1).randrange(40) for _ in range(24)]

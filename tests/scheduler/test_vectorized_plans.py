@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference
 
-from core_kit.wired import WiredExecutor
+from core_kit.devices.wired import WiredExecutor
 
 SHARED = [random.Random(2).randrange(40) for _ in range(20)]
 

@@ -20,11 +20,11 @@ import pytest
 from core_apis.app import create_app
 from core_apis.durable.restoring import restore
 from core_apis.durable.streams import durable_streams
-from core_apis.http_server import HttpServer
 from core_apis.journal.journal import Journal
-from core_apis.preparer import Preparer
-from core_apis.sockets import bind, open_listener, url
-from core_config.server_config import ServerConfig
+from core_apis.prepare.preparer import Preparer
+from core_apis.server.http_server import HttpServer
+from core_apis.server.sockets import bind, open_listener, url
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from tests.serving.fake_engine import FakeClient, client_of, make_engine
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from core.commands.main import main
 from core_commands.cli import serve as command
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_supervision.child import EngineProcess
 from tests.serving import fake_engine

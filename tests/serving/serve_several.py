@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from core.api.config import RestartConfig
 from core.commands.main import main
-from core_apis import supervisor
+from core_apis.processes import supervisor
 from core_commands.cli import serve as command
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_supervision.child import EngineProcess
 from core_supervision.link.shared_file import SharedFiles
 from tests.engine.fakes import TARGET, byte_source, make_config

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from core_apis.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
 from core_apis.anthropic.signature import signature
 from core_apis.protocol.anthropic_answer import AnswerText
-from core_config.server_config import ServerConfig
-from core_formats.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_config.served.server_config import ServerConfig
+from core_formats.answers.events import CallEnd, CallStart, ReasoningDelta, TextDelta
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.scripted_engine import ConversingClient

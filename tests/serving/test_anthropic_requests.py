@@ -10,13 +10,13 @@ import pytest
 from core.api.errors import RequestError
 from core_apis.anthropic import chat as anthropic
 from core_apis.anthropic.signature import signature
-from core_apis.preparation import Preparation
-from core_apis.prepared import PreparationSettings
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparationSettings
 from core_apis.protocol.anthropic import MessagesRequest
 from core_apis.protocol.chat import ChatRequest
 from core_apis.tolerated_fields import MOST_NAMES, ToleratedFields
 from core_formats.server_limits import ServerLimits
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import TEMPLATE, make_tokenizer
 

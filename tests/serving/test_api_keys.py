@@ -9,10 +9,10 @@ import pytest
 from starlette.types import Message
 
 from core_apis.app import create_app
-from core_apis.authentication import Authentication
+from core_apis.callers.authentication import Authentication
 from core_apis.context import user_of
-from core_apis.middleware import OPEN
-from core_config.server_config import ServerConfig
+from core_apis.server.middleware import OPEN
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import make_engine

@@ -9,11 +9,11 @@ from core.api.config import ProfilerConfig, ResolvedPlugin
 from core.api.errors import PluginError
 from core.plugin.registry import PluginRegistry
 from core.version import __version__
-from core_apis.access import ACCESS
 from core_apis.apis import OWN
 from core_apis.app import create_app
-from core_config.apis import chosen_apis
-from core_config.server_config import ServerConfig
+from core_apis.callers.access import ACCESS
+from core_config.served.apis import chosen_apis
+from core_config.served.server_config import ServerConfig
 from tests.serving.fake_engine import make_engine
 from tests.serving.test_api_keys import call
 

@@ -10,8 +10,8 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
-from core_config.server_config import ServerConfig
-from core_frontend.queue_limit import QueueLimit
+from core_config.served.server_config import ServerConfig
+from core_frontend.queue.limit import QueueLimit
 from tests.serving.conftest import run_server
 
 SLOW = {"model": "fake-model", "prompt": "SLOW"}

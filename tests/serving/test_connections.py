@@ -11,8 +11,8 @@ from urllib.parse import urlparse
 
 import pytest
 
-from core_apis.connection import MAX_PIPELINED
-from core_config.server_config import ServerConfig
+from core_apis.server.connection import MAX_PIPELINED
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server

@@ -11,11 +11,11 @@ import pytest
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams
-from core_apis.answer_plan import answer_plan
-from core_apis.preparation import Preparation
-from core_apis.prepared import PreparationSettings, PreparedChat
+from core_apis.answers.plan import answer_plan
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparationSettings, PreparedChat
 from core_apis.protocol.chat import ChatRequest
-from core_formats.answer_settings import AnswerSettings
+from core_formats.answers.settings import AnswerSettings
 from core_formats.selection import answer_format
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse

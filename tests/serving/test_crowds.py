@@ -7,10 +7,10 @@ from typing import Any
 import uvloop
 
 from core_apis.app import create_app
-from core_apis.http_server import HttpServer
-from core_apis.sockets import bind
-from core_apis.turnstile import Turnstile
-from core_config.server_config import ServerConfig
+from core_apis.server.http_server import HttpServer
+from core_apis.server.sockets import bind
+from core_apis.server.turnstile import Turnstile
+from core_config.served.server_config import ServerConfig
 from tests.serving.fake_engine import make_engine
 from tests.serving.test_api_keys import call
 

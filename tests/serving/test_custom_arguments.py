@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.api.messages import EngineRequest
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import FakeClient
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from core.api.errors import RequestError
-from core_apis.drain import Drain
+from core_apis.server.drain import Drain
 from tests.serving.serving_processes import Start, fake_server, ready_url, shells
 
 SLOW = {"prompt": "SLOW", "max_tokens": 40, "stream": True}

@@ -15,10 +15,10 @@ import uvloop
 
 from core.api.errors import UserError
 from core_apis.app import create_app
-from core_apis.own_middleware import load_middleware
-from core_apis.sockets import bind_path, close_listener, url
-from core_apis.tls_refresh import TlsRefresh, tls_context
-from core_config.server_config import ServerConfig
+from core_apis.server.own_middleware import load_middleware
+from core_apis.server.sockets import bind_path, close_listener, url
+from core_apis.server.tls_refresh import TlsRefresh, tls_context
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import make_engine
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from core.api.messages import EngineRequest
 from core_apis.protocol.sampling import NOT_SERVED
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.scripted_engine import KeepingClient

@@ -11,8 +11,8 @@ import pytest
 
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.pooling import PoolingConfig
-from core_apis.json_pieces import JsonPieces, encoded64, long_list
-from core_config.server_config import ServerConfig
+from core_apis.answers.json_pieces import JsonPieces, encoded64, long_list
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import token_logprobs
@@ -132,7 +132,7 @@ class Threads:
     """Which threads write answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from core_apis.logprobs import LogprobsFormatter
+        from core_apis.answers.logprobs import LogprobsFormatter
 
         self.names: list[str] = []
         told = LogprobsFormatter.completion

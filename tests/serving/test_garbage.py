@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from core_apis import garbage
+from core_apis.server import garbage
 
 
 @pytest.fixture(autouse=True)

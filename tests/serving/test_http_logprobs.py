@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core_apis.completion_writer import CompletionWriter
+from core_apis.answers.completion_writer import CompletionWriter
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS
 

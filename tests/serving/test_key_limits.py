@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.api.config import SchedulerConfig
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 BODY = {"model": "fake-model", "prompt": "SLOW", "max_tokens": 20}

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from core.api.errors import UserError
-from core_apis.chat_template import read_template
-from core_apis.lifetime import on_loop_error
-from core_apis.sockets import bind, check_tls_files
-from core_config.server_config import ServerConfig
+from core_apis.prepare.chat_template import read_template
+from core_apis.server.lifetime import on_loop_error
+from core_apis.server.sockets import bind, check_tls_files
+from core_config.served.server_config import ServerConfig
 from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, free_port, ready_url, shells
 
 
@@ -245,7 +245,7 @@ def test_few_files_are_told_with_the_connections_that_they_allow(shell: Start) -
 NO_FILES = """
 import asyncio, os, resource
 from core_observers.logging import setup_logging
-from core_apis.process_limits import watch_files
+from core_apis.server.process_limits import watch_files
 
 async def main():
     watching = asyncio.ensure_future(watch_files())
@@ -258,8 +258,8 @@ async def main():
         await asyncio.sleep(0.1)
     assert not watching.done()
 
-import core_apis.process_limits
-core_apis.process_limits.WATCH_SECONDS = 0.01
+import core_apis.server.process_limits
+core_apis.server.process_limits.WATCH_SECONDS = 0.01
 setup_logging(process="server")
 asyncio.run(main())
 """

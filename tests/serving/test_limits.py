@@ -13,8 +13,8 @@ import pytest
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
 from core_apis.body import BodyRoom
-from core_apis.preparation_helper import PreparationHelper
-from core_config.server_config import ServerConfig
+from core_apis.prepare.helper import PreparationHelper
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from core_apis.loop_watch import LoopWatch, WatchedLoop, callback_name, loop_factory, watch_of
+from core_apis.server.loop_watch import LoopWatch, WatchedLoop, callback_name, loop_factory, watch_of
 from core_config.resolve import resolve
 from core_observers.loop_metrics import LoopCollector
 
@@ -44,7 +44,7 @@ def loop(clock: Clock) -> Iterator[WatchedLoop]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "core_apis.loop_watch"]
+    return [record.getMessage() for record in caplog.records if record.name == "core_apis.server.loop_watch"]
 
 
 def test_callbacks_of_every_kind_are_measured(

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from core.api.messages import EngineRequest
-from core_apis import completion_writer
-from core_apis.completion_writer import CompletionWriter
-from core_apis.json_pieces import ENTRIES
-from core_apis.logprobs import LogprobsFormatter
-from core_apis.preparation import Preparation
-from core_apis.preparation_process import Answer
+from core_apis.answers import completion_writer
+from core_apis.answers.completion_writer import CompletionWriter
+from core_apis.answers.json_pieces import ENTRIES
+from core_apis.answers.logprobs import LogprobsFormatter
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.process import Answer
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.responses.writer import ResponseWriter
-from core_frontend import prompt_parser
+from core_frontend.prompts import prompt_parser
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import FakeClient
 

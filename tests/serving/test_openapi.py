@@ -8,7 +8,7 @@ import pytest
 
 from core.api.config import ProfilerConfig
 from core_apis.openapi import OPERATIONS, STATUSES
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

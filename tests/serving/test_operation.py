@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.api.config import ProfilerConfig
 from core.api.messages import HaltHolder, SchedulerStats
 from core.version import __version__
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN, set_state

@@ -9,12 +9,12 @@ import pytest
 from starlette.routing import compile_path
 
 from core.api.config import ProfilerConfig
-from core_apis.access import ACCESS, operators
 from core_apis.app import create_app
-from core_apis.shares import server_share
+from core_apis.callers.access import ACCESS, operators
+from core_apis.processes.shares import server_share
 from core_config.arguments.sources import merge
-from core_config.server import server_config
-from core_config.server_config import ServerConfig
+from core_config.served.server import server_config
+from core_config.served.server_config import ServerConfig
 from tests.serving.fake_engine import make_engine
 from tests.serving.test_api_keys import call
 
@@ -66,7 +66,7 @@ async def test_every_mounted_route_has_a_class_and_every_class_a_route() -> None
 
 async def test_a_route_without_a_class_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = {path: access for path, access in ACCESS.items() if path != "/load"}
-    monkeypatch.setattr("core_apis.access.ACCESS", rest)
+    monkeypatch.setattr("core_apis.callers.access.ACCESS", rest)
     with pytest.raises(KeyError, match="/load"):
         everything(ServerConfig())
 

@@ -7,7 +7,7 @@ import httpx
 
 from core_apis.page import __name__ as PAGE
 from core_apis.routes.page import FILES
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 

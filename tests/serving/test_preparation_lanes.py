@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core_apis.preparation import Preparation
-from core_apis.preparation_apart import ApartPreparation
-from core_config.server_config import ServerConfig
+from core_apis.prepare.apart import ApartPreparation
+from core_apis.prepare.preparation import Preparation
+from core_config.served.server_config import ServerConfig
 from core_grammars.helper_process import spawn_helper
 from tests.serving.conftest import RunningServer, run_server
 
@@ -86,7 +86,7 @@ def test_nothing_that_renders_does_so_in_the_process_of_the_server(
     def refuse(*arguments: Any, **options: Any) -> str:
         raise AssertionError("rendered beside the event loop")
 
-    monkeypatch.setattr("core_tokens.chat_template.ChatTemplate.render", refuse)
+    monkeypatch.setattr("core_tokens.chat.chat_template.ChatTemplate.render", refuse)
     message = {"role": "user", "content": "Hi"}
     for path, body in {
         "/v1/chat/completions": CHAT,
@@ -145,7 +145,7 @@ def test_a_process_that_dies_idle_leaves_no_zombie(lanes: RunningServer) -> None
 
 def test_a_helper_that_nobody_reads_from_leaves_no_zombie() -> None:
     """As that of grammars, which waits for its next job without being looked at."""
-    process, connection = spawn_helper("core_apis.preparation_process")
+    process, connection = spawn_helper("core_apis.prepare.process")
     with connection:
         process.kill()
         gone(process.pid)

@@ -21,12 +21,12 @@ import pytest
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady
-from core_apis.api_child import ApiChild
-from core_apis.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
-from core_apis.engine_news import EngineNews, SharedEngineSource
-from core_apis.shares import engine_share, server_share, share
-from core_apis.supervised_engine import SupervisedEngine
-from core_config.server_config import ServerConfig
+from core_apis.processes.api_child import ApiChild
+from core_apis.processes.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
+from core_apis.processes.engine_news import EngineNews, SharedEngineSource
+from core_apis.processes.shares import engine_share, server_share, share
+from core_apis.processes.supervised_engine import SupervisedEngine
+from core_config.served.server_config import ServerConfig
 from core_observers.shared_metrics import Family, Sample, merged, page
 from core_supervision.link.connection import EngineConnection
 from core_supervision.link.zmq_client import ZmqClient
@@ -50,7 +50,7 @@ class Several:
 
     @property
     def api_pids(self) -> list[int]:
-        return self.pids("core_apis.api_process")
+        return self.pids("core_apis.processes.api_process")
 
     def text(self, count: int) -> str:
         """An answer on a connection of its own."""

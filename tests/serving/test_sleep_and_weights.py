@@ -23,7 +23,7 @@ from core.api.weights import WeightUpdate
 from core_apis.app import create_app
 from core_apis.routes.weights import _checked
 from core_config.resolve import resolve
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_tokens.tokenizer import Tokenizer
 from tests.new_weights import mixed, weights_of

@@ -13,8 +13,8 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.messages import EngineOutputs, EngineRequest
 from core_apis import served_names
-from core_config.names_file import MAX_NAMES, read_names
-from core_config.server_config import ServerConfig
+from core_config.served.names_file import MAX_NAMES, read_names
+from core_config.served.server_config import ServerConfig
 from core_tokens.tokenizer import Tokenizer
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import EOS, MAX_MODEL_LEN, SPECIAL, TEMPLATE

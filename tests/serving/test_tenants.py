@@ -11,8 +11,8 @@ import pytest
 from core.api.errors import UserError
 from core.api.messages import EngineRequest
 from core_apis.app import create_app
-from core_apis.tenants import tenant_name
-from core_config.server_config import ServerConfig
+from core_apis.callers.tenants import tenant_name
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import make_engine
 

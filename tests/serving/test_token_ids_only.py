@@ -8,7 +8,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, RequestError
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import answer_ids, make_tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from core_config.server_config import ServerConfig
-from core_formats.answer_settings import AnswerSettings
+from core_config.served.server_config import ServerConfig
+from core_formats.answers.settings import AnswerSettings
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import TEMPLATE, make_tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.api.config import PluginChoices, ResolvedPlugin
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import HI, QWEN, function

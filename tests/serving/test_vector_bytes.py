@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from core_apis.vector_bytes import packed
+from core_apis.pooling.vector_bytes import packed
 
 FORMATS = {
     "float32": torch.float32,

@@ -10,8 +10,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from core_apis.api_messages import Begin, Stop
-from core_apis.api_process import ApiProcess
+from core_apis.processes.api_messages import Begin, Stop
+from core_apis.processes.api_process import ApiProcess
 from core_frontend.async_engine import AsyncEngine
 from tests.simulation.api_process import Front
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from core.kv.connectors import KVConnectors
 from core.scheduler.scheduler import Scheduler
 from core_frontend.killers import Killers
-from core_frontend.queue_limit import QueueLimit
+from core_frontend.queue.limit import QueueLimit
 from core_kv_connectors.tiers.page_source import PageSource
 from core_kv_connectors.tiers.tiers import KVTiers
 from core_supervision.revival import Reviver

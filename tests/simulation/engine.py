@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
 from core.engine import process as engine_process
-from core_supervision import breadcrumbs
-from core_supervision.breadcrumbs import LastStep
 from core_supervision.death import Death, death_of, how_ended
+from core_supervision.watch import breadcrumbs
+from core_supervision.watch.breadcrumbs import LastStep
 from tests.simulation.executor import SimExecutor
 from tests.simulation.loop import Died, Process
 from tests.simulation.network import Router

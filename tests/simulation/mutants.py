@@ -15,12 +15,13 @@ from unittest.mock import patch
 import msgspec
 
 from core.kv.connectors import KVConnectors
-from core_apis.supervised_engine import SupervisedEngine
+from core_apis.processes.supervised_engine import SupervisedEngine
 from core_kv_connectors.tiers.tiers import KVTiers
-from core_supervision import wedge, weight_updates
+from core_supervision import weight_updates
 from core_supervision.engine_state import EngineState
 from core_supervision.lifecycle import Lifecycle
 from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.watch import wedge
 from tests.simulation.generator import schedule_of
 from tests.simulation.play import simulation
 from tests.simulation.reloader import SimReloader

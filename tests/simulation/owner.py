@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import CoreError, UserError
-from core_apis.supervisor import Supervisor
-from core_config.server_config import ServerConfig
+from core_apis.processes.supervisor import Supervisor
+from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_runtime.specs.checkpoint import TokenizerSource
 from core_supervision.link.zmq_client import ZmqClient

@@ -23,8 +23,8 @@ from core.engine import scheduling
 from core.engine.loop import EngineLoop
 from core.kv import connectors
 from core.kv.connector import KVConnector
-from core_apis import api_process, supervised_engine, supervisor
 from core_apis.journal import journal, segments
+from core_apis.processes import api_process, supervised_engine, supervisor
 from core_grammars import compiler
 from core_kv_connectors.misses import Explanations
 from core_kv_connectors.tiers import local, page_source

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from core_config.default_model import default_model
+from core_config.locating.default_model import default_model
 from tests.attack.row import Answer, Row
 from tests.attack.send import send
 from tests.soak.site import Site

@@ -36,7 +36,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Shows tools, which the embedded model's own does not."""
-API = "core_apis.api_process"
+API = "core_apis.processes.api_process"
 LIVES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 

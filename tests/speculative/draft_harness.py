@@ -10,11 +10,11 @@ from torch import Tensor
 from core.plugin.hookspecs import DraftContext
 from core_runtime.contracts import Kernels
 from core_runtime.layers.kernels import KernelSet
-from core_runtime.models.borrowing import borrow, borrowing_spec
-from core_runtime.models.draft_names import draft_weight_map
 from core_runtime.models.families import decoder_spec, weight_map
-from core_runtime.models.loading import WeightLoading
-from core_runtime.models.weight_map import WeightMap
+from core_runtime.models.tensors.borrowing import borrow, borrowing_spec
+from core_runtime.models.tensors.draft_names import draft_weight_map
+from core_runtime.models.tensors.loading import WeightLoading
+from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.draft_spec import DraftSpec, draft_decoder
 from tests.models.harness import Harness, StateDictLoader

@@ -8,8 +8,8 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.messages import SchedulerStats
-from core_kit.wired import wired
-from core_runtime.executor.draft_pass import DraftPass
+from core_kit.devices.wired import wired
+from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import install
 from tests.inside import core_of

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core_config.resolve import resolve
-from core_runtime.executor.heads_pass import HeadsPass
+from core_runtime.executor.drafts.heads import HeadsPass
 from tests.speculative.checkpoints import save_medusa, save_speculator
 from tests.speculative.test_draft_heads import Speculator, medusa_oracle
 from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core_runtime.executor.draft_rows import DraftRows
+from core_runtime.executor.drafts.rows import DraftRows
 from tests.speculative.test_draft_model import Bits, run
 
 HIDDEN = 64

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
-from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.drafts.passes import DraftPass
 from tests.speculative.checkpoints import LAYER_IDS, save, save_eagle, save_eagle3, save_mtp, save_speculators
 from tests.speculative.oracles import Drafter
 from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run

@@ -26,7 +26,7 @@ def test_drafts_change_no_bit(every: dict[str, Proposer], matrix: Matrix, name: 
 def test_a_draft_that_fails_is_done_without(
     every: dict[str, Proposer], matrix: Matrix, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from core_runtime.executor.draft_pass import DraftPass
+    from core_runtime.executor.drafts.passes import DraftPass
 
     def broken(*_: object) -> None:
         raise RuntimeError("no such weights")

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
-from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.drafts.passes import DraftPass
 from tests.speculative.checkpoints import MASK, save_parallel
 from tests.speculative.test_draft_model import run
 

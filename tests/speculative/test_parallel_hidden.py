@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
-from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.drafts.passes import DraftPass
 from tests.speculative.checkpoints import DRAFT, LAYER_IDS, save, state_of
 from tests.speculative.oracles import Eagle3
 from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run

@@ -12,7 +12,7 @@ from sampling.reference import Row, bound, draw, sequence
 from core import LLM, SamplingParams
 from core_runtime.contracts import ProposerInput
 from core_runtime.sampling import Sampler
-from core_runtime.sampling.draft_tree import DraftTree
+from core_runtime.sampling.drafts.draft_tree import DraftTree
 from tests.tiny_models import save_checkpoint
 
 PARENTS = (-1, -1, 0, 1, 1, 4, 3)

@@ -111,7 +111,7 @@ def test_mistakes_are_sentences(words, expected, capsys, tmp_path, monkeypatch):
 
 def test_a_distribution_names_all_its_plugins():
     from core.plugin.registry import PluginRegistry
-    from core_commands.cli.plugin_check import named_rows
+    from core_commands.cli.plugin.check import named_rows
 
     registry = PluginRegistry()
     assert len(named_rows(registry, "core-quantization")) == len(
@@ -146,7 +146,7 @@ def test_an_empty_list_of_capabilities_is_told_as_empty(tmp_path):
 
 def test_a_model_is_given_to_the_kinds_that_take_one(monkeypatch, capsys):
     tasks = []
-    monkeypatch.setattr("core_commands.cli.plugin_check.findings", lambda task, limit: tasks.append(task) or iter(()))
+    monkeypatch.setattr("core_commands.cli.plugin.check.findings", lambda task, limit: tasks.append(task) or iter(()))
     for part in ("loaders", "quantization"):
         assert main(["plugins", "check", f"core-{part}", "--model", "somewhere", "--json"]) == 0
     given = {kind: {task.model for task in tasks if task.kind == kind} for kind in {task.kind for task in tasks}}

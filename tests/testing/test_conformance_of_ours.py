@@ -5,10 +5,11 @@ from gguf import GGMLQuantizationType
 
 from core.plugin.discovery import discover
 from core.plugin.distributions import is_own
-from core_kit import cases, general
+from core_kit import cases
 from core_kit.checkpoints import write_checkpoint
+from core_kit.checks import general
 from core_kit.worker import Answer, Task
-from core_runtime.models.shards import DEFAULT
+from core_runtime.models.tensors.shards import DEFAULT
 from tests.loaders.gguf_files import write_gguf
 from tests.testing.forked_workers import ForkedWorkers
 

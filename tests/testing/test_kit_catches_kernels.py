@@ -3,7 +3,7 @@
 import pytest
 
 from core_kit import cases
-from core_kit.kernels import CHECKS
+from core_kit.checks.kernels import CHECKS
 from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 

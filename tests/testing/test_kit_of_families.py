@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from core_config.resolve import resolve
 from core_kit import cases
 from core_kit.checkpoints import TINY, write_tokenizer
-from core_kit.model import CHECKS
+from core_kit.checks.model import CHECKS
 from core_kit.skeleton import TEMPLATES, renamed
 from core_runtime.models.families import row_spec
 from tests.testing.cheats import HEADER, failing

@@ -16,11 +16,11 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from core_config.rerankers import RERANKERS
+from core_config.pooled.rerankers import RERANKERS
 from core_formats.row_files import own_rows
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.mistral_template import BY_VERSION
 from core_tokens.content_encoding import ContentEncoder
-from core_tokens.mistral_template import BY_VERSION
 from core_tokens.tokenizer import Tokenizer
 from tests.formats.answers import OPENAI_TOOLS, TURNS, turns
 from tests.tokens.random_texts import random_text, random_texts

@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from core.api.errors import RequestError
-from core_apis.render_limits import RenderLimits
-from core_tokens import template_limits
-from core_tokens.chat_template import ChatTemplate
+from core_apis.prepare.render_limits import RenderLimits
+from core_tokens.chat import template_limits
+from core_tokens.chat.chat_template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

@@ -4,7 +4,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from core.api.errors import RequestError
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 from tests.tokens.tokenizers_for_tests import ours
 
 CHATML = (

@@ -15,20 +15,20 @@ from tokenizers import AddedToken, models, pre_tokenizers
 
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
-from core_apis.preparation import Preparation
-from core_apis.prepared import PreparationSettings, PreparedChat
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparationSettings, PreparedChat
 from core_apis.responses.kept_items import packed
-from core_config.rerankers import RERANKERS
-from core_formats.answer_settings import AnswerSettings
+from core_config.pooled.rerankers import RERANKERS
+from core_formats.answers.settings import AnswerSettings
 from core_formats.row_files import own_rows
 from core_formats.selection import answer_format
 from core_formats.server_limits import ServerLimits
-from core_frontend.text_pairs import TextPairs
-from core_tokens.chat_template import ChatTemplate
+from core_frontend.prompts.text_pairs import TextPairs
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.written_text import WrittenText, written
 from core_tokens.content_encoding import ContentEncoder
 from core_tokens.control_tokens import is_marker
 from core_tokens.tokenizer import Tokenizer
-from core_tokens.written_text import WrittenText, written
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import MARKERS, QWEN
 from tests.tokens.control_texts import KINDS, Case, adversarial, conversation_for, harmless, model, sources

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 
 ARGUMENTS = '{"b":  1, "a": "é"}'
 CALLS = (

@@ -12,11 +12,11 @@ import jinja2
 import pytest
 
 from core.api.errors import RequestError
-from core_tokens import template_limits
-from core_tokens.chat_template import ChatTemplate
-from core_tokens.template_limits import MEMORY_BYTES, WORK_SECONDS
-from core_tokens.template_operations import FILTERS, TEXT_METHODS
-from core_tokens.template_sandbox import TemplateSandbox
+from core_tokens.chat import template_limits
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.template_limits import MEMORY_BYTES, WORK_SECONDS
+from core_tokens.chat.template_operations import FILTERS, TEXT_METHODS
+from core_tokens.chat.template_sandbox import TemplateSandbox
 from tests.tokens.hostile_templates import SAMPLE, hostile_templates
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -180,7 +180,7 @@ def test_a_rendering_leaves_profilers_alone() -> None:
     """An exception that is taken back from a thread has CPython 3.11 begin a profiled function again and again."""
     code = """
 import sys
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 
 ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": "hi"}])
 sys.setprofile(lambda *event: None)

@@ -12,8 +12,8 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from core.api.errors import CheckpointError, RequestError
 from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
-from core_tokens.pretokenizers import LLAMA3, QWEN2
 from core_tokens.tokenizer import Tokenizer
+from core_tokens.vocabularies.pretokenizers import LLAMA3, QWEN2
 from tests.tokens.tokenizers_for_tests import PATHS, ours, reference, reference_directory
 
 CORPUS = [

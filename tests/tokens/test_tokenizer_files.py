@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from core.api.errors import CheckpointError, RequestError
 from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 from core_tokens.files import has_tokenizer
 from core_tokens.tokenizer import Tokenizer
 from core_tokens.tokenizer_config import NEUTRAL, why_neutral

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core_tokens.chat_template import ChatTemplate
-from core_tokens.written_text import WrittenText, joined, joined_by, own_tail, plain, spans_of, written
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.written_text import WrittenText, joined, joined_by, own_tail, plain, spans_of, written
 
 OWN = "ABC"
 """Letters of the template's; all others, and white space, are of content where a test says nothing else."""

@@ -1,7 +1,7 @@
 """The routes of an API, each with the class of callers that may use it.
 
 Owns: `ApiRoutes`, how the engine's own routes are made of a module, and how a row becomes a route. Never does: mount or
-guard them (`core_apis.access` does). Called by: APIs, `core_apis.app`.
+guard them (`core_apis.callers.access` does). Called by: APIs, `core_apis.app`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from core_apis.access import Access, access_of
+from core_apis.callers.access import Access, access_of
 from core_apis.exchange import Exchange
 from core_apis.openapi import BODY, OPERATIONS, Operation
 from core_apis.pipeline import answered

@@ -2,7 +2,7 @@
 
 Owns: `OwnApi` (manifest and API in one), the rows, and loading the chosen APIs. Never does: import HTTP modules before
 routes are requested: the helper process reads the rows for their bodies alone. Called by: discovery, through entry
-points; `core_apis.app` (routes), `core_apis.preparation` (bodies).
+points; `core_apis.app` (routes), `core_apis.prepare.preparation` (bodies).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import PluginError
 from core.plugin.distributions import is_own
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 
 if TYPE_CHECKING:
     from core_apis.body_kinds import BodyKind
@@ -102,7 +102,7 @@ POOLING: Final = OwnApi(
     "pooling",
     "embeddings, scores, classes and reranking, as OpenAI, Cohere and Jina have them",
     ("pooling",),
-    "core_apis.pooling_bodies",
+    "core_apis.pooling.bodies",
     50,
 )
 TOKENS: Final = OwnApi(

@@ -1,7 +1,7 @@
 """The ASGI application.
 
 Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine. Called by:
-`core_apis.service`, tests, and programs that mount the API in an application of their own.
+`core_apis.server.service`, tests, and programs that mount the API in an application of their own.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from core.api.config import CacheConfig, EngineConfig, ModelConfig
 from core.api.errors import PluginError
 from core.version import __version__
 from core_apis import errors
-from core_apis.access import Access, mount, operators
 from core_apis.api_routes import ApiRoutes
 from core_apis.apis import load_apis
-from core_apis.authentication import Authentication
 from core_apis.body import BodyRoom
-from core_apis.chat_template import read_template
+from core_apis.callers.access import Access, mount, operators
+from core_apis.callers.authentication import Authentication
+from core_apis.callers.tenants import Tenants
 from core_apis.context import ServingContext
-from core_apis.drain import DrainGate
 from core_apis.durable.kept_responses import ResponseKeeper
 from core_apis.durable.pipeline import DurablePipeline
 from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
 from core_apis.exchange import Exchange
-from core_apis.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core_apis.openapi import Operation, document
-from core_apis.own_middleware import load_middleware
 from core_apis.pipeline import Pipeline
-from core_apis.preparation_apart import ApartPreparation
-from core_apis.prepared import PreparationSettings
-from core_apis.preparer import Preparer
+from core_apis.prepare.apart import ApartPreparation
+from core_apis.prepare.chat_template import read_template
+from core_apis.prepare.prepared import PreparationSettings
+from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore
-from core_apis.tenants import Tenants
-from core_apis.turnstile import Turnstile
+from core_apis.server.drain import DrainGate
+from core_apis.server.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
+from core_apis.server.own_middleware import load_middleware
+from core_apis.server.turnstile import Turnstile
 from core_apis.watching import watched
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_formats.selection import served_format
-from core_frontend.default_params import recommended_values
+from core_frontend.prompts.default_params import recommended_values
 from core_observers.metrics import ServerMetrics
-from core_tokens.templates import TOOL_TEMPLATE
+from core_tokens.chat.templates import TOOL_TEMPLATE
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing

@@ -1,7 +1,7 @@
 """Kinds of request bodies as data: how each is decoded and prepared, and what the result is.
 
 Owns: `BodyKind`, the row. Never does: prepare, or import HTTP modules: rows are read in the helper process, too. Called
-by: the modules that declare rows, `core_apis.preparation` (runs them), the preparer (chooses where).
+by: the modules that declare rows, `core_apis.prepare.preparation` (runs them), the preparer (chooses where).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class BodyKind:
 
     name:    the name that exchanges and the journal use.
     decode:  converts bytes into the argument of `prepare`. Raises RequestError.
-    prepare: takes the `core_apis.preparation.Preparation` and the decoded body, and runs the steps up to what the engine, or
-        the answer, needs. Raises RequestError.
+    prepare: takes the `core_apis.prepare.preparation.Preparation` and the decoded body, and runs the steps up to what the
+        engine, or the answer, needs. Raises RequestError.
     result:  the type that `prepare` returns; a Struct, which can be sent between processes.
     renders: whether it may render a template. The cost of that does not follow from the size, so it never runs on the
         event loop.

@@ -17,17 +17,17 @@ from msgspec import UNSET, UnsetType
 
 from core.api.config import ModelConfig
 from core_apis.body import BodyRoom
-from core_apis.drain import Drain
+from core_apis.callers.tenant import Tenant
+from core_apis.callers.tenants import Tenants
 from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
-from core_apis.preparer import Preparer
+from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore
 from core_apis.served_names import ServedNames
-from core_apis.tenant import Tenant
-from core_apis.tenants import Tenants
+from core_apis.server.drain import Drain
 from core_apis.tolerated_fields import ToleratedFields
 from core_apis.watching import Generate
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_observers.metrics import ServerMetrics
 from core_observers.recent_requests import RecentRequests
 

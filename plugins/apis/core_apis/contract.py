@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 
 
 class Api(Protocol):

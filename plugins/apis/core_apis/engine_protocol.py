@@ -14,7 +14,7 @@ from core.api.messages import SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
-from core_frontend.queue_limit import QueueLimit
+from core_frontend.queue.limit import QueueLimit
 from core_frontend.request_terms import RequestTerms
 from core_supervision.control import EngineControl
 from core_supervision.restart_log import RestartLog

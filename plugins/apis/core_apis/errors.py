@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
-from core_apis.middleware import PathSet, request_id_of
 from core_apis.protocol.anthropic_answer import MessagesError, MessagesErrorObject
+from core_apis.server.middleware import PathSet, request_id_of
 
 CLIENT_CLOSED_REQUEST = 499
 CONTEXT_EXCEEDED = "context_length_exceeded"

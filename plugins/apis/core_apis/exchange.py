@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from fastapi import Request, Response
 
+from core_apis.answers.event_stream import DONE
+from core_apis.answers.prompt_output import Outputs, PromptOutput
 from core_apis.context import ServingContext
 from core_apis.errors import error_event
-from core_apis.event_stream import DONE
-from core_apis.middleware import client_request_id
-from core_apis.prompt_output import Outputs, PromptOutput
+from core_apis.server.middleware import client_request_id
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 

@@ -17,15 +17,15 @@ from uuid import uuid4
 from starlette.types import Receive
 
 from core.api.errors import RequestError
+from core_apis.answers.explaining import explain_terms
+from core_apis.answers.prompt_output import PromptOutput
 from core_apis.context import ServingContext
-from core_apis.disconnect import until_disconnect
-from core_apis.explaining import explain_terms
 from core_apis.field_names import OF_ENGINE, renamed
-from core_apis.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
-from core_apis.prompt_output import PromptOutput
+from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
+from core_apis.server.disconnect import until_disconnect
 from core_apis.watching import PromptCall
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.queue_limit import Arrival
+from core_frontend.queue.limit import Arrival
 from core_frontend.request_terms import RequestTerms
 
 logger = logging.getLogger("core_apis")

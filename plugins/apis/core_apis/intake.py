@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from core_apis.body import read_body
+from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext
-from core_apis.disconnect import until_disconnect
-from core_apis.preparer import SMALL_BODY
+from core_apis.prepare.preparer import SMALL_BODY
 from core_apis.protocol.decoding import too_deep
-from core_apis.tenant import Tenant
-from core_frontend.queue_limit import Arrival
+from core_apis.server.disconnect import until_disconnect
+from core_frontend.queue.limit import Arrival
 
 T = TypeVar("T")
 

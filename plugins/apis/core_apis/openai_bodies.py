@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from core.api.errors import RequestError
-from core_apis.amounts import check_amount, check_choices
 from core_apis.body_kinds import BodyKind, json_of
-from core_apis.embedded_prompts import embedded_prompts
-from core_apis.preparation import Preparation, form_names, lean
-from core_apis.prepared import PreparedChat, PreparedCompletion, Prompt
+from core_apis.prepare.amounts import check_amount, check_choices
+from core_apis.prepare.embedded_prompts import embedded_prompts
+from core_apis.prepare.preparation import Preparation, form_names, lean
+from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, Prompt
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from core_apis.answers.event_stream import EventStream
+from core_apis.answers.explaining import HEADER, explain
+from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext, context_of, tenant_of, user_of
-from core_apis.disconnect import until_disconnect
-from core_apis.event_stream import EventStream
 from core_apis.exchange import Answer, Exchange
-from core_apis.explaining import HEADER, explain
 from core_apis.generation import PromptRun
 from core_apis.intake import intake
 from core_apis.responses.run import Trail
 from core_apis.responses.stored_response import StoredResponse
-from core_apis.tenant import Tenant
-from core_frontend.queue_limit import Arrival
+from core_apis.server.disconnect import until_disconnect
+from core_frontend.queue.limit import Arrival
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The model names that a server answers to: those of its arguments, and those of a file that may change while it runs.
 
 Owns: `ServedNames`: when the file is checked again, and the effect of a change. Never does: read the file itself
-(`core_config.names_file` does), or know what a name stands for: all of them are the one model. Called by: the
+(`core_config.served.names_file` does), or know what a name stands for: all of them are the one model. Called by: the
 preparation of requests, in each process of its own, and the routes.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from core.api.errors import ConfigError
-from core_config.names_file import read_names
+from core_config.served.names_file import read_names
 
 logger = logging.getLogger("core_apis")
 

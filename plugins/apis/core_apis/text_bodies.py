@@ -12,10 +12,10 @@ import msgspec
 
 from core.api.errors import RequestError
 from core_apis.body_kinds import BodyKind, json_of
-from core_apis.preparation import Preparation
-from core_apis.prepared import WrittenAnswer
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import WrittenAnswer
 from core_apis.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
-from core_formats.answer_plan import check_template
+from core_formats.answers.plan import check_template
 
 
 def tokenized(preparation: Preparation, body: TokenizeRequest) -> WrittenAnswer:

@@ -18,6 +18,12 @@ from core.plugin.moved import UNTIL
 
 MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.testing", "core_kit"),
+    ("core.testing.async_device", "core_kit.devices.async_device"),
+    ("core.testing.fake_device", "core_kit.devices.fake_device"),
+    ("core.testing.graph_runtime", "core_kit.devices.graph_runtime"),
+    ("core.testing.states", "core_kit.checks.states"),
+    ("core.testing.weights", "core_kit.fixtures.weights"),
+    ("core.testing.wired", "core_kit.devices.wired"),
     ("core.layers", "core_runtime.layers"),
     ("core.weights", "core_runtime.weights"),
     ("core.models", "core_runtime.models"),
@@ -50,6 +56,7 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.models.families.scaled", "core_models.scaled"),
     ("core.models.families.sigmoid_moe", "core_models.sigmoid_moe"),
     ("core.formats", "core_formats"),
+    ("core.formats.response_parser", "core_formats.answers.parser"),
     ("core.tokens", "core_tokens"),
     ("core.grammars", "core_grammars"),
     ("core.sampling", "core_runtime.sampling"),
@@ -85,8 +92,8 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.api.outputs", "core_frontend.api.outputs"),
     ("core.api.pooling_outputs", "core_frontend.api.pooling_outputs"),
     ("core.api.pooling_params", "core_frontend.api.pooling_params"),
-    ("core.api.server_config", "core_config.server_config"),
-    ("core.api.answer_events", "core_formats.answer_events"),
+    ("core.api.server_config", "core_config.served.server_config"),
+    ("core.api.answer_events", "core_formats.answers.events"),
     ("core.library", "core_frontend.library"),
     ("core.llm", "core_frontend.llm"),
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from core.api.config import CompilationConfig
 from core.args.schema import flag_of
-from core_config.settings import Settings
+from core_config.stages.settings import Settings
 from core_runtime.specs.graph_sizes import LARGEST, graph_sizes, powers_of_two
 
 COMPILER: Final = "inductor"

@@ -19,19 +19,19 @@ from core.api.config import (
 from core.api.pooling import PoolingConfig
 from core.plugin.distributions import is_own
 from core.plugin.registry import PluginRegistry
-from core_config.acceptance import acceptance_config
-from core_config.checkpoint import Checkpoint, find_tokenizer
-from core_config.chosen import Chosen
 from core_config.compilation import compilation_config
-from core_config.draft_control import draft_settings
-from core_config.draft_model import Draft
 from core_config.generation import eos_token_ids, generation_defaults, override_name
-from core_config.kv_connectors import publishes_events
-from core_config.log_file import log_config
-from core_config.memory import MemoryPlan
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
-from core_config.settings import Settings, underscored
+from core_config.served.log_file import log_config
+from core_config.speculation.acceptance import acceptance_config
+from core_config.speculation.control import draft_settings
+from core_config.speculation.model import Draft
+from core_config.stages.checkpoint import Checkpoint, find_tokenizer
+from core_config.stages.chosen import Chosen
+from core_config.stages.kv_connectors import publishes_events
+from core_config.stages.memory import MemoryPlan
+from core_config.stages.settings import Settings, underscored
 from core_config.structured_outputs import structured_outputs_config
 from core_config.weight_transfer import weight_transfer_config
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec

@@ -12,8 +12,8 @@ import msgspec
 
 from core.args.arg import HIDDEN
 from core.args.schema import schema
-from core_config.memory import MemoryPlan
 from core_config.resolution import Resolution
+from core_config.stages.memory import MemoryPlan
 
 
 def explained(resolution: Resolution) -> dict[str, Any]:

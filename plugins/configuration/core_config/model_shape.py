@@ -11,7 +11,7 @@ from collections import Counter
 import msgspec
 
 from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, RopeSpec, StateSpec
-from core_config.memory import human_bytes
+from core_config.stages.memory import human_bytes
 from core_runtime.specs.block_spec import ExpertsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 

@@ -15,14 +15,14 @@ from core.args.schema import flag_of
 from core.plugin.distributions import is_own
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
-from core_config import acceptance
 from core_config.arguments import foreign
-from core_config.attention import LAYER_KINDS
-from core_config.chosen import Chosen
-from core_config.draft_control import CONTROL_KEYS
-from core_config.draft_keys import is_draft_key
 from core_config.selection.reasons import constraint_problems
-from core_config.settings import Settings, underscored
+from core_config.speculation import acceptance
+from core_config.speculation.control import CONTROL_KEYS
+from core_config.speculation.keys import is_draft_key
+from core_config.stages.attention import LAYER_KINDS
+from core_config.stages.chosen import Chosen
+from core_config.stages.settings import Settings, underscored
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.config import ProfilerConfig
-from core_config.settings import underscored
+from core_config.stages.settings import underscored
 
 PREFIX = "torch_profiler_"
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import CoreError, PluginError
-from core_config.isolation import way_out
-from core_config.memory import MemoryPlan
 from core_config.selection.ranking import Selection
-from core_config.server_config import ServerConfig
-from core_config.settings import Row
+from core_config.served.server_config import ServerConfig
+from core_config.stages.isolation import way_out
+from core_config.stages.memory import MemoryPlan
+from core_config.stages.settings import Row
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 logger = logging.getLogger("core_config.resolve")
@@ -37,7 +37,7 @@ class Resolution:
     warnings: sentences for the user.
     memory: the memory plan, from shapes alone.
     waivers: sentences about every reason for which a request's tokens depend on its neighbours (see
-        `core_config.waivers`).
+        `core_config.stages.waivers`).
     given: the user's values, as they were given.
     numerics: the numerics id, as the running engine reports it; None when a plugin knows it only after loading.
     replaceable: chosen plugins that the user did not name and that others can replace.

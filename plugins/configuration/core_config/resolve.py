@@ -18,30 +18,30 @@ import msgspec
 
 from core.api.errors import ConfigError, PluginError
 from core.plugin.registry import PluginRegistry
-from core_config.acceptance import acceptance_waiver
-from core_config.answers import answer_settings
-from core_config.apis import chosen_apis
 from core_config.arguments.sources import Merged, merge
-from core_config.attempt import Attempt
-from core_config.checkpoint import Checkpoint, find_checkpoint
-from core_config.choices import choose_plugins, choose_proposer
-from core_config.chosen import ChosenPlatform
-from core_config.draft import find_draft
 from core_config.engine import engine_config
-from core_config.family import find_family, text_alone
-from core_config.files import magic_of, own_config
-from core_config.isolation import left_out
-from core_config.numerics import planned_numerics
-from core_config.platform import choose_platform
-from core_config.pooling import find_pooling
+from core_config.locating.files import magic_of, own_config
+from core_config.pooled.pooling import find_pooling
 from core_config.resolution import Resolution
 from core_config.rules import Facts
 from core_config.selection.ranking import Choice
 from core_config.selection.reasons import device_type
-from core_config.server import server_config
-from core_config.settings import Settings
-from core_config.sizes import plan_memory
-from core_config.waivers import waivers
+from core_config.served.answers import answer_settings
+from core_config.served.apis import chosen_apis
+from core_config.served.server import server_config
+from core_config.speculation.acceptance import acceptance_waiver
+from core_config.speculation.draft import find_draft
+from core_config.stages.attempt import Attempt
+from core_config.stages.checkpoint import Checkpoint, find_checkpoint
+from core_config.stages.choices import choose_plugins, choose_proposer
+from core_config.stages.chosen import ChosenPlatform
+from core_config.stages.family import find_family, text_alone
+from core_config.stages.isolation import left_out
+from core_config.stages.numerics import planned_numerics
+from core_config.stages.platform import choose_platform
+from core_config.stages.settings import Settings
+from core_config.stages.sizes import plan_memory
+from core_config.stages.waivers import waivers
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import ConfigError
 from core.args.schema import flag_of
-from core_config.settings import Settings, underscored
+from core_config.stages.settings import Settings, underscored
 from core_grammars.names import served_backend
 
 OLDER = ("backend", "disable_fallback", "disable_any_whitespace", "disable_additional_properties")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.config import WeightTransferConfig
-from core_config.settings import underscored
+from core_config.stages.settings import underscored
 
 
 def weight_transfer_config(given: dict[str, Any] | None, problems: list[str]) -> WeightTransferConfig | None:

@@ -25,8 +25,8 @@ from core_frontend.deadlines import alarm, overdue_sentence
 from core_frontend.intake import Intake
 from core_frontend.killers import Killers
 from core_frontend.live_requests import LiveRequests
-from core_frontend.prompt_parser import PromptInput
-from core_frontend.queue_limit import QueueLimit
+from core_frontend.prompts.prompt_parser import PromptInput
+from core_frontend.queue.limit import QueueLimit
 from core_frontend.recovery import Recovery
 from core_frontend.request_terms import STRICT, RequestTerms
 from core_frontend.startup import Resolved, start_with_fallbacks
@@ -34,10 +34,10 @@ from core_frontend.stat_totals import StatTotals
 from core_frontend.stats_log import StatsLog
 from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
-from core_supervision.health import check_pause, check_silence
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 from core_supervision.revival import EngineSource
+from core_supervision.watch.health import check_pause, check_silence
 from core_tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 
 from core.engine.inproc import InprocClient
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.input_processor import ProcessedInput
 from core_frontend.output_processor import OutputProcessor
+from core_frontend.prompts.input_processor import ProcessedInput
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core_frontend.api.pooling_params import PoolingParams
-from core_frontend.input_processor import InputProcessor, ProcessedInput
-from core_frontend.prompt_parser import PromptInput
-from core_frontend.queue_limit import QueueLimit
+from core_frontend.prompts.input_processor import InputProcessor, ProcessedInput
+from core_frontend.prompts.prompt_parser import PromptInput
+from core_frontend.queue.limit import QueueLimit
 from core_frontend.request_terms import RequestTerms
 from core_frontend.stat_totals import StatTotals
 from core_tokens.tokenizer import Tokenizer

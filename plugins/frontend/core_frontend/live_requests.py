@@ -15,9 +15,9 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, FinishReason
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.input_processor import ProcessedInput
 from core_frontend.output_processor import OutputProcessor, ProcessedOutputs
-from core_frontend.queue_limit import queue_limit
+from core_frontend.prompts.input_processor import ProcessedInput
+from core_frontend.queue.limit import queue_limit
 from core_frontend.recording import Recorder
 from core_frontend.streams import RequestStream, RequestStreams
 from core_tokens.tokenizer import Tokenizer

@@ -21,8 +21,6 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import Progress, begin_batch, finish_batch, run_batch
-from core_frontend.default_params import changed_names, default_sampling_params, sampling_sources
-from core_frontend.input_processor import ProcessedInput
 from core_frontend.library.beam_batch import advance_all, begin_search, next_step
 from core_frontend.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from core_frontend.library.chat_batch import ChatBatch, Conversation, as_conversations
@@ -30,11 +28,13 @@ from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.llm_engine import LLMEngine
 from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooling_methods import PoolingMethods
-from core_frontend.prompt_parser import PromptInput, as_batch
+from core_frontend.prompts.default_params import changed_names, default_sampling_params, sampling_sources
+from core_frontend.prompts.input_processor import ProcessedInput
+from core_frontend.prompts.prompt_parser import PromptInput, as_batch
+from core_frontend.prompts.text_pairs import TextPairs
+from core_frontend.prompts.tokenizing import tokenized_together
 from core_frontend.request_terms import ExplainTerms, RequestTerms
-from core_frontend.text_pairs import TextPairs
-from core_frontend.tokenizing import tokenized_together
-from core_tokens.chat_template import ChatTemplate, has_answers
+from core_tokens.chat.chat_template import ChatTemplate, has_answers
 from core_tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from core_frontend.api.pooling_outputs import PooledOutput
 from core_frontend.asked import Asked
 from core_frontend.completion_state import CompletionState
 from core_frontend.explaining import Explainer
-from core_frontend.input_processor import ProcessedInput
 from core_frontend.prompt_logprobs import PromptLogprobs
+from core_frontend.prompts.input_processor import ProcessedInput
 from core_frontend.request_tally import Buckets, RequestTally
 from core_tokens.stop_strings import StopStrings
 from core_tokens.tokenizer import Tokenizer

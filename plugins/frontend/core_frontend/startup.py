@@ -11,7 +11,7 @@ from typing import Protocol, Self, TypeVar
 
 from core.api.config import EngineConfig
 from core.api.errors import PluginError
-from core_frontend.tokenizing import load_shared_tokenizer
+from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_supervision.child import EngineProcess
 from core_supervision.link.zmq_client import ZmqClient

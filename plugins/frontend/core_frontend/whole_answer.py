@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core_formats.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
-from core_formats.answer_plan import AnswerPlan, check_calls, check_template
-from core_formats.response_parser import ResponseParser
+from core_formats.answers.events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.parser import ResponseParser
+from core_formats.answers.plan import AnswerPlan, check_calls, check_template
 from core_formats.selection import AnswerFormat
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import tool_use
 from core_frontend.api.outputs import AnswerParts, CalledTool, CompletionOutput
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 from core_tokens.detokenizer import Span
 
 

@@ -24,8 +24,8 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
-from core_kit.grammar_vocabulary import vocabulary
-from core_kit.kv_context import context_of
+from core_kit.fixtures.grammar_vocabulary import vocabulary
+from core_kit.fixtures.kv_context import context_of
 from core_supervision.link.own_directory import Kind, OwnDirectory
 
 if TYPE_CHECKING:

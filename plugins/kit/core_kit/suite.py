@@ -42,9 +42,9 @@ def checks(kind: str) -> Sequence[Check]:
     kinds = [known.name for known in KINDS]
     if kind not in kinds:
         raise UserError(f"kind '{kind}': no such kind of plugin; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
-    from core_kit import general
+    from core_kit.checks import general
 
-    own: Sequence[Check] = importlib.import_module(f"core_kit.{kind}").CHECKS
+    own: Sequence[Check] = importlib.import_module(f"core_kit.checks.{kind}").CHECKS
     return (*general.CHECKS, *own)
 
 

@@ -1,7 +1,7 @@
 """Sampling parameters that constrain an answer to its tools, to a form after reasoning, or to a limit of reasoning.
 
 Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
-Called by: `core_formats.answer_plan`.
+Called by: `core_formats.answers.plan`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from core.api.config import StructuredOutputsConfig
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
-from core_formats.arguments_grammar import holds_input
+from core_formats.calls.arguments_grammar import holds_input
 from core_formats.constraint import constraint
 from core_formats.selection import AnswerFormat
 from core_formats.tool_use import ToolUse

@@ -15,14 +15,14 @@ from typing import Any
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core_formats.arguments_grammar import arguments_format
-from core_formats.beginning import begins_inside
-from core_formats.reader import SPACE
+from core_formats.answers.beginning import begins_inside
+from core_formats.answers.reader import SPACE
+from core_formats.calls.arguments_grammar import arguments_format
+from core_formats.calls.writing import call_frame, group_frame
 from core_formats.response_format import ResponseFormat
 from core_formats.stop_markers import without_stops
 from core_formats.tag_parts import Format, const, either, json_value, optional, sequence
 from core_formats.tool_spec import ToolSpec
-from core_formats.writing import call_frame, group_frame
 
 _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")

@@ -1,7 +1,7 @@
 """Rendering of conversations to prompts, including tools for models whose chat template does not show them.
 
 Owns: `ConversationPrompts`: the message that describes tools, calls and results of earlier turns as text, and the
-second try for templates that need every description. Never does: render (`core_tokens.chat_template` does) or check a
+second try for templates that need every description. Never does: render (`core_tokens.chat.chat_template` does) or check a
 request.
 Called by: the server's preparation, `LLM.chat`.
 """
@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from core.api.errors import RequestError
+from core_formats.calls.writing import writes_json, written_calls
 from core_formats.response_format import ResponseFormat, ToolGuide
 from core_formats.selection import AnswerFormat
-from core_formats.writing import writes_json, written_calls
-from core_tokens.chat_template import ChatTemplate
-from core_tokens.message_forms import CUSTOM_INPUT, functions_of, part_text
-from core_tokens.written_text import WrittenText
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.message_forms import CUSTOM_INPUT, functions_of, part_text
+from core_tokens.chat.written_text import WrittenText
 
 Message = Mapping[str, Any]
 MARK = "\ue000tools\ue000"

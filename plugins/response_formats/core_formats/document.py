@@ -5,9 +5,9 @@ Owns: the page. Called by: developers; a test compares it with the file.
 
 from __future__ import annotations
 
+from core_formats.calls.writing import written_calls
 from core_formats.response_format import ResponseFormat
 from core_formats.row_files import own_rows
-from core_formats.writing import written_calls
 
 EXAMPLE = [("get_weather", {"city": "Rome", "days": 3})]
 

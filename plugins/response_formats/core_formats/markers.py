@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from core_formats.reader import TOKEN_OPEN, TOKEN_SHUT, Literals
+from core_formats.answers.reader import TOKEN_OPEN, TOKEN_SHUT, Literals
 from core_formats.response_format import CallForm, ResponseFormat
 
 

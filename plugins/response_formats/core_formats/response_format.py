@@ -1,6 +1,6 @@
 """The response format row: one way in which models write answers, as data.
 
-Owns: the types of a row. Never does: read files (`core_formats.rows_of_files`), parse (`core_formats.response_parser`).
+Owns: the types of a row. Never does: read files (`core_formats.rows_of_files`), parse (`core_formats.answers.parser`).
 Called by: everything in `core_formats`, plugins that bring rows.
 
 A row is written as the model's chat template writes: markers with the white space around them. Readers are less strict:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core_formats.answer_settings import AnswerSettings
+from core_formats.answers.settings import AnswerSettings
 from core_formats.detection import detect_format
 from core_formats.response_format import Reasoning, ResponseFormat, ToolGuide
 from core_formats.row_files import FormatKind, composed, format_named, names_of, own_rows
-from core_tokens.templates import TOOL_TEMPLATE
+from core_tokens.chat.templates import TOOL_TEMPLATE
 
 if TYPE_CHECKING:
     from core_tokens.tokenizer import Tokenizer

@@ -23,8 +23,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
     kind:        `custom` tools take one text. Models that only write arguments get one parameter, `input`, and the
                  parser gives the text of it.
     grammar:     the form of a custom tool's text, or None.
-    types:       JSON types of its arguments by their names, found once (`core_formats.value_types`): empty where the schema
-                 does not say. None: not looked for yet.
+    types:       JSON types of its arguments by their names, found once (`core_formats.calls.value_types`): empty where the
+                 schema does not say. None: not looked for yet.
     """
 
     name: str

@@ -14,9 +14,9 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.structured_outputs import GrammarKind, GrammarSpec
+from core_formats.calls.value_types import property_types
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_spec import ToolSpec
-from core_formats.value_types import property_types
 
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}

@@ -18,12 +18,12 @@ from concurrent.futures import Future
 
 from core.api.errors import EngineDeadError
 from core.processes import child_environment, python_command
-from core_supervision import breadcrumbs
-from core_supervision.breadcrumbs import InUtility, LastStep
 from core_supervision.death import Death, death_of, how_ended
 from core_supervision.link.shared_file import SharedFiles
 from core_supervision.link.socket_directory import SocketDirectory
 from core_supervision.oom_kills import count_oom_kills
+from core_supervision.watch import breadcrumbs
+from core_supervision.watch.breadcrumbs import InUtility, LastStep
 
 TAIL_BYTES = 4096
 LAST_LINES = 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from core.api.messages import NO_HANDLE
-from core_supervision.breadcrumbs import LastStep
+from core_supervision.watch.breadcrumbs import LastStep
 
 Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit"]
 """A signal caused by the process; a signal from outside; killed by the system for lack of memory; killed by its owner because

@@ -21,7 +21,7 @@ from core_supervision.death import suspects_in
 from core_supervision.link.connection import SocketConnection, Voice
 from core_supervision.link.shared_file import SharedFiles
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.wedge import WedgeWatch
+from core_supervision.watch.wedge import WedgeWatch
 
 START_TIMEOUT_S = 1800.0
 

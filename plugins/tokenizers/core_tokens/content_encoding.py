@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from core_tokens.chat.written_text import Spans, plain, spans_of
 from core_tokens.control_tokens import control_tokens
 from core_tokens.marked_tokenizer import MarkedTokenizer, Match
 from core_tokens.tokenizer import PairEncoding, Tokenizer
-from core_tokens.written_text import Spans, plain, spans_of
 
 MAX_RUNS = 512
 """Limit on the template runs whose control tokens are cached."""

@@ -14,17 +14,17 @@ import msgspec
 import tokenizers
 
 from core.api.errors import CheckpointError
+from core_tokens.chat.mistral_template import mistral_template
+from core_tokens.chat.templates import Templates, read_templates
 from core_tokens.checkpoint_files import MAX_VOCABULARY, inside, read_file
 from core_tokens.files import TokenizerFile, find_tokenizer_file
-from core_tokens.mistral_template import mistral_template
-from core_tokens.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece
 from core_tokens.special_tokens import add_tokens, named_ids, set_asked_ends
-from core_tokens.templates import Templates, read_templates
-from core_tokens.tiktoken_file import count_tiktoken, read_tekken, read_tiktoken
 from core_tokens.tokenizer_config import read_tokenizer_config, token_text
 from core_tokens.tokenizer_source import Vocabulary
-from core_tokens.vocabulary import build_tokenizer
-from core_tokens.vocabulary_files import read_merges, read_wordpiece, tokenizer_class
+from core_tokens.vocabularies.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece
+from core_tokens.vocabularies.tiktoken_file import count_tiktoken, read_tekken, read_tiktoken
+from core_tokens.vocabularies.vocabulary import build_tokenizer
+from core_tokens.vocabularies.vocabulary_files import read_merges, read_wordpiece, tokenizer_class
 
 LLAMA3_TOKENS = (
     *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),

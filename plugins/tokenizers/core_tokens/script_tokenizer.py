@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from core.api.errors import RequestError, nearest
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.templates import TOOL_TEMPLATE
+from core_tokens.chat.written_text import WrittenText, plain
 from core_tokens.content_encoding import ContentEncoder
-from core_tokens.templates import TOOL_TEMPLATE
 from core_tokens.tokenizer import Tokenizer
-from core_tokens.written_text import WrittenText, plain
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "padding": (False, "do_not_pad"),

@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from core_tokens.tokenizer_config import NAMED, token_text
 from core_tokens.tokenizer_source import Vocabulary
-from core_tokens.vocabulary import set_ends
+from core_tokens.vocabularies.vocabulary import set_ends
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tokenizers import models, normalizers
 from core.api.errors import CheckpointError, RequestError
 from core_tokens.pieces import piece_bytes, spelling_of
 from core_tokens.tokenizer_source import TokenizerSource
-from core_tokens.vocabulary import build_tokenizer
+from core_tokens.vocabularies.vocabulary import build_tokenizer
 
 NO_TOKENIZER = (
     "The server runs without a tokenizer (--skip-tokenizer-init): it takes token ids and gives token ids. Send the prompt as "

@@ -20,8 +20,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from core_runtime.specs.checkpoint import TokenizerSource
 from core_tokens.pieces import PRINTABLE_BYTES
-from core_tokens.sentencepiece_file import read_sentencepiece
 from core_tokens.tokenizer import Tokenizer
+from core_tokens.vocabularies.sentencepiece_file import read_sentencepiece
 from tests.tokens.random_texts import digests, random_text, random_texts
 
 HERE = Path(__file__).parent

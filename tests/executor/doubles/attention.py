@@ -21,9 +21,9 @@ def core_spec():
 def core_load(context):
     """Build the backend that fits the device."""
     from core_attention.torch_sdpa.backend import TorchSDPA
-    from core_kit.async_device import FakeAsyncAttention
-    from core_kit.fake_device import FakeCalls
-    from core_kit.graph_runtime import FakeGraphAttention, GraphCalls
+    from core_kit.devices.async_device import FakeAsyncAttention
+    from core_kit.devices.fake_device import FakeCalls
+    from core_kit.devices.graph_runtime import FakeGraphAttention, GraphCalls
 
     calls = context.kernels.calls
     double = FakeGraphAttention if isinstance(calls, GraphCalls | FakeCalls) else FakeAsyncAttention

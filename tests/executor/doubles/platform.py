@@ -34,7 +34,7 @@ class DoublePlatform:
 
 def open_gpu(kernels, is_watched):
     """The runtime of GPUs, over a device that is not there."""
-    from core_kit.fake_device import FakeCalls, FakeKernels, FakeSpace
+    from core_kit.devices.fake_device import FakeCalls, FakeKernels, FakeSpace
     from core_platforms.cuda.graphs import Graphs
     from core_platforms.cuda.runtime import SleepingRuntime
     from core_platforms.cuda.virtual_memory import TaggedMemory
@@ -89,8 +89,8 @@ def core_propose(view):
 @hookimpl
 def core_load(context):
     """Build the platform."""
-    from core_kit.async_device import FakeAsyncDevice
-    from core_kit.graph_runtime import FakeGraphRuntime
+    from core_kit.devices.async_device import FakeAsyncDevice
+    from core_kit.devices.graph_runtime import FakeGraphRuntime
 
     kind = context.arguments.kind
     if kind in ("gpu", "watched"):

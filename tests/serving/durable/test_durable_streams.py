@@ -16,7 +16,7 @@ from core_apis.durable.origin import origin_of
 from core_apis.durable.streams import DurableStreams, Job
 from core_apis.journal import segments as segment_files
 from core_apis.journal.journal import Journal
-from core_config.server_config import JournalSettings, ServerConfig
+from core_config.served.server_config import JournalSettings, ServerConfig
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.durable.reading import Reading, read, read_again

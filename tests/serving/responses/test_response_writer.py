@@ -11,7 +11,7 @@ from core_apis.protocol.response_objects import ResponseObject
 from core_apis.responses.output_items import OutputItems
 from core_apis.responses.tools import OfferedTool
 from core_apis.responses.writer import ResponseWriter
-from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from core_frontend.api.outputs import CompletionOutput, RequestOutput
 from tests.serving.responses.checked import added_up, parsed, valid
 

@@ -13,7 +13,7 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from core_apis.responses.reasoning import sealed
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer

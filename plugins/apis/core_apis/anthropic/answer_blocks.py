@@ -29,7 +29,7 @@ from core_apis.protocol.anthropic_answer import (
     TextPart,
     ThinkingPart,
 )
-from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 
 UNREADABLE = "unreadable_arguments"
 """The single argument of a call whose arguments are not a JSON object; it holds their text."""

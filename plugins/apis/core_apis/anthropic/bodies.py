@@ -21,11 +21,11 @@ from core_apis.anthropic.chat import (
 )
 from core_apis.body_kinds import BodyKind, Buffer, json_of
 from core_apis.field_names import combined, own_names
-from core_apis.preparation import Preparation
-from core_apis.prepared import CountedTokens, PreparedMessages
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import CountedTokens, PreparedMessages
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import TokenCount
-from core_formats.answer_plan import check_template
+from core_formats.answers.plan import check_template
 
 _fields = json_of(dict[str, msgspec.Raw])
 

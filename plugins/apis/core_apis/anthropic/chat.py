@@ -1,7 +1,7 @@
 """Translation of a body in Anthropic's shape into the equivalent chat request.
 
 Owns: that translation, and refusing fields that have no counterpart. Never does: check what the chat request checks
-itself, render, or tokenize. Called by: `core_apis.preparation`.
+itself, render, or tokenize. Called by: `core_apis.prepare.preparation`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core_apis.protocol.anthropic import (
 )
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.messages import Message
-from core_tokens.chat_template import ChatTemplate
+from core_tokens.chat.chat_template import ChatTemplate
 
 PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain", "timings")
 """Fields of the same name and meaning in both shapes."""

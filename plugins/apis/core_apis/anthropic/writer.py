@@ -14,15 +14,15 @@ from types import MappingProxyType
 import msgspec
 from fastapi import Response
 
-from core_apis.answer_parsing import AnswerParser
-from core_apis.answer_stream import written
+from core_apis.answers.parsing import AnswerParser
+from core_apis.answers.prompt_output import Outputs, PromptOutput
+from core_apis.answers.stream import written
 from core_apis.anthropic.answer_blocks import Blocks, whole_blocks
 from core_apis.body import json_response
 from core_apis.context import ServingContext
 from core_apis.errors import GenerationError, ended_early
 from core_apis.generation import final_output
-from core_apis.prepared import PreparedMessages
-from core_apis.prompt_output import Outputs, PromptOutput
+from core_apis.prepare.prepared import PreparedMessages
 from core_apis.protocol.anthropic_answer import (
     AnswerBlock,
     Ending,

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from core.api.decoding import UNREADABLE
+from core_apis.callers.tenant import Tenant
 from core_apis.durable.event_ids import LARGEST
 from core_apis.durable.key_digests import KeyDigests
 from core_apis.durable.sureness import Sureness
@@ -21,7 +22,6 @@ from core_apis.journal.records import Ended
 from core_apis.responses.event_log import EventLog
 from core_apis.responses.items import KeptItem
 from core_apis.responses.stored_response import StoredResponse
-from core_apis.tenant import Tenant
 
 logger = logging.getLogger("core_apis")
 

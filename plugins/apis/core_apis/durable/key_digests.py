@@ -1,6 +1,6 @@
 """Owners of journal entries, in a form that does not depend on the order of API keys and does not reveal the keys.
 
-Owns: `KeyDigests`. Never does: check keys (`core_apis.authentication` does). Called by: `core_apis.durable`.
+Owns: `KeyDigests`. Never does: check keys (`core_apis.callers.authentication` does). Called by: `core_apis.durable`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
-from core_apis.tenant import Tenant
+from core_apis.callers.tenant import Tenant
 
 NOBODY = b""
 """The digest of requests without a key."""

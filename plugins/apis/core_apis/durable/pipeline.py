@@ -16,21 +16,21 @@ from fastapi import Request, Response
 from starlette.types import Receive
 
 from core.api.errors import EngineDeadError
+from core_apis.answers.event_stream import EventStream
+from core_apis.answers.prompt_output import PromptOutput
 from core_apis.context import ServingContext, tenant_of
 from core_apis.durable.event_ids import last_event_id
 from core_apis.durable.patient_log import PatientLog
 from core_apis.durable.recorder import RequestRecorder
 from core_apis.durable.response_trail import ResponseTrail
 from core_apis.durable.streams import DurableStreams, Job
-from core_apis.event_stream import EventStream
 from core_apis.exchange import Answer, Exchange
 from core_apis.generation import PromptRun, Runnable
 from core_apis.pipeline import Call, Pipeline
-from core_apis.prompt_output import PromptOutput
 from core_apis.responses.run import Trail
 from core_apis.responses.stored_response import StoredResponse
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.queue_limit import Arrival
+from core_frontend.queue.limit import Arrival
 from core_frontend.request_terms import RequestTerms
 
 

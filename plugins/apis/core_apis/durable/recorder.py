@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from core.api.messages import EngineOutput
+from core_apis.answers.prompt_output import PromptOutput
 from core_apis.journal.journal import EntryLog
 from core_apis.journal.reader import Entry
-from core_apis.prompt_output import PromptOutput
 from core_frontend.api.outputs import RequestOutput
 
 

@@ -26,9 +26,9 @@ from core_apis.exchange import Exchange
 from core_apis.journal.journal import now
 from core_apis.journal.reader import Entry
 from core_apis.journal.records import Accepted
-from core_apis.prepared import PreparedResponse
+from core_apis.prepare.prepared import PreparedResponse
 from core_apis.responses.making import response_run
-from core_frontend.queue_limit import Arrival
+from core_frontend.queue.limit import Arrival
 
 logger = logging.getLogger("core_apis")
 

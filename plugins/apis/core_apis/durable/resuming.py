@@ -8,10 +8,10 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from core.api.errors import RequestError
+from core_apis.answers.event_stream import EventStream
 from core_apis.context import context_of, tenant_of
 from core_apis.durable.event_ids import LARGEST, last_event_id
 from core_apis.durable.streams import DurableStreams
-from core_apis.event_stream import EventStream
 
 
 async def read_again(request: Request, kind: str, answer_id: str) -> Response:

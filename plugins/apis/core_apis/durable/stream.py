@@ -18,16 +18,16 @@ from contextlib import aclosing
 import msgspec
 
 from core.api.errors import CoreError, EngineDeadError
+from core_apis.answers.event_stream import DONE
+from core_apis.callers.tenant import Tenant
 from core_apis.durable.event_ids import LARGEST, EventId, with_ids
 from core_apis.durable.patient_log import PatientLog
 from core_apis.durable.recorder import RequestRecorder
 from core_apis.durable.sureness import Sureness, first_after
 from core_apis.errors import error_event
-from core_apis.event_stream import DONE
 from core_apis.journal.journal import EntryLog, Journal, now
 from core_apis.journal.records import Ended
 from core_apis.responses.event_log import EventLog
-from core_apis.tenant import Tenant
 
 logger = logging.getLogger("core_apis")
 

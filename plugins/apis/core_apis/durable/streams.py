@@ -14,6 +14,7 @@ import msgspec
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
+from core_apis.callers.tenant import Tenant
 from core_apis.durable.event_ids import EventId
 from core_apis.durable.key_digests import KeyDigests
 from core_apis.durable.origin import origin_of
@@ -22,9 +23,8 @@ from core_apis.durable.stream import DurableStream, Events
 from core_apis.journal.journal import EntryLog, Journal, now
 from core_apis.journal.reader import Entry
 from core_apis.journal.records import Accepted, Ended
-from core_apis.prepared import PreparedChat
-from core_apis.tenant import Tenant
-from core_config.server_config import JournalSettings, ServerConfig
+from core_apis.prepare.prepared import PreparedChat
+from core_config.served.server_config import JournalSettings, ServerConfig
 
 
 @dataclass(frozen=True, slots=True)

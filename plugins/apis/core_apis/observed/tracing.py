@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core_apis.observed.request_span import RequestSpan
-from core_config.server_config import TraceSettings
+from core_config.served.server_config import TraceSettings
 from core_frontend.api.pooling_params import PoolingParams
 
 if TYPE_CHECKING:

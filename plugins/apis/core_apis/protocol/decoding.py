@@ -1,7 +1,7 @@
 """Decoding of a request body into a Struct, with errors that name the field.
 
 Owns: the translation of msgspec's errors into `RequestError`. Never does: read the network. Called by:
-`core_apis.preparation`; the intake and the helper process, for bodies that are too deep.
+`core_apis.prepare.preparation`; the intake and the helper process, for bodies that are too deep.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The messages of a conversation, and how the template renders them.
 
-Owns: `Conversation`, the checks and meaning of these fields. Never does: render (`core_tokens.chat_template` does).
+Owns: `Conversation`, the checks and meaning of these fields. Never does: render (`core_tokens.chat.chat_template` does).
 Called by: the chat and tokenize bodies.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from core.api.errors import RequestError
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse, tool_use
-from core_tokens.message_forms import REASONING_NAMES
+from core_tokens.chat.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
 

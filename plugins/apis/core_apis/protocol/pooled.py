@@ -1,6 +1,6 @@
 """Answers to requests for vectors, classes, scores and rankings.
 
-Owns: their Structs. Called by: `core_apis.pooling_answers` and the OpenAPI document.
+Owns: their Structs. Called by: `core_apis.pooling.answers` and the OpenAPI document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The timings of an answer, under the names of llama.cpp's server.
 
 Owns: the `Timings` body and its arithmetic. Never does: measure; the times are those of the outputs. Called by:
-`core_apis.extras`.
+`core_apis.answers.extras`.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ import msgspec
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
-from core_apis.api_messages import Alive, EngineAt, EngineDied, Explained, News
-from core_apis.lifetime import LinkError
+from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, Explained, News
 from core_apis.remote import messages
 from core_apis.remote.messages import HELLO, TALK
 from core_apis.remote.relay import Relay
 from core_apis.remote.sockets import LAST_WORDS_MS, MOST_BYTES, Link
 from core_apis.remote.waiting import Waiting
-from core_config.server_config import RemoteSettings
+from core_apis.server.lifetime import LinkError
+from core_config.served.server_config import RemoteSettings
 
 logger = logging.getLogger(__name__)
 

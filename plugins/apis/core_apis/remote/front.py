@@ -11,11 +11,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
-from core_apis.engine_news import EngineNews, SharedEngineSource
-from core_apis.lifetime import LinkError
+from core_apis.processes.engine_news import EngineNews, SharedEngineSource
 from core_apis.remote.agreement import adopted, explained_for_front
 from core_apis.remote.front_link import FrontLink
-from core_apis.service import import_application
+from core_apis.server.lifetime import LinkError
+from core_apis.server.service import import_application
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.startup import start_engine_and_tokenizer
 from core_supervision.link.zmq_client import ZmqClient

@@ -19,8 +19,8 @@ import zmq
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
-from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
-from core_apis.engine_news import EngineNews
+from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
+from core_apis.processes.engine_news import EngineNews
 from core_apis.remote import messages
 from core_apis.remote.agreement import Agreement
 from core_apis.remote.linked_engine import LinkedEngine

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from core.api.errors import CoreError, EngineDeadError
-from core_apis.api_messages import News
-from core_apis.lifetime import LinkError, close_engine, listen
+from core_apis.processes.api_messages import News
+from core_apis.processes.supervised_engine import SupervisedEngine
 from core_apis.remote.agreement import hello
 from core_apis.remote.engine_link import EngineLink
-from core_apis.stop_signals import StopSignals
-from core_apis.supervised_engine import SupervisedEngine
-from core_config.server_config import RemoteSettings
+from core_apis.server.lifetime import LinkError, close_engine, listen
+from core_apis.server.stop_signals import StopSignals
+from core_config.served.server_config import RemoteSettings
 from core_observers.logging import setup_logging
 
 if TYPE_CHECKING:

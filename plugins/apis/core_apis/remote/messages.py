@@ -18,7 +18,7 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.engine.greeting import GREETING
-from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
+from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 
 HELLO = GREETING
 TALK = b"talk"

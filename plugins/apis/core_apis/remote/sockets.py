@@ -24,8 +24,8 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from core.api.errors import UserError
-from core_config.remote import read_secret
-from core_config.server_config import RemoteSettings
+from core_config.served.remote import read_secret
+from core_config.served.server_config import RemoteSettings
 
 MOST_BYTES: Final = 1 << 30
 """Maximum size of a message in bytes."""

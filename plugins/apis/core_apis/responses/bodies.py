@@ -13,8 +13,8 @@ import msgspec
 
 from core_apis.body_kinds import BodyKind, Buffer, json_of
 from core_apis.field_names import combined, own_names
-from core_apis.preparation import Preparation
-from core_apis.prepared import PreparedChat, PreparedResponse
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparedChat, PreparedResponse
 from core_apis.protocol.responses import ResponsesRequest, unknown_fields
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import complete, given_items

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from core_apis.prepared import PreparedResponse
+from core_apis.prepare.prepared import PreparedResponse
 from core_apis.protocol.response_objects import ResponseObject
 
 

@@ -1,7 +1,7 @@
 """A body of /v1/responses with the stored items that it needs, as one piece of bytes.
 
 Owns: that form, and which stored items a body refers to. Never does: store them. Called by: the route, which knows the
-store, and `core_apis.preparation`, which may run in another process.
+store, and `core_apis.prepare.preparation`, which may run in another process.
 
 The form is the length of the stored items (uint32, little-endian), these as JSON, and the body as it came.
 """

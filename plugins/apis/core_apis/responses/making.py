@@ -6,12 +6,13 @@ the runs of earlier servers.
 
 from __future__ import annotations
 
-from core_apis.answer_parsing import AnswerParser
+from core_apis.answers.logprobs import LogprobsFormatter
+from core_apis.answers.parsing import AnswerParser
+from core_apis.answers.prompt_output import Outputs
+from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext
 from core_apis.generation import PromptRun
-from core_apis.logprobs import LogprobsFormatter
-from core_apis.prepared import PreparedResponse
-from core_apis.prompt_output import Outputs
+from core_apis.prepare.prepared import PreparedResponse
 from core_apis.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
 from core_apis.responses.event_log import EventLog
 from core_apis.responses.head import response_head
@@ -20,7 +21,6 @@ from core_apis.responses.output_items import OutputItems
 from core_apis.responses.run import ResponseRun
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.responses.writer import ResponseWriter
-from core_apis.tenant import Tenant
 
 
 def response_run(

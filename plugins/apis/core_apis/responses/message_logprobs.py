@@ -7,7 +7,7 @@ Tokens arrive before the events that they complete, so they are kept until their
 
 from __future__ import annotations
 
-from core_apis.logprobs import LogprobsFormatter
+from core_apis.answers.logprobs import LogprobsFormatter
 from core_apis.protocol.chat import TokenLogprob
 from core_frontend.api.outputs import CompletionOutput
 

@@ -11,7 +11,7 @@ from core_apis.protocol.response_objects import OutputItem
 from core_apis.responses.message_logprobs import MessageLogprobs
 from core_apis.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning, OpenSummary
 from core_apis.responses.tools import OfferedTool, ToolTable
-from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallStart, ReasoningDelta, TextDelta
+from core_formats.answers.events import AnswerEvent, ArgumentsDelta, CallStart, ReasoningDelta, TextDelta
 
 
 class OutputItems:

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Protocol
 
 from core.api.errors import CoreError, EngineDeadError
-from core_apis.answer_stream import num_entries, written
+from core_apis.answers.prompt_output import Outputs
+from core_apis.answers.stream import num_entries, written
 from core_apis.errors import error_event
-from core_apis.prompt_output import Outputs
 from core_apis.protocol.response_objects import ResponseObject
 from core_apis.responses.store import ResponseStore
 from core_apis.responses.stored_response import StoredResponse

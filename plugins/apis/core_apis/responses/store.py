@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from core.api.errors import RequestError
+from core_apis.callers.tenant import Tenant
 from core_apis.responses.items import KeptItem
 from core_apis.responses.shelf import Shelf
 from core_apis.responses.stored_response import StoredResponse
-from core_apis.tenant import Tenant
 from core_formats.server_limits import ServerLimits
 
 

@@ -13,12 +13,12 @@ from itertools import chain
 
 import msgspec
 
+from core_apis.callers.tenant import Tenant
 from core_apis.durable.sureness import Sureness
 from core_apis.journal.journal import EntryLog
 from core_apis.protocol.response_objects import ResponseObject
 from core_apis.responses.event_log import EventLog
 from core_apis.responses.items import KeptItem
-from core_apis.tenant import Tenant
 
 ENTRY_BYTES = 2000
 ITEM_BYTES = 400

@@ -1,7 +1,7 @@
 """Translation of a body of /v1/responses into a chat request.
 
 Owns: that translation, and the names of fields in errors. Never does: render, tokenize or store anything: it is plain
-computation. Called by: `core_apis.preparation`.
+computation. Called by: `core_apis.prepare.preparation`.
 """
 
 from __future__ import annotations

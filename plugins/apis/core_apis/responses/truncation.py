@@ -1,6 +1,6 @@
 """Truncation of a conversation that is too long for the context, at its start: `truncation: auto`.
 
-Owns: which items are dropped. Never does: count tokens (the attempts do). Called by: `core_apis.preparation`.
+Owns: which items are dropped. Never does: count tokens (the attempts do). Called by: `core_apis.prepare.preparation`.
 """
 
 from __future__ import annotations

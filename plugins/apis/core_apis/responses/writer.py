@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from core.api.errors import RequestError
-from core_apis.answer_parsing import AnswerParser
+from core_apis.answers.parsing import AnswerParser
 from core_apis.errors import describe, ended_early
 from core_apis.protocol.response_events import LifecycleEvent, ResponseEvent
 from core_apis.protocol.response_objects import (

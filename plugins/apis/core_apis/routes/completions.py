@@ -9,7 +9,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from core_apis.completion_writer import CompletionAnswer
+from core_apis.answers.completion_writer import CompletionAnswer
 from core_apis.durable.resuming import read_again
 from core_apis.exchange import Exchange, id_with
 from core_apis.pipeline import answered

@@ -16,8 +16,8 @@ from core_apis.context import context_of, tenant_of
 from core_apis.errors import messages_error_event
 from core_apis.exchange import Exchange
 from core_apis.intake import intake
-from core_apis.middleware import request_id_of
 from core_apis.pipeline import answered
+from core_apis.server.middleware import request_id_of
 
 router = APIRouter(tags=["messages"])
 

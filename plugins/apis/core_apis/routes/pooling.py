@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from core_apis.exchange import Exchange, id_with
 from core_apis.pipeline import answered
-from core_apis.pooling_answers import (
+from core_apis.pooling.answers import (
     classify_answer,
     embed_answer,
     embedding_answer,
@@ -19,7 +19,7 @@ from core_apis.pooling_answers import (
     rerank_answer,
     score_answer,
 )
-from core_apis.pooling_writer import Write, pooled_by
+from core_apis.pooling.writer import Write, pooled_by
 
 router = APIRouter(tags=["pooling"])
 

@@ -14,25 +14,25 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
-from core_apis.answer_stream import LIGHT, in_thread_if
+from core_apis.answers.event_stream import EventStream
+from core_apis.answers.stream import LIGHT, in_thread_if
 from core_apis.body import json_response, written_response
+from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext, context_of, tenant_of
-from core_apis.disconnect import until_disconnect
 from core_apis.durable.event_ids import last_event_id
 from core_apis.durable.resuming import number_of
 from core_apis.durable.sureness import first_after
-from core_apis.event_stream import EventStream
 from core_apis.generation import PromptRun
 from core_apis.intake import intake
 from core_apis.pipeline import Call, note_fields
-from core_apis.prepared import PreparedResponse
+from core_apis.prepare.prepared import PreparedResponse
 from core_apis.protocol.response_objects import DeletedResponse, ItemList
 from core_apis.responses.kept_items import packed, reference_of, referred
 from core_apis.responses.making import response_run
 from core_apis.responses.run import ResponseRun
 from core_apis.responses.store import not_found
 from core_apis.responses.stored_response import StoredResponse
-from core_apis.tenant import Tenant
+from core_apis.server.disconnect import until_disconnect
 
 router = APIRouter(tags=["generation"])
 

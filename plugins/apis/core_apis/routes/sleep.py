@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core_apis.body import json_response
 from core_apis.context import context_of
-from core_apis.disconnect import waited_for
 from core_apis.engine_state import holders_of, state_of
 from core_apis.protocol.operation import SleepingAnswer, StatusAnswer
 from core_apis.query import check_names, level_of, mode_of
+from core_apis.server.disconnect import waited_for
 
 router = APIRouter(tags=["operation"])
 

@@ -18,7 +18,6 @@ from core.api.errors import RequestError
 from core.api.weights import WeightUpdate
 from core_apis.body import json_response, read_body
 from core_apis.context import context_of
-from core_apis.disconnect import waited_for
 from core_apis.protocol.weights import (
     BeginRequest,
     FinishRequest,
@@ -30,6 +29,7 @@ from core_apis.protocol.weights import (
     WorldSize,
 )
 from core_apis.query import mode_of
+from core_apis.server.disconnect import waited_for
 from core_frontend.library.named_calls import Update, named_call
 
 router = APIRouter(tags=["operation"])

@@ -25,7 +25,7 @@ from core_attention.triton.layer import Layer
 from core_attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_attention.triton.moves import move_slots
 from core_attention.triton.states.layer import StateLayer, bind_states
-from core_kernels.triton.launch import chip_of
+from core_kernels.triton.compiling.launch import chip_of
 from core_runtime.contracts import AttentionParams, BatchView, HeadTurn
 
 PROGRAMS_PER_PROCESSOR = 4

@@ -14,8 +14,8 @@ from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.triton.attended import TORCH_TYPES, attended, products_of
 from core_attention.triton.layer import attend_constants, merge_constants, write_constants
 from core_attention.triton.limits import Cached
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.chips import NAMES
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.chips import NAMES
 
 PACKAGE: Final = "core_attention.triton"
 KINDS: Final = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from core_kernels.triton.chips import INTERPRETER
+from core_kernels.triton.compiling.chips import INTERPRETER
 
 VALUES: Final = 128
 """Value elements per program, unless the row says less; other programs handle the rest."""
@@ -76,7 +76,7 @@ CHIPS: Final = {
     "sm_120": SMALL,
     "gfx942": CDNA,
 }
-"""Tiles by chip family, see `core_kernels.triton.chips`."""
+"""Tiles by chip family, see `core_kernels.triton.compiling.chips`."""
 
 
 def tile_of(chip: str, width: int, exact: bool) -> Tile:

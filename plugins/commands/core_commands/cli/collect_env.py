@@ -22,7 +22,7 @@ from core.commands.tables import print_json
 from core.commands.words import take_help, take_switch
 from core.version import __version__
 from core_commands.cli.private import hidden_value, without_names
-from core_config.memory import human_bytes
+from core_config.stages.memory import human_bytes
 
 USAGE = "core collect-env [--json]"
 SUMMARY = "Tell versions, processor, memory, limits, GPUs and plugins of this machine, for a report about a problem."

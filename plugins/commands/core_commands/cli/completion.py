@@ -18,7 +18,7 @@ from core.commands.overview import overview
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.registry import PluginRegistry
 from core_commands.cli.own_options import own_fields
-from core_commands.cli.plugin_help import own_arguments, usable_manifests
+from core_commands.cli.plugin.help import own_arguments, usable_manifests
 
 _INSTALL = (
     ("bash", 'eval "$(core completion bash)", in ~/.bashrc.'),

@@ -11,8 +11,8 @@ from core.args.show import Section, show
 from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
 from core_commands.cli.save_sharded import take_places
-from core_config.memory import human_bytes
 from core_config.resolve import resolve
+from core_config.stages.memory import human_bytes
 
 USAGE = "core convert MODEL OUT [ARGUMENTS]"
 SUMMARY = "Write a model's kernels, prepared for this engine, to a directory that core serve starts without packing."
@@ -33,7 +33,7 @@ def convert(words: list[str]) -> int:
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     for warning in [*parsed.warnings, *resolution.warnings]:
         print(f"warning: {warning}", file=sys.stderr)
-    from core_runtime.executor import conversion
+    from core_runtime.executor.reloading import conversion
 
     index = conversion.convert(resolution.engine, out)
     print(f"{out}: {human_bytes(index.data_nbytes)}, the kernels of {len(index.kernels)} layers")

@@ -15,11 +15,11 @@ from core.api.specs import KVGroup
 from core.commands.tables import print_table
 from core.kv.groups import UNLIMITED
 from core_config.explained import explained, hidden
-from core_config.memory import MemoryPlan, human_bytes
 from core_config.resolve import Resolution
+from core_config.stages.memory import MemoryPlan, human_bytes
 from core_formats.response_format import ResponseFormat
 from core_formats.selection import AnswerFormat, served_format
-from core_frontend.tokenizing import load_tokenizer
+from core_frontend.prompts.tokenizing import load_tokenizer
 
 UNTOLD = "known when the engine is up: a plugin does not declare it"
 

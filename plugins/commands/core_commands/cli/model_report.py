@@ -19,25 +19,25 @@ from core.api.specs import KV_TYPES
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
-from core_config import limits
 from core_config.arguments.sources import merge
-from core_config.attempt import Attempt
-from core_config.checkpoint import Checkpoint, find_tokenizer
-from core_config.choices import choose_quantization
-from core_config.family import find_family, text_alone
 from core_config.model_shape import ModelShape, model_shape
 from core_config.resolve import discover, find_model
 from core_config.rules import Facts
-from core_config.settings import Settings
-from core_config.tensor_groups import TensorGroup, group_of, grouped
-from core_config.weights import quantization_plan
-from core_frontend.tokenizing import tokens_beyond
+from core_config.stages import limits
+from core_config.stages.attempt import Attempt
+from core_config.stages.checkpoint import Checkpoint, find_tokenizer
+from core_config.stages.choices import choose_quantization
+from core_config.stages.family import find_family, text_alone
+from core_config.stages.settings import Settings
+from core_config.stages.tensor_groups import TensorGroup, group_of, grouped
+from core_config.stages.weights import quantization_plan
+from core_frontend.prompts.tokenizing import tokens_beyond
 from core_runtime.models import families
 from core_runtime.models.configuration import KeyProblem
 from core_runtime.models.families.wrappers import without_key
-from core_runtime.models.tensor_check import check_tensors, tensors_read
+from core_runtime.models.tensors.tensor_check import check_tensors, tensors_read
+from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.models.unread import refuse
-from core_runtime.models.weight_map import WeightMap
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_tokens.tokenizer import Tokenizer

@@ -18,8 +18,8 @@ from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 from core_commands.cli.model_report import ModelReport, model_report
 from core_commands.cli.options import parse_engine_arguments, show_engine_help
-from core_config.memory import human_bytes
-from core_config.tensor_groups import TensorGroup
+from core_config.stages.memory import human_bytes
+from core_config.stages.tensor_groups import TensorGroup
 from core_runtime.models.families import families
 
 COMMANDS = ("list", "explain")

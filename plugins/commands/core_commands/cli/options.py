@@ -36,7 +36,7 @@ def show_engine_help(usage: str, intro: str, word: str) -> None:
 
 def _narrowed(word: str) -> list[Section]:
     """Return the arguments that `word` names: the engine's, or else those of plugins. Raises UserError."""
-    from core_commands.cli.plugin_help import plugin_sections, plugins_with
+    from core_commands.cli.plugin.help import plugin_sections, plugins_with
 
     head, dot, _ = word.partition(".")
     if dot and not head.startswith("-") and head in [kind.name for kind in KINDS]:

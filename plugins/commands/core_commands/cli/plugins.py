@@ -18,7 +18,7 @@ from core.plugin.listing import Listed, listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, unknown
 from core_commands.cli.options import parse_engine_arguments, show_engine_help
-from core_commands.cli.plugin_help import own_arguments
+from core_commands.cli.plugin.help import own_arguments
 
 ARGUMENT = ("flag", "type", "help")
 SHOW = "core plugins show [KIND.]NAME [--json] [--plugins WORDS]"

@@ -66,11 +66,11 @@ PLUGINS_EXPLAIN: Final = DeclaredCommand(
     ("[MODEL]", "What `serve` would use, and why: arguments, plugins, memory."),
 )
 PLUGINS_CHECK: Final = DeclaredCommand(
-    "plugins.check", "core_commands.cli.plugin_check:check", ("NAME", "Try whether a plugin keeps its promises.")
+    "plugins.check", "core_commands.cli.plugin.check:check", ("NAME", "Try whether a plugin keeps its promises.")
 )
 PLUGINS_NEW: Final = DeclaredCommand(
     "plugins.new",
-    "core_commands.cli.plugin_new:new",
+    "core_commands.cli.plugin.new:new",
     ("KIND NAME", "Write a package with a new plugin, which works as written."),
 )
 CONFIG_EXPLAIN: Final = DeclaredCommand(

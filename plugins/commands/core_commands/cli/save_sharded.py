@@ -13,8 +13,8 @@ from core.args.show import Section, show
 from core.commands.words import take_help, take_value
 from core_commands.cli.options import parse_engine_arguments
 from core_config.arguments.numbers import human_int
-from core_config.located import locate
-from core_runtime.models.shards import DEFAULT
+from core_config.locating.located import locate
+from core_runtime.models.tensors.shards import DEFAULT
 
 USAGE = "core save-sharded MODEL OUT [--max-file-size BYTES] [--file-pattern NAME] [ARGUMENTS]"
 SUMMARY = "Write a model's tensors, as they are, to a directory for --load-format sharded_state."
@@ -43,7 +43,7 @@ def save_sharded(words: list[str]) -> int:
     loader, manifest, warnings = locate(parsed.values, parsed.problems)
     for warning in [*parsed.warnings, *warnings]:
         print(f"warning: {warning}", file=sys.stderr)
-    from core_runtime.models import saving
+    from core_runtime.models.tensors import saving
 
     count = saving.save_sharded(loader, manifest, out, pattern=pattern, max_bytes=max_bytes, progress=True)
     print(f"{out}: {len(manifest.tensors)} tensors in {count} file{'s' if count > 1 else ''}")

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from core.version import __version__
-from core_apis.stop_signals import StopSignals
+from core_apis.server.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
@@ -26,7 +26,7 @@ def serve(words: list[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
     with StopSignals() as signals:  # installed before imports, which take time
         from core.commands.words import take_help
-        from core_apis.process_limits import raise_limits
+        from core_apis.server.process_limits import raise_limits
         from core_commands.cli.options import show_engine_help
         from core_observers.output import best_effort_output
 
@@ -54,7 +54,7 @@ def _serve(words: list[str], signals: StopSignals) -> int:
             from core_apis.remote.headless import serve_headless
 
             return serve_headless(resolution, process, signals)
-        from core_apis.launch import serve as launch
+        from core_apis.server.launch import serve as launch
 
         return launch(resolution, process, signals)
     finally:

@@ -87,8 +87,8 @@ def resolved(parsed: Parsed) -> Resolution:
     Raises ConfigError with every problem, UserError when tracing is requested but its exporter is not installed.
     """
     from core_apis.observed.tracing import check_tracing
-    from core_config.remote import refuse_remote
     from core_config.resolve import resolve
+    from core_config.served.remote import refuse_remote
 
     problems = [*parsed.problems, *refusals(set(parsed.values))]
     resolution = resolve(parsed.values, context="serve", problems=problems)
@@ -134,7 +134,7 @@ async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> in
 @asynccontextmanager
 async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncIterator[AppEndpoint]:
     """Start an engine and open the endpoint of its application. Raises as `AsyncEngine.start` does."""
-    from core_apis.launch import start_engine
+    from core_apis.server.launch import start_engine
 
     engine = await start_engine(resolution, process)
     from core_apis.app import create_app

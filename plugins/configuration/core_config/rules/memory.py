@@ -6,9 +6,9 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 from __future__ import annotations
 
 from core.args.schema import flag_of
-from core_config.memory import human_bytes
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
-from core_runtime.models.kv_scales import is_kv_scale
+from core_config.stages.memory import human_bytes
+from core_runtime.models.tensors.kv_scales import is_kv_scale
 
 GIB = 1 << 30
 UTILIZATION_MOST = 0.98

@@ -11,7 +11,7 @@ from typing import Any
 
 from core.api.errors import UserError
 from core.args.schema import flag_of
-from core_config.reference import read_reference
+from core_config.locating.reference import read_reference
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 from core_runtime.models.families import unknown_keys
 from core_runtime.models.unread import unknown_to_class

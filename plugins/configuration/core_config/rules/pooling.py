@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.api.specs import AttentionSpec
 from core.args.schema import flag_of
-from core_config.rerankers import known_reranker
+from core_config.pooled.rerankers import known_reranker
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeGuard
 from core.api.pooling import PoolingConfig
 from core.api.specs import StateSpec
 from core.plugin.hookspecs import Device, PluginSpec
-from core_config.settings import Settings
+from core_config.stages.settings import Settings
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.module_spec import ModelSpec
 

@@ -9,10 +9,10 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from core_config.acceptance import METHOD_KEYS, METHODS, SYNTHETIC_KEYS, TYPICAL_KEYS, method_of
-from core_config.draft_control import batch_sizes
 from core_config.rules.model import LENGTH_KEYS
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count, is_number
+from core_config.speculation.acceptance import METHOD_KEYS, METHODS, SYNTHETIC_KEYS, TYPICAL_KEYS, method_of
+from core_config.speculation.control import batch_sizes
 
 THRESHOLD = 0.09
 SUFFIX_DEPTH = 24

@@ -1,7 +1,7 @@
 """The interface of logits processors that were written for vLLM: a class that follows a batch by index.
 
 Owns: vLLM's names, so that such classes run with their import changed. Never does: import torch at run time, or call a
-processor (`core_runtime.executor.indexed_processor` does).
+processor (`core_runtime.executor.processors.indexed` does).
 Called by: users' classes, through the module `core.v1.sample.logits_processor`.
 """
 

@@ -1,7 +1,7 @@
 """The contract of logits processors, which change the logits of requests that use them.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
-Called by: plugins (they implement these), `core_runtime.executor.logits_processors` (calls them).
+Called by: plugins (they implement these), `core_runtime.executor.processors.logits_processors` (calls them).
 """
 
 from __future__ import annotations

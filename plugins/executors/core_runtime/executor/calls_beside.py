@@ -1,7 +1,7 @@
 """Calls with a time limit, made in a thread of their own because they may never return.
 
 Owns: that thread. Never does: kill it; a call that is stuck outside of Python stays stuck.
-Called by: `core_runtime.executor.checked_proposer`.
+Called by: `core_runtime.executor.drafts.checked_proposer`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections import Counter
 from torch import Tensor
 
 from core_runtime.contracts import MemoryTag, Runtime
-from core_runtime.executor.arena import Arena
+from core_runtime.executor.reloading.arena import Arena
 
 
 class Device:

@@ -17,11 +17,11 @@ from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.plugin.table import PluginTable
 from core_runtime.contracts import BatchView
-from core_runtime.executor.checkpoint import open_checkpoint
 from core_runtime.executor.device import Device
 from core_runtime.executor.instance import ModelInstance, build, share_cache
 from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder import Decoder
 

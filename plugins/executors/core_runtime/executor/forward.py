@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core_runtime.contracts import BatchView, Runtime
-from core_runtime.executor.given_rows import GivenRows
 from core_runtime.executor.recorder import Recorder
-from core_runtime.executor.step_buffers import StepBuffers
-from core_runtime.executor.taken_tokens import TakenTokens
+from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.executor.steps.given_rows import GivenRows
+from core_runtime.executor.steps.taken_tokens import TakenTokens
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.sampling import sampling_kind

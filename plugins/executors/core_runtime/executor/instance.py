@@ -16,18 +16,18 @@ from core.api.config import CacheConfig, EngineConfig
 from core.kv.groups import single_group
 from core.plugin.table import PluginTable
 from core_runtime.contracts import AttentionParams, QuantizationMethod, Runtime
-from core_runtime.executor.checkpoint import Checkpoint
 from core_runtime.executor.device import Device
 from core_runtime.executor.kv_memory import KVMemory, num_blocks_of
 from core_runtime.executor.plugin_loading import attention_backends, quantization_method
+from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core_runtime.models.embedding import lengthened
-from core_runtime.models.kv_scales import kv_scales
-from core_runtime.models.loading import WHOLE, WeightLoading
-from core_runtime.models.part_store import PartStore
-from core_runtime.models.prepared import Recorder
+from core_runtime.models.tensors.kv_scales import kv_scales
+from core_runtime.models.tensors.loading import WHOLE, WeightLoading
+from core_runtime.models.tensors.part_store import PartStore
+from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec

@@ -1,7 +1,7 @@
 """The model runner: runs one step, from plan to result.
 
 Owns: the order of a step: batch, forward, logits in chunks, sampling, proposals; which sampling calls are recorded.
-Never does: schedule, allocate blocks, load weights, read sampled rows (`core_runtime.executor.verify`).
+Never does: schedule, allocate blocks, load weights, read sampled rows (`core_runtime.executor.steps.verify`).
 Called by: the worker, once a step.
 """
 
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core_runtime.contracts import ProposerInput, RequestFacts
-from core_runtime.executor.batch import PersistentBatch, StepInput
-from core_runtime.executor.checked_proposer import CheckedProposer
-from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.drafts.checked_proposer import CheckedProposer
+from core_runtime.executor.drafts.heads import HeadsPass
+from core_runtime.executor.drafts.held import Drafts
+from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.forward import HEAD, ForwardPass
-from core_runtime.executor.given_rows import GivenRows, given_rows
-from core_runtime.executor.heads_pass import HeadsPass
-from core_runtime.executor.held_drafts import Drafts
 from core_runtime.executor.pooled import Pooler
 from core_runtime.executor.prompt_scores import score_prompts, scores_some
-from core_runtime.executor.taken_tokens import TakenTokens
-from core_runtime.executor.verify import keep_tokens, verify_drafts
+from core_runtime.executor.steps.batch import PersistentBatch, StepInput
+from core_runtime.executor.steps.given_rows import GivenRows, given_rows
+from core_runtime.executor.steps.taken_tokens import TakenTokens
+from core_runtime.executor.steps.verify import keep_tokens, verify_drafts
 from core_runtime.sampling import Sampler
-from core_runtime.sampling.draft_tree import DraftTree
+from core_runtime.sampling.drafts.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core_runtime.contracts import Kernels, Loader, MemoryTag
 from core_runtime.layers.kernels import KernelSet
-from core_runtime.models.packing import DTYPES
+from core_runtime.models.tensors.packing import DTYPES
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 NOWHERE: Final = torch.device("meta")

@@ -13,7 +13,7 @@ from torch import Tensor
 from core.api.logprobs_mode import shows_logits
 from core.api.messages import TokenLogprobs
 from core.api.step_plan import StepResult
-from core_runtime.executor.batch import PersistentBatch, StepInput
+from core_runtime.executor.steps.batch import PersistentBatch, StepInput
 from core_runtime.sampling import Sampler, prompt_logprobs
 
 Logits = Callable[[Sequence[int]], Tensor]

@@ -13,24 +13,24 @@ from core.api.config import EngineConfig
 from core.api.step_plan import MOST_FORCED
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Downloads, Proposer, Uploads
-from core_runtime.executor.batch import PersistentBatch
-from core_runtime.executor.checked_proposer import CheckedProposer
+from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
-from core_runtime.executor.draft_instance import draft_pass, heads_pass
-from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.drafts.checked_proposer import CheckedProposer
+from core_runtime.executor.drafts.heads import HeadsPass
+from core_runtime.executor.drafts.instance import draft_pass, heads_pass
+from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.forward import ForwardPass, recorder_of
-from core_runtime.executor.grammars import Grammars
-from core_runtime.executor.heads_pass import HeadsPass
 from core_runtime.executor.instance import ModelInstance, shared_parts
 from core_runtime.executor.kv_memory import KVMemory
-from core_runtime.executor.logits_processors import LogitsProcessors
 from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.pooled import pooler_of
-from core_runtime.executor.step_buffers import StepBuffers
-from core_runtime.executor.steps_ahead import StepsAhead
-from core_runtime.sampling.acceptance import acceptance_rule
+from core_runtime.executor.processors.logits_processors import LogitsProcessors
+from core_runtime.executor.steps.ahead import StepsAhead
+from core_runtime.executor.steps.batch import PersistentBatch
+from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.sampling.bitmask import num_words
+from core_runtime.sampling.drafts.acceptance import acceptance_rule
 from core_runtime.sampling.sampler import Sampler
 from core_runtime.specs.draft_config import draft_of
 

@@ -10,8 +10,8 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_runtime.executor.profiling import StepProfiler
-from core_runtime.executor.reloader import Reloader
-from core_runtime.executor.steps_ahead import MOST_IN_FLIGHT, Begun
+from core_runtime.executor.reloading.reloader import Reloader
+from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
 from core_runtime.executor.worker import Worker
 
 

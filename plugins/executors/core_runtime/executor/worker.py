@@ -21,25 +21,25 @@ from core.api.weights import WeightsState
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Loader
 from core_runtime.executor.canary import state_of
-from core_runtime.executor.checkpoint import Checkpoint, open_checkpoint
+from core_runtime.executor.constraints.forced_text import ForcedTexts
+from core_runtime.executor.constraints.grammar_backends import GrammarBackends
+from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
-from core_runtime.executor.draft_instance import build_draft
-from core_runtime.executor.forced_text import ForcedTexts
-from core_runtime.executor.grammar_backends import GrammarBackends
-from core_runtime.executor.grammars import Grammars
+from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, share_cache
-from core_runtime.executor.kept_tensors import KeptTensors
-from core_runtime.executor.kept_weights import check_keeping, kept_weights
-from core_runtime.executor.logits_processors import LogitsProcessors
-from core_runtime.executor.overlay import overlaid
 from core_runtime.executor.plugin_loading import load_plugin, open_runtime
-from core_runtime.executor.processor_loading import load_processors
+from core_runtime.executor.processors.loading import load_processors
+from core_runtime.executor.processors.logits_processors import LogitsProcessors
+from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
+from core_runtime.executor.reloading.kept_tensors import KeptTensors
+from core_runtime.executor.reloading.kept_weights import check_keeping, kept_weights
+from core_runtime.executor.reloading.overlay import overlaid
+from core_runtime.executor.reloading.spilled_weights import SpilledWeights
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
-from core_runtime.executor.spilled_weights import SpilledWeights
-from core_runtime.executor.steps_ahead import Begun, StepsAhead
-from core_runtime.models.part_store import PartStore
-from core_runtime.models.prepared import Recorder
+from core_runtime.executor.steps.ahead import Begun, StepsAhead
+from core_runtime.models.tensors.part_store import PartStore
+from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
 

@@ -1,6 +1,6 @@
 """Rules for the names and layout of tensors in a family's checkpoints, as data. Torch-free.
 
-Owns: the vocabulary of these rules. Never does: apply them (`core_runtime.models.weight_map` does). Called by: rows.
+Owns: the vocabulary of these rules. Never does: apply them (`core_runtime.models.tensors.weight_map` does). Called by: rows.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ Called by: the persistent batch and the model runner.
 """
 
 from core_runtime.sampling.columns import SamplingColumns
+from core_runtime.sampling.drafts.verify import accept
 from core_runtime.sampling.logprobs import prompt_logprobs
 from core_runtime.sampling.rows import SampleRows
 from core_runtime.sampling.sampler import Sampler, sampling_kind
 from core_runtime.sampling.state import SequenceSampling, TokenMask
-from core_runtime.sampling.verify import accept
 
 __all__ = [
     "SampleRows",

@@ -1,6 +1,6 @@
 """The probability distribution of a row's token, after stages, masks, temperature and filters.
 
-Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.judge` (target and drafts), and the
+Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.drafts.judge` (target and drafts), and the
 rules of acceptance.
 """
 

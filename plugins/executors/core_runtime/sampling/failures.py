@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.sampling.changes.host_logits import HostLogits
 from core_runtime.sampling.noise import Float32
 from core_runtime.sampling.part import Part
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.api.messages import TokenLogprobs
 from core_runtime.contracts import LogprobsKernel
-from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.sampling.changes.host_logits import HostLogits
 from core_runtime.sampling.largest import at_least_kth
 from core_runtime.sampling.noise import Float32, Ids
 from core_runtime.sampling.told import MOST_LOGPROBS, native_logprobs

@@ -23,7 +23,7 @@ PURPOSE_SAMPLE: Final = 0
 """Purpose (fourth counter word) of the noise that chooses tokens; other uses have other numbers."""
 
 PURPOSE_DRAFT: Final = 1
-"""Purpose of the noise for drafts that are drawn apart from the tokens: see `core_runtime.sampling.acceptance`."""
+"""Purpose of the noise for drafts that are drawn apart from the tokens: see `core_runtime.sampling.drafts.acceptance`."""
 
 PURPOSE_ACCEPT: Final = 2
 """Purpose of the noise that decides whether a draft is accepted."""

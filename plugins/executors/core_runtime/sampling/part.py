@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from core_runtime.sampling.bitmask import apply_bitmask
-from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.sampling.changes.host_logits import HostLogits
 from core_runtime.sampling.masks import RowMasks
 from core_runtime.sampling.noise import Float32
 from core_runtime.sampling.rows import SampleRows

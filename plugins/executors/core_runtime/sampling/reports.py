@@ -16,8 +16,8 @@ from torch import from_numpy
 from core.api.logprobs_mode import LogprobsMode, shows_logits, shows_processed
 from core.api.messages import TokenLogprobs
 from core_runtime.contracts import LogprobsKernel
+from core_runtime.sampling.changes.host_logits import HostLogits
 from core_runtime.sampling.filters import filtered
-from core_runtime.sampling.host_logits import HostLogits
 from core_runtime.sampling.logprobs import many_logprobs
 from core_runtime.sampling.noise import Float32
 from core_runtime.sampling.part import Part, between

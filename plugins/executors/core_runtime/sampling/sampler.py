@@ -18,18 +18,18 @@ from torch import Tensor
 
 from core.api.logprobs_mode import LogprobsMode, shows_processed
 from core_runtime.contracts import LogprobsKernel
-from core_runtime.sampling.acceptance import AcceptanceRule
-from core_runtime.sampling.adjusted import AdjustedRows
+from core_runtime.sampling.changes.adjusted import AdjustedRows
+from core_runtime.sampling.changes.host_logits import HostLogits
+from core_runtime.sampling.changes.stages import CustomStage
+from core_runtime.sampling.drafts.acceptance import AcceptanceRule
+from core_runtime.sampling.drafts.judge import keep_distribution, position_of, rows_to_judge
 from core_runtime.sampling.failures import explain_failures, nothing_left
-from core_runtime.sampling.host_logits import HostLogits
-from core_runtime.sampling.judge import keep_distribution, position_of, rows_to_judge
 from core_runtime.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, numpy_race
 from core_runtime.sampling.masks import MaskTable, RowMasks, refused
 from core_runtime.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Ids
 from core_runtime.sampling.part import Part, between, by_mask
 from core_runtime.sampling.reports import report
 from core_runtime.sampling.rows import KernelRows, SampleRows
-from core_runtime.sampling.stages import CustomStage
 from core_runtime.sampling.told import MOST_LOGPROBS
 
 RunCall = Callable[[str, int, Callable[[], None]], None]

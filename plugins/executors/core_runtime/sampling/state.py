@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.api.messages import EngineRequest
-from core_runtime.sampling.bad_words import BadWords
-from core_runtime.sampling.counts import TokenCounts
+from core_runtime.sampling.changes.bad_words import BadWords
+from core_runtime.sampling.changes.counts import TokenCounts
 from core_runtime.sampling.distribution import Distribution
 from core_runtime.sampling.noise import Float32, Ids
 

@@ -1,6 +1,6 @@
 """The configuration under vLLM's names, for scripts and logits processors that were written for it.
 
-Owns: `VllmConfig`. Never does: change anything. Called by: `core_runtime.executor.processor_loading`
+Owns: `VllmConfig`. Never does: change anything. Called by: `core_runtime.executor.processors.loading`
 and `LLMEngine` (make it), users.
 """
 

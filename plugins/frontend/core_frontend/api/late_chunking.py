@@ -1,7 +1,7 @@
 """The part of a text that each vector of late chunking belongs to.
 
 Owns: these objects, without numpy, which processes that only read requests do not load. Never does: pool. Called by:
-`core_frontend.late_chunks`, and the code that passes them on.
+`core_frontend.prompts.late_chunks`, and the code that passes them on.
 """
 
 from __future__ import annotations

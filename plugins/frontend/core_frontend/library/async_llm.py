@@ -16,8 +16,8 @@ from core.api.errors import EngineDeadError
 from core.api.messages import SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core.api.weights import PauseMode
-from core_config.remote import refuse_remote
 from core_config.resolve import Resolution, resolve
+from core_config.served.remote import refuse_remote
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, PoolingRequestOutput
 from core_frontend.api.pooling_params import PoolingParams
@@ -29,7 +29,7 @@ from core_frontend.library.named_calls import named_call
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import as_update, check_format, check_init
-from core_frontend.prompt_parser import PromptInput
+from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.request_terms import RequestTerms
 from core_runtime.specs.vllm_config import Section, VllmConfig
 from core_tokens.script_tokenizer import ScriptTokenizer

@@ -15,7 +15,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.library.beam_search import BeamSearch, BeamSearchParams
-from core_frontend.prompt_parser import PromptInput
+from core_frontend.prompts.prompt_parser import PromptInput
 
 
 def begin_search(request: EngineRequest, params: BeamSearchParams, model: ModelConfig) -> BeamSearch:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.prompt_parser import PromptInput
-from core_tokens.chat_template import ChatTemplate
+from core_frontend.prompts.prompt_parser import PromptInput
+from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.written_text import own_tail, plain
 from core_tokens.content_encoding import ContentEncoder
 from core_tokens.tokenizer import Tokenizer
-from core_tokens.written_text import own_tail, plain
 
 if TYPE_CHECKING:
-    from core_formats.answer_plan import AnswerPlan
+    from core_formats.answers.plan import AnswerPlan
     from core_formats.conversation_prompts import ConversationPrompts
 
 Message = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Prompts as dictionaries with declared keys.
 
 Owns: `TextPrompt`, `TokensPrompt`, `EmbedsPrompt` and `PromptType`. Never does: check them
-(`core_frontend.prompt_parser` does). Called by: users.
+(`core_frontend.prompts.prompt_parser` does). Called by: users.
 """
 
 from __future__ import annotations

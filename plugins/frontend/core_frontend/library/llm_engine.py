@@ -21,7 +21,6 @@ from core.engine.inproc import InprocClient
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
-from core_frontend.input_processor import InputProcessor, ProcessedInput
 from core_frontend.library.absent import AbsentNames
 from core_frontend.library.given import keywords_of, one_id, several_ids
 from core_frontend.library.keywords import refuse_keywords
@@ -29,10 +28,11 @@ from core_frontend.library.metrics import Metric, metrics_of
 from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import WeightMethods
 from core_frontend.output_processor import OutputProcessor
-from core_frontend.prompt_parser import PromptInput
+from core_frontend.prompts.input_processor import InputProcessor, ProcessedInput
+from core_frontend.prompts.prompt_parser import PromptInput
+from core_frontend.prompts.tokenizing import load_tokenizer
 from core_frontend.request_tally import RequestTally
 from core_frontend.request_terms import RequestTerms
-from core_frontend.tokenizing import load_tokenizer
 from core_grammars.compiler import GrammarCompiler
 from core_runtime.specs.vllm_config import Section, VllmConfig
 from core_tokens.script_tokenizer import ScriptTokenizer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.api.errors import RequestError
 from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, PoolingRequestOutput, WholeOutput
-from core_frontend.late_chunks import Span, late_chunks
+from core_frontend.prompts.late_chunks import Span, late_chunks
 from core_tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from core_frontend.api.pooling_params import PoolingParams, PoolingTask
 from core_frontend.batch_run import Progress
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.pooled import as_tensor, whole_answer
-from core_frontend.prompt_parser import PromptInput, as_batch
-from core_frontend.text_pairs import TextPairs
+from core_frontend.prompts.prompt_parser import PromptInput, as_batch
+from core_frontend.prompts.text_pairs import TextPairs
 from core_tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

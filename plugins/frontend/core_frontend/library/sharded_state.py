@@ -1,6 +1,6 @@
 """Saving of a model's tensors from a script written for vLLM, for `load_format="sharded_state"`.
 
-Owns: vLLM's names for that. Never does: write a tensor (`core_runtime.models.saving` does). Called by: such scripts,
+Owns: vLLM's names for that. Never does: write a tensor (`core_runtime.models.tensors.saving` does). Called by: such scripts,
 through `core_compat.aliases` and `LLMEngine.engine_core`.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from core_runtime.executor.checkpoint import Checkpoint
-from core_runtime.models import shards
-from core_runtime.models.saving import MAX_PART_BYTES, save_sharded
+from core_runtime.executor.reloading.checkpoint import Checkpoint
+from core_runtime.models.tensors import shards
+from core_runtime.models.tensors.saving import MAX_PART_BYTES, save_sharded
 
 
 class ShardedStateLoader:

@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.launch import blocks, options, power_of_two
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import blocks, options, power_of_two
 from core_runtime.layers.experts import COMBINE_RANGES
 
 BLOCK = 512

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.launch import blocks, options
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import blocks, options
 
 BLOCK = 1024
 STEPS = ("x_stride", "out_stride", "width")

@@ -10,12 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.forms import PACKED_FORMS, weight_types
-from core_kernels.triton.launch import blocks, options
-from core_kernels.triton.packed import Form, Packed
-from core_kernels.triton.product_kernel import SIZES
-from core_kernels.triton.tile import Weight, stored_run, weight_tile
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import blocks, options
+from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
+from core_kernels.triton.products.kernel import SIZES
+from core_kernels.triton.products.packed import Form, Packed
+from core_kernels.triton.products.tile import Weight, stored_run, weight_tile
 
 STEPS = ("num_ids", "num_inputs", "out_stride")
 BLOCK_IDS = 16

@@ -16,14 +16,15 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core_kernels.triton import activation as activations
-from core_kernels.triton import elementwise, logprobs, norm, portable, race, rotary
-from core_kernels.triton.experts import TritonExperts
-from core_kernels.triton.heads import TritonHeads
+from core_kernels.triton import elementwise, norm, portable, rotary
 from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
-from core_kernels.triton.linear import TritonLinear, linear_of
-from core_kernels.triton.packed import NARROWEST
-from core_kernels.triton.product_tiles import Tiles, tiles_with
+from core_kernels.triton.products.experts import TritonExperts
+from core_kernels.triton.products.heads import TritonHeads
+from core_kernels.triton.products.linear import TritonLinear, linear_of
+from core_kernels.triton.products.packed import NARROWEST
+from core_kernels.triton.products.tiles import Tiles, tiles_with
 from core_kernels.triton.route import choose_experts
+from core_kernels.triton.sampler import logprobs, race
 from core_runtime.contracts import GatedOperation
 from core_runtime.layers.activations import NUMBERS
 from core_runtime.weights.canonical import INPUT_GROUP

@@ -41,8 +41,8 @@ def core_spec() -> PluginSpec:
             "devices": list(DEVICES),
             "formats": list(FORMATS),
             "batch_invariant": True,
-            "ahead": "core_kernels.triton.ahead:build",
-            "tune": "core_kernels.triton.tune:tune",
+            "ahead": "core_kernels.triton.compiling.ahead:build",
+            "tune": "core_kernels.triton.compiling.tune:tune",
         },
         arguments=KernelArguments,
         priority=100,
@@ -72,7 +72,7 @@ def core_numerics() -> str:
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.triton.kernels import TritonKernels
-    from core_kernels.triton.product_tiles import tiles_with
+    from core_kernels.triton.products.tiles import tiles_with
 
     own = context.arguments or KernelArguments()
     return TritonKernels(tiles_with(own.tiles))

@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.launch import options, power_of_two
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import options, power_of_two
 
 STEPS = ("x_stride", "x_head", "out_stride", "out_head", "weight_head", "width")
 JOINT_STEPS = ("x_stride", "residual_stride", "out_stride", "width")

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.launch import options, power_of_two
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import options, power_of_two
 
 STEPS = ("q_heads", "q_stride", "q_head", "k_stride", "k_head", "half")
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from core.api.specs import RoutingSpec
 from core_kernels.triton import portable
-from core_kernels.triton.catalog import KernelRow
-from core_kernels.triton.launch import options, power_of_two
+from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.launch import options, power_of_two
 
 STEPS = ("logits_stride", "ids_stride", "weights_stride")
 LEAST = tl.constexpr(-3.4028234663852886e38)

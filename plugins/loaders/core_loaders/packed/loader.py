@@ -15,7 +15,7 @@ import msgspec
 
 from core.api.errors import CheckpointError
 from core_loaders.mapped import mapped_tensors
-from core_runtime.models.prepared import DATA, PreparedWeights, read_index
+from core_runtime.models.tensors.prepared import DATA, PreparedWeights, read_index
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 if TYPE_CHECKING:

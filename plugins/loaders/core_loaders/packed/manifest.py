@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_runtime.models.prepared import DATA, INDEX
+from core_runtime.models.tensors.prepared import DATA, INDEX
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 CONTRACT = 1

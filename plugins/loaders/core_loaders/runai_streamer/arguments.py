@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from core_runtime.models.shards import DEFAULT
+from core_runtime.models.tensors.shards import DEFAULT
 
 
 class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

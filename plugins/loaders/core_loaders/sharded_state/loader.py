@@ -14,7 +14,7 @@ from core.api.errors import CheckpointError
 from core_loaders.directory import read_directory
 from core_loaders.mapped import mapped_tensors
 from core_loaders.safetensors.header import read_all
-from core_runtime.models import shards
+from core_runtime.models.tensors import shards
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_tokens.checkpoint_files import inside
 

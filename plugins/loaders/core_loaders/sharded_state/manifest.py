@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_runtime.models.shards import DEFAULT
+from core_runtime.models.tensors.shards import DEFAULT
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 CONTRACT = 1

@@ -1,7 +1,7 @@
 """The small set of calls through which the platform uses a device.
 
 Owns: the set (`DeviceCalls`) and its implementation for torch's devices. Never does: decide when a call is made.
-Called by: the runtime. Tests run the same runtime over a fake device (`core_kit.fake_device`).
+Called by: the runtime. Tests run the same runtime over a fake device (`core_kit.devices.fake_device`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ STEPS_NBYTES = 1 << 20
 class SharedFiles:
     """Descriptors of the files, with the same numbers in the owner and in the engine process.
 
-    steps:   file of `STEPS_NBYTES` in which the engine records its steps (see `core_supervision.breadcrumbs`).
+    steps:   file of `STEPS_NBYTES` in which the engine records its steps (see `core_supervision.watch.breadcrumbs`).
     weights: weights that outlive the engine; empty until some are kept.
     lasting: flags that the next engine must know (see `core_supervision.lasting`).
     tensors: tensors that came from memory and so cannot be read again.

@@ -12,7 +12,7 @@ import triton
 from core_attention.triton.states.common import CHANNEL_TILE
 from core_attention.triton.states.recurrence import recurrence
 from core_attention.triton.states.rest import PRODUCT_STEP, PRODUCT_TILE
-from core_kernels.triton.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow
 
 PACKAGE: Final = "core_attention.triton.states"
 WORDS: Final = 8192

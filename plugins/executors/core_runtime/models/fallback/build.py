@@ -21,8 +21,8 @@ from core_runtime.models.fallback.model import ModuleModel, ModuleWeights
 from core_runtime.models.fallback.pointwise import put_pointwise
 from core_runtime.models.fallback.shape import Shaped
 from core_runtime.models.fallback.skeleton import fill_buffers
-from core_runtime.models.packing import Packing
-from core_runtime.models.part_store import PartStore
+from core_runtime.models.tensors.packing import Packing
+from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.model_part import Part
 

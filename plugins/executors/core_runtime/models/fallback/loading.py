@@ -17,9 +17,9 @@ from core.api.specs import LayerSpec
 from core_runtime.contracts import LinearKernel, Loader
 from core_runtime.models.fallback.modules import put_embedding, put_linear
 from core_runtime.models.fallback.shape import Shaped
-from core_runtime.models.packing import Packing
-from core_runtime.models.pending import Pending, pending_matrix
-from core_runtime.models.progress import loading_bar
+from core_runtime.models.tensors.packing import Packing
+from core_runtime.models.tensors.pending import Pending, pending_matrix
+from core_runtime.models.tensors.progress import loading_bar
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 UNREAD = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")

@@ -13,7 +13,7 @@ from core.api.errors import PluginError
 from core_runtime.contracts import HasRow, ModelFamily
 from core_runtime.models.families.row import Family
 from core_runtime.models.families.table import row_spec, weight_map
-from core_runtime.models.weight_map import WeightMap
+from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 

@@ -23,9 +23,9 @@ from core_runtime.models.families.build import class_defaults, configuration_of,
 from core_runtime.models.families.class_heads import class_head
 from core_runtime.models.families.row import Family
 from core_runtime.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
-from core_runtime.models.tensor_check import OWN_HEAD
+from core_runtime.models.tensors.tensor_check import OWN_HEAD
+from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.models.unread import Unread, refuse, unread, unread_outside
-from core_runtime.models.weight_map import WeightMap
 from core_runtime.models.weight_rules import Ignored, Rename, WeightRule, modules
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec

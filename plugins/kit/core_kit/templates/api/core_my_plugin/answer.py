@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 from fastapi import Response
 
+from core_apis.answers.prompt_output import Outputs, PromptOutput
 from core_apis.body import json_response
 from core_apis.context import ServingContext
 from core_apis.exchange import Exchange, id_with
 from core_apis.generation import final_output
-from core_apis.prepared import PreparedCompletion
-from core_apis.prompt_output import Outputs, PromptOutput
+from core_apis.prepare.prepared import PreparedCompletion
 from core_frontend.api.outputs import RequestOutput
 
 

@@ -11,10 +11,10 @@ from core.api.config import EngineConfig
 from core_apis.body_kinds import BodyKind, json_of
 from core_apis.field_names import own_names
 from core_apis.openai_bodies import prepare_completion
-from core_apis.preparation import Preparation
-from core_apis.prepared import PreparedCompletion
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparedCompletion
 from core_apis.protocol.completions import CompletionRequest
-from core_config.server_config import ServerConfig
+from core_config.served.server_config import ServerConfig
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

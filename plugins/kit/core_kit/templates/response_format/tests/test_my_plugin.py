@@ -3,7 +3,7 @@
 import pytest
 from core_my_plugin.formats import ROWS
 
-from core_formats.response_parser import ResponseParser
+from core_formats.answers.parser import ResponseParser
 from core_formats.row_files import read_rows
 from core_formats.tool_spec import ToolSpec
 from core_kit import cases

@@ -1,0 +1,1 @@
+"""Conversion of engine outputs into the answers of the generating APIs."""

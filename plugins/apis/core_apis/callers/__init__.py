@@ -1,0 +1,1 @@
+"""The callers of a server: keys, tenants and what each may do."""

@@ -1,0 +1,1 @@
+"""The pooling APIs: embeddings, classes and scores."""

@@ -1,0 +1,107 @@
+"""The choice of where a request is prepared.
+
+It is prepared on the event loop if it is tiny and renders no template, in a thread if it is small, else in a helper
+process.
+
+Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them
+other connections are served. Never does: the steps themselves (`core_apis.prepare.preparation`). Called by: the intake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from core_apis.body_kinds import BodyKind, Buffer
+from core_apis.prepare.helper import Lane, PreparationHelper
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparationSettings
+from core_tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger("core_apis")
+
+TINY_BODY = 4 * 1024
+"""Maximum size in bytes of a body that takes a few milliseconds at most, a delay that other clients hardly notice.
+
+Tokenizing takes up to 2 ms for 1,000 characters.
+"""
+SMALL_BODY = 16 * 1024
+"""Maximum size in bytes of a body that is prepared in a thread of this process: the tokenizer releases the
+interpreter's lock.
+"""
+SMALL_AT_ONCE = 2
+"""Maximum number of such threads: more of them would only wait for each other, and the event loop for all."""
+SMALL_PAIRS = 1024
+"""The limit `SMALL_BODY` for a body whose texts are read in pairs: a query is tokenized once per document."""
+SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
+"""The lane of small bodies, so that no chat waits for a large one.
+
+The process stays, since its start takes half a second.
+"""
+LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
+TURN_SECONDS = 0.005
+"""Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
+own.
+"""
+
+
+class Preparer:
+    """The preparer of one server. here: the preparation within this process; small, large: the helper processes."""
+
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+        self.here = Preparation(settings, tokenizer)
+        self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
+        self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
+        self._turn = asyncio.Lock()
+        self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
+        self._spent_s = 0.0
+        self._has_noted = False
+        self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
+
+    async def prepare(self, kind: str, data: Buffer) -> Any:
+        """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served."""
+        prepared = await self._prepare(self.here.bodies[kind], data)
+        if getattr(getattr(prepared, "chat", prepared), "guided", False):
+            self._note_guided()
+        return prepared
+
+    async def close(self) -> None:
+        """End the helper processes."""
+        await asyncio.gather(self.small.close(), self.large.close())
+
+    async def _prepare(self, kind: BodyKind, data: Buffer) -> Any:
+        reads_pairs = self._reads_pairs and kind.pairs
+        if len(data) > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
+            return await self.large.run(kind, data)
+        if reads_pairs or kind.renders:
+            return await self.small.run(kind, data)
+        if len(data) > TINY_BODY:
+            async with self._threads:
+                return await asyncio.to_thread(self.here.run, kind.name, data)
+        if self._spent_s < TURN_SECONDS:
+            return self._run(kind.name, data)
+        async with self._turn:  # the next owner of the lock continues in the next iteration of the loop
+            return self._run(kind.name, data)
+
+    def _note_guided(self) -> None:
+        """Log once that tools are described in a system message."""
+        if not self._has_noted:
+            self._has_noted = True
+            logger.warning(
+                "The model's chat template shows no tools, so a system message describes them. A model that was not trained "
+                "with tools may call them wrongly or not at all; tool_choice 'required' or a named tool holds it to a call."
+            )
+
+    def _run(self, kind: str, data: Buffer) -> Any:
+        if not self._spent_s:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        begin = time.perf_counter()
+        try:
+            return self.here.run(kind, data)
+        finally:
+            self._spent_s += time.perf_counter() - begin
+
+    def _begin_turn(self) -> None:
+        self._spent_s = 0.0

@@ -1,0 +1,1 @@
+"""Several API processes in front of one engine, and their supervisor."""

@@ -1,0 +1,137 @@
+"""The messages between the supervisor and its API processes.
+
+Owns: the messages and the channel that carries them. Never does: act on them. Called by: both ends.
+
+The supervisor sends `Begin` once, then engine events and finally `Stop`. The API process sends `Alive` all the time,
+`Serving` whenever it has a connection to an engine, and `Explained` when it knows why engines died. Either may request
+metrics: an API process that is scraped asks the supervisor, which asks all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core_config.served.server_config import ServerConfig
+from core_grammars.helper_process import HEADER_BYTES, header
+from core_observers.shared_metrics import Family
+from core_tokens.tokenizer_source import TokenizerSource
+
+PULSE_S = 5.0
+
+
+class Begin(msgspec.Struct, tag="begin"):
+    """The first message of the supervisor: everything that an API process needs to serve.
+
+    number: of the process, from 0.
+    address: of the engine.
+    engine, server: configurations with the limits of this process.
+    explained: the configuration as plain values, for the page.
+    """
+
+    number: int
+    address: str
+    engine: EngineConfig
+    server: ServerConfig
+    tokenizer: TokenizerSource
+    explained: dict[str, Any] = {}
+
+
+class EngineDied(msgspec.Struct, tag="died"):
+    """The engine has died. Fields: those of EngineDeadError."""
+
+    sentence: str
+    cause: str
+    suspects: tuple[int, ...]
+
+
+class EngineAt(msgspec.Struct, tag="engine"):
+    """The next engine runs. address: where clients connect."""
+
+    address: str
+
+
+class EngineGone(msgspec.Struct, tag="gone"):
+    """There will be no further engine. Fields: those of EngineDeadError."""
+
+    sentence: str
+    cause: str
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """The process has to end. at_once: without waiting for running requests."""
+
+    at_once: bool = False
+
+
+class Serving(msgspec.Struct, tag="serving"):
+    """The process serves requests. client: the engine's number for this process. epoch: of that engine."""
+
+    client: int
+    epoch: int
+
+
+class Explained(msgspec.Struct, tag="explained"):
+    """One request, which has ended, caused the latest deaths of engines. num_deaths: their number."""
+
+    num_deaths: int
+
+
+class Alive(msgspec.Struct, tag="alive"):
+    """The event loop of this process is running. Sent every `PULSE_S` seconds."""
+
+
+class AskMetrics(msgspec.Struct, tag="ask"):
+    """A request for the metrics of one process (from the supervisor), or of all others (to the supervisor)."""
+
+    question: int
+
+
+class TellMetrics(msgspec.Struct, tag="tell"):
+    """The answer to `AskMetrics`: metrics keyed by the number of their process."""
+
+    question: int
+    families: dict[int, list[Family]]
+
+
+News = EngineDied | EngineAt | EngineGone
+ToApi = Begin | News | Stop | AskMetrics | TellMetrics
+FromApi = Serving | Explained | Alive | AskMetrics | TellMetrics
+
+
+class Channel:
+    """One end of the connection. kind: the type of incoming messages."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    @classmethod
+    async def open(cls, connection: socket.socket, kind: Any) -> Channel:
+        """Make a channel of a connected socket, which the channel owns from now on."""
+        reader, writer = await asyncio.open_connection(sock=connection)
+        return cls(reader, writer, kind)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message without waiting; nothing happens if the other end is gone."""
+        if self._writer.is_closing():
+            return
+        payload = msgspec.msgpack.encode(message)
+        self._writer.write(header(len(payload)) + payload)
+
+    async def receive(self) -> Any:
+        """Return the next message; None at the end of the connection."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(HEADER_BYTES), "little")
+            return self._decoder.decode(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    def close(self) -> None:
+        """Close this end of the connection."""
+        self._writer.close()

@@ -1,0 +1,197 @@
+"""One of several processes that answer HTTP requests: `python -P -m core_apis.processes.api_process CONTROL LISTENER [MS]`.
+
+Owns: this process: its engine client, its application, and the supervisor's messages. Never does: bind a port, start or
+end an engine, take signals (the supervisor decides). Called by: `core_apis.processes.api_child`, as a child.
+
+CONTROL and LISTENER are file descriptors: of the socket to the supervisor, and of the one that all API processes accept
+from. MS is `--max-callback-ms`, where it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import sys
+
+from core.api.errors import CoreError, EngineDeadError
+from core.processes import end_with_parent
+from core_apis.context import ServingContext
+from core_apis.processes.api_messages import (
+    PULSE_S,
+    Alive,
+    AskMetrics,
+    Begin,
+    Channel,
+    Explained,
+    Serving,
+    Stop,
+    TellMetrics,
+    ToApi,
+)
+from core_apis.processes.engine_news import EngineNews, SharedEngine, SharedEngineSource
+from core_apis.server.lifetime import close_engine, on_loop_error
+from core_apis.server.loop_watch import loop_factory
+from core_apis.server.process_limits import raise_limits
+from core_apis.server.service import import_application, serve_requests
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.prompts.tokenizing import load_shared_tokenizer
+from core_observers.logging import SERVER_LIBRARIES, setup_logging
+from core_observers.output import best_effort_output
+from core_observers.shared_metrics import Family, families
+from core_supervision.link.zmq_client import ZmqClient
+
+ANSWER_S = 2.0
+"""Seconds to wait for the metrics of the other processes."""
+
+
+class ApiProcess:
+    """The state of this API process."""
+
+    def __init__(self, channel: Channel, begin: Begin) -> None:
+        self.begin = begin
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._channel = channel
+        self._news = EngineNews(begin.address)
+        self._context: ServingContext | None = None
+        self._numbers = itertools.count()
+        self._questions: dict[int, asyncio.Future[dict[int, list[Family]]]] = {}
+        self._client: ZmqClient | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are served, so that some may have to be awaited at the end."""
+        return self._context is not None
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until the supervisor sends `Stop`. Raises EngineDeadError once there is no engine any more."""
+        begin = self.begin
+        tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
+        source = SharedEngineSource(self._news, self._connection, self._on_client, self._on_explained)
+        client = await source.first()
+        engine = AsyncEngine(begin.engine, tokenizer, client, source)
+        try:
+            events = self.stop, self.hurry
+            await serve_requests(
+                begin.server, listener, engine, events, self._on_ready, explain=lambda: begin.explained
+            )
+        finally:
+            await close_engine(engine, self.hurry)
+
+    async def hear(self) -> None:
+        """Act on the supervisor's messages until it hangs up."""
+        while (message := await self._channel.receive()) is not None:
+            match message:
+                case Stop():
+                    self.stop.set()
+                    if message.at_once:
+                        self.hurry.set()
+                case AskMetrics():
+                    own = self._own_metrics()
+                    self._channel.send(TellMetrics(message.question, {self.begin.number: own}))
+                case TellMetrics():
+                    answer = self._questions.pop(message.question, None)
+                    if answer is not None and not answer.done():
+                        answer.set_result(message.families)
+                case _:
+                    self._news.tell(message)
+
+    async def metrics_of_others(self) -> dict[int, list[Family]]:
+        """Return the metrics of the other API processes by number, without those that do not answer in time."""
+        question = next(self._numbers)
+        answer: asyncio.Future[dict[int, list[Family]]] = asyncio.get_running_loop().create_future()
+        self._questions[question] = answer
+        self._channel.send(AskMetrics(question))
+        try:
+            return await asyncio.wait_for(answer, ANSWER_S)
+        except TimeoutError:
+            return {}
+        finally:
+            self._questions.pop(question, None)
+
+    def _connection(self, address: str) -> SharedEngine:
+        return SharedEngine(address, self._news)
+
+    def _on_client(self, client: ZmqClient) -> None:
+        if self._context is not None:
+            self._channel.send(Serving(client.ready.client, client.epoch))
+        self._client = client
+
+    def _on_explained(self, num_deaths: int) -> None:
+        self._channel.send(Explained(num_deaths))
+
+    def _on_ready(self, context: ServingContext) -> None:
+        self._context = context
+        context.metrics.share(self.begin.number, self.metrics_of_others)
+        assert self._client is not None
+        self._channel.send(Serving(self._client.ready.client, self._client.epoch))
+
+    def _own_metrics(self) -> list[Family]:
+        return [] if self._context is None else families(self._context.metrics.registry.collect())
+
+
+async def show_life(channel: Channel) -> None:
+    """Send pulses to the supervisor for as long as this event loop runs."""
+    while True:
+        channel.send(Alive())
+        await asyncio.sleep(PULSE_S)
+
+
+async def run(control: int, listener: socket.socket) -> None:
+    """Serve for the supervisor at the other end of `control`."""
+    asyncio.get_running_loop().set_exception_handler(on_loop_error)
+    channel = await Channel.open(socket.socket(fileno=control), ToApi)
+    living = asyncio.ensure_future(show_life(channel))
+    try:
+        await _serve(channel, listener)
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        channel.close()
+
+
+async def _serve(channel: Channel, listener: socket.socket) -> None:
+    await import_application()
+    begin = await channel.receive()
+    if not isinstance(begin, Begin):
+        return
+    process_name = f"server-{begin.number}"
+    setup_logging(process=process_name, libraries=SERVER_LIBRARIES, config=begin.server.log_config)
+    process = ApiProcess(channel, begin)
+    hearing = asyncio.ensure_future(process.hear())
+    serving = asyncio.ensure_future(process.serve(listener))
+    stopping = asyncio.ensure_future(process.stop.wait())
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if process.is_serving or serving.done():
+            await serving
+    finally:
+        for task in (serving, hearing, stopping):
+            task.cancel()
+        await asyncio.gather(serving, hearing, stopping, return_exceptions=True)
+
+
+def main() -> int:
+    """Run the process; return its exit status."""
+    raise_limits()
+    control, listening = (int(word) for word in sys.argv[1:3])
+    max_callback_ms = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    end_with_parent(control)
+    with (
+        best_effort_output(),
+        socket.socket(fileno=listening) as listener,
+        asyncio.Runner(loop_factory=loop_factory(max_callback_ms)) as runner,
+    ):
+        try:
+            runner.run(run(control, listener))
+        except EngineDeadError:
+            return 1  # the supervisor knows the reason
+        except CoreError as error:
+            print(f"core serve: {error}", file=sys.stderr, flush=True)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

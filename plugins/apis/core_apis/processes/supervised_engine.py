@@ -1,0 +1,139 @@
+"""The engine for requests of other processes: of several API processes, or of a remote frontend.
+
+Owns: `SupervisedEngine`: its start, its restart after a death, its end, and the reports about them. Never does: run
+requests, or know who sends them. Called by: the supervisor, and the command `core serve --headless`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from core.api.errors import EngineDeadError
+from core.api.messages import EngineOutputs, SchedulerStats
+from core_apis.processes.api_messages import EngineAt, EngineDied, EngineGone, News
+from core_frontend.startup import start_with_fallbacks
+from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.revival import OwnedEngineSource
+
+if TYPE_CHECKING:
+    from core_config.resolve import Resolution
+    from core_supervision.child import EngineProcess
+
+logger = logging.getLogger(__name__)
+
+
+class SupervisedEngine:
+    """The engine of a supervisor, one at a time.
+
+    phases: of the first engine's start.
+    runs:   set while there is an engine, and once it makes no sense to wait for one any more.
+
+    tell: called with each engine event.
+    fail: called when there will be no engine any more.
+    """
+
+    def __init__(self, tell: Callable[[News], None], fail: Callable[[EngineDeadError], None]) -> None:
+        self.phases: list[tuple[str, float]] = []
+        self.runs = asyncio.Event()
+        self._tell = tell
+        self._fail = fail
+        self._source: OwnedEngineSource | None = None
+        self._client: ZmqClient | None = None
+        self._recovery: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._latest = SchedulerStats()
+
+    @property
+    def num_requests(self) -> int:
+        """Return the number of requests that wait or run, after the latest step."""
+        return self._latest.num_running + self._latest.num_waiting
+
+    @property
+    def address(self) -> str:
+        """Return the address that clients connect to."""
+        assert self._client is not None, "an engine runs, or has run"
+        return self._client.address
+
+    async def start(self, resolution: Resolution, process: EngineProcess) -> Resolution:
+        """Start the engine in its process.
+
+        Return the resolution, which a fallback may have changed. Raises as `start_with_fallbacks`.
+        """
+        started, self._source, client, _ = await start_with_fallbacks(resolution, None, process)
+        self.phases = client.ready.phases
+        self._adopt(client)
+        return started
+
+    def forgive(self, num_deaths: int) -> None:
+        """Do not count the latest deaths against the engine: an API process has attributed them to one request."""
+        if self._source is not None:
+            self._source.forgive(num_deaths)
+
+    def declare_gone(self, epoch: int, client: int) -> None:
+        """Declare a client dead, and its requests with it. Client numbers of an earlier engine are ignored.
+
+        epoch: of the engine that assigned the number.
+        """
+        if self._client is not None and self._client.epoch == epoch:
+            self._client.declare_gone(client)
+
+    def leave(self) -> None:
+        """Stop reporting the engine's death: the supervisor is ending it."""
+        self._leaving = True
+        self.runs.set()  # no task should wait for an engine any more
+
+    async def close(self) -> None:
+        """End the engine, and its standby processes."""
+        self._leaving = True
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
+        if self._source is not None:
+            await self._source.close()
+        if self._client is not None:
+            await self._client.close()
+
+    def kill(self) -> None:
+        """Kill the engine process at once, while `close` waits for it or before."""
+        if self._client is not None:
+            self._client.kill()
+
+    def _adopt(self, client: ZmqClient) -> None:
+        self._client = client
+        client.for_others = True
+        client.listen(self._on_step, self._on_dead)
+        self.runs.set()
+        self._tell(EngineAt(client.address))
+
+    def _on_step(self, outputs: EngineOutputs) -> None:
+        self._latest = outputs.stats
+
+    def _on_dead(self, error: EngineDeadError) -> None:
+        if self._leaving:
+            return
+        logger.error("%s", error)
+        self.runs.clear()
+        self._tell(EngineDied(str(error), error.cause, tuple(error.suspects or ())))
+        assert self._client is not None and self._source is not None, "it has run"
+        self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
+
+    async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:
+        try:
+            await dead.close()
+            client = await source.next(error)
+        except EngineDeadError as last:
+            self._give_up(last)
+        except Exception as defect:
+            logger.error("The engine could not be replaced.", exc_info=defect)
+            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
+            self._give_up(EngineDeadError(sentence, cause=error.cause))
+        else:
+            self._adopt(client)
+
+    def _give_up(self, last: EngineDeadError) -> None:
+        """Report that there will be no engine any more."""
+        self._tell(EngineGone(str(last), last.cause))
+        self._fail(last)

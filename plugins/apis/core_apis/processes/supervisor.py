@@ -1,0 +1,216 @@
+"""The parent of several API processes: `core serve --api-server-count N`.
+
+Owns: the listening socket and the API processes: their start, their restart after a death, their end. Never does:
+answer HTTP requests, or look after the engine (`SupervisedEngine` does). Called by: the launcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from core.api.config import RestartConfig
+from core.api.errors import CoreError
+from core_apis.processes.api_child import ApiChild
+from core_apis.processes.api_messages import AskMetrics, Begin, Explained, News, Serving, TellMetrics
+from core_apis.processes.metrics_rounds import MetricsRounds
+from core_apis.processes.shares import engine_share, server_share
+from core_apis.processes.supervised_engine import SupervisedEngine
+from core_apis.server.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
+from core_apis.server.service import DEATH_NOTICE_SECONDS, FLUSH_SECONDS
+from core_config.explained import explained
+from core_supervision.revival import Reviver
+
+if TYPE_CHECKING:
+    from core_apis.server.stop_signals import StopSignals
+    from core_config.resolve import Resolution
+    from core_supervision.child import EngineProcess
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 3.0
+"""Seconds that API processes have for their own end, in addition to the time for running requests."""
+
+
+async def supervise(
+    resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
+) -> None:
+    """Serve until a signal. Raises EngineDeadError when there is no engine any more, ApiProcessError."""
+    begin = time.perf_counter()
+    first, second = listen(signals)
+    supervisor = Supervisor(resolution, listener)
+    try:
+        started = await unless_stopped(supervisor.start(process), first)
+        if started is not None:
+            served_name = started.engine.model.served_names[0]
+            phases = supervisor.engine.phases
+            await supervisor.run(first, second, lambda: announce(listener, started.server, served_name, phases, begin))
+    finally:
+        await close_engine(supervisor, second)
+
+
+class Supervisor:
+    """The supervisor of API processes. listener: shared by all of them. engine: used by all of them."""
+
+    def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
+        self.engine = SupervisedEngine(self._tell_news, self._fail)
+        self._resolution = resolution
+        self._listener = listener
+        self._children: dict[int, ApiChild] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._rounds = MetricsRounds()
+        self._asked: set[asyncio.Task[None]] = set()
+        self._all_serve = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._failure: CoreError | None = None
+        self._ending = False
+
+    async def start(self, process: EngineProcess) -> Resolution:
+        """Start the engine in its process, and the API processes meanwhile. Return the resolution, which a fallback may
+        have changed.
+
+        Raises UserError, PluginError and EngineDeadError as the start of an engine does.
+        """
+        count = self._resolution.server.api_server_count
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in range(count)]
+        self._resolution = await self.engine.start(self._resolution, process)
+        return self._resolution
+
+    async def run(self, first: asyncio.Event, second: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Keep as many processes as wanted until `first`, then end them: in good order until `second`.
+
+        on_ready: called once, when all serve.
+        """
+        events = (first, self._failed, self._all_serve)
+        stop, failed, serving = waiting = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                on_ready()
+            await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                # Probes and streams can still learn of the death, unless a signal ends this wait.
+                await asyncio.wait({stop}, timeout=DEATH_NOTICE_SECONDS)
+            await self._end_children(second)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """End everything that still runs."""
+        self._ending = True
+        for child in self._children.values():
+            child.kill()
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self.engine.close()
+
+    def kill(self) -> None:
+        """Kill the engine process at once, while `close` waits for it or before."""
+        self.engine.kill()
+
+    async def _end_children(self, second: asyncio.Event) -> None:
+        self._ending = True
+        self.engine.leave()
+        self._tell_all(lambda child: child.stop(at_once=False))
+        hurry = asyncio.create_task(second.wait())
+        keepers = asyncio.gather(*self._keepers, return_exceptions=True)
+        patience = self._resolution.server.shutdown_timeout + FLUSH_SECONDS + GRACE_S
+        await asyncio.wait((keepers, hurry), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not keepers.done():
+            self._tell_all(lambda child: child.stop(at_once=True))
+            await asyncio.wait({keepers}, timeout=GRACE_S)
+        self._tell_all(ApiChild.kill)
+
+    async def _keep(self, number: int) -> None:
+        """Keep a process of this number running."""
+        reviver = Reviver(RestartConfig())
+        while not self._ending:
+            try:
+                limit = self._resolution.server.max_callback_ms
+                child = await ApiChild.spawn(number, self._listener, limit)
+            except OSError as error:
+                self._fail(ApiProcessError(f"API process {number} cannot be started: {error}."))
+                return
+            self._children[number] = child
+            try:
+                await self._serve_with(child, reviver)
+                how = await child.ended()
+            except BaseException:
+                child.kill()
+                raise
+            self._forget(child)
+            if self._ending or self._failed.is_set():
+                return
+            delay = reviver.delay()
+            sentence = f"API process {number} {how}"
+            if delay is None or (child.client is None and not self._all_serve.is_set()):
+                self._fail(ApiProcessError(f"{sentence}; it is not started again."))
+                return
+            logger.error("%s: its connections have ended. It is started again.", sentence)
+            await asyncio.sleep(delay)
+
+    async def _serve_with(self, child: ApiChild, reviver: Reviver) -> None:
+        """Make a process serve, and act on its messages until it hangs up."""
+        await self.engine.runs.wait()
+        child.begin(self._begin(child.number))
+        # The end may have begun while this process waited for the engine.
+        if self._ending:
+            child.stop(at_once=False)
+        while (message := await child.receive()) is not None:
+            match message:
+                case Serving():
+                    child.epoch, child.client = message.epoch, message.client
+                    reviver.came_up()
+                    serving = [each for each in self._children.values() if each.client is not None]
+                    if len(serving) == len(self._keepers):
+                        self._all_serve.set()
+                case Explained():
+                    self.engine.forgive(message.num_deaths)
+                case AskMetrics():
+                    answering = asyncio.create_task(self._tell_metrics(child, message.question))
+                    self._asked.add(answering)
+                    answering.add_done_callback(self._asked.discard)
+                case TellMetrics():
+                    self._rounds.told(message)
+
+    async def _tell_metrics(self, asker: ApiChild, question: int) -> None:
+        others = [child for child in self._children.values() if child is not asker and child.client is not None]
+        asker.send(TellMetrics(question, await self._rounds.ask(others)))
+
+    def _begin(self, number: int) -> Begin:
+        found = self._resolution
+        count = found.server.api_server_count
+        return Begin(
+            number=number,
+            address=self.engine.address,
+            engine=engine_share(found.engine, number, count),
+            server=server_share(found.server, number, count),
+            tokenizer=found.manifest.tokenizer,
+            explained=explained(found),
+        )
+
+    def _forget(self, child: ApiChild) -> None:
+        """Note the end of a process, and of its requests."""
+        self._children.pop(child.number, None)
+        if child.client is not None:
+            self.engine.declare_gone(child.epoch, child.client)
+
+    def _tell_all(self, tell: Callable[[ApiChild], None]) -> None:
+        for child in list(self._children.values()):
+            tell(child)
+
+    def _tell_news(self, news: News) -> None:
+        self._tell_all(lambda child: child.tell(news))
+
+    def _fail(self, failure: CoreError) -> None:
+        self._failure = failure
+        self._failed.set()

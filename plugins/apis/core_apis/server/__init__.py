@@ -1,0 +1,1 @@
+"""The server process: sockets, connections, the event loop, signals, draining."""

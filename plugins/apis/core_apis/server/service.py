@@ -1,0 +1,163 @@
+"""HTTP service from the moment that an engine runs until the end.
+
+Owns: the application and its server, the order of the end: drain, flush, suspend. Never does: start or choose an
+engine. Called by: the launcher, and each API process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core_apis.server.garbage import collect_between_requests
+from core_apis.server.lifetime import close_engine
+from core_apis.server.loop_watch import watch_of
+from core_apis.server.process_limits import fit_connections, watch_files
+from core_config.served.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from core_apis.context import ServingContext
+    from core_apis.journal.journal import Journal
+    from core_apis.server.http_server import HttpServer
+    from core_frontend.async_engine import AsyncEngine
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0  # time for clients to read the rest of complete answers
+DEATH_NOTICE_SECONDS = 1.0  # time for probes and streams to learn of the engine's death
+SLOW_IMPORTS = ("core_grammars.compiler", "core_apis.app", "core_apis.server.http_server")
+"""Modules that are imported while the engine starts, and not before it has its configuration."""
+NICENESS = 5  # the engine's compute threads come first
+SWITCH_SECONDS = 0.001
+"""Seconds for which a thread keeps the interpreter when others want it.
+
+With Python's default of 5 ms, probes waited up to 228 ms while long answers were written in threads; with this value 39
+ms.
+"""
+
+
+async def import_application() -> None:
+    """Import slow modules while the process waits for something else."""
+    for name in SLOW_IMPORTS:
+        await asyncio.to_thread(importlib.import_module, name)
+
+
+async def serve_requests(
+    settings: ServerConfig,
+    listener: socket.socket,
+    engine: AsyncEngine,
+    events: tuple[asyncio.Event, asyncio.Event],
+    on_ready: Callable[[ServingContext], None],
+    journal: Journal | None = None,
+    explain: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Serve until the first of `events` is set, then end: in good order until the second one is set, too.
+
+    on_ready: called once, when requests are served.
+    journal: stores what outlives this server; None: nothing does.
+    explain: the configuration as plain values, for the page.
+
+    Raises EngineDeadError when there is no engine any more.
+    """
+    settings = fit_connections(settings)
+    server, context = _application(settings, engine, journal)
+    context.explain = explain
+    died = asyncio.Event()
+    engine.on_death = lambda error: died.set()
+    if not engine.is_running:
+        died.set()
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
+    stop, hurry, death = watching
+    watching_files = asyncio.ensure_future(watch_files())
+    collecting = asyncio.ensure_future(collect_between_requests(lambda: context.drain.num_running))
+    os.nice(NICENESS)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    # Everything imported and built so far lives for ever; later collections need not look at it again.
+    gc.freeze()
+    try:
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.005)
+        if serving.done():
+            serving.result()
+        on_ready(context)
+        _watch_loop(context)
+        engine.grammars.warm()
+        await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
+        if death.done():
+            await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
+        server.should_exit = True
+        if not context.drain.num_running:
+            await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await context.suspend()  # the next server continues them
+            await close_engine(engine, events[1])  # ends what still runs with an error
+            await asyncio.wait((serving,), timeout=1.0)
+            server.force_exit = True
+        await serving
+    finally:
+        await context.close()
+        for task in (*watching, watching_files, collecting):
+            task.cancel()
+    if engine.dead_error is not None:
+        raise engine.dead_error
+
+
+def _application(
+    settings: ServerConfig, engine: AsyncEngine, journal: Journal | None
+) -> tuple[HttpServer, ServingContext]:
+    """Return the HTTP server, and the context of its routes, after the journal's entries were restored."""
+    from core_apis.app import create_app
+    from core_apis.durable.restoring import restore
+    from core_apis.durable.streams import durable_streams
+    from core_apis.server.http_server import HttpServer
+
+    model = engine.config.model
+    cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics, lambda: engine.stats.weight_version)
+    app = create_app(engine, settings, model, cache, durable)
+    context: ServingContext = app.state.context
+    restore(context)
+    return HttpServer(app, settings), context
+
+
+def _watch_loop(context: ServingContext) -> None:
+    """Begin to measure callbacks, if that is enabled."""
+    watch = watch_of(asyncio.get_running_loop())
+    if watch is None:
+        return
+    from core_observers.loop_metrics import LoopCollector
+    from core_observers.metrics import PREFIX
+
+    context.metrics.registry.register(LoopCollector(PREFIX, context.model.served_names[0], watch))
+    watch.begin()
+
+
+async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
+    """Let running requests end, for at most `seconds` seconds and until one of `ends` is done.
+
+    Meanwhile new work is refused.
+    """
+    drain = context.drain
+    drain.begin(seconds)
+    logger.info(
+        "Shutting down. Requests that run: %d; they have %g s (--shutdown-timeout). A second signal ends them at once.",
+        *(drain.num_running, seconds),
+    )
+    idle = asyncio.ensure_future(context.until_idle())
+    await asyncio.wait((idle, *ends), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if not idle.done():
+        idle.cancel()
+        logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)

@@ -1,0 +1,1 @@
+"""Location of models: paths, hub names, files and downloads."""

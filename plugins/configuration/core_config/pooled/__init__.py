@@ -1,0 +1,1 @@
+"""Settings of pooling models, from arguments and checkpoint files."""

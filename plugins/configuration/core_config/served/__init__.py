@@ -1,0 +1,1 @@
+"""Settings of the server, from its arguments and files."""

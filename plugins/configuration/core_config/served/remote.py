@@ -1,0 +1,96 @@
+"""The connection between an API server and a remote engine, and the secret that they share.
+
+Owns: `RemoteSettings` from the arguments, the addresses that need a secret, and the reading of the secret. Never does:
+open a socket.
+Called by: the server's settings, API server and engine server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import stat
+from pathlib import Path
+
+from core.api.errors import ConfigError, UserError
+from core_config.arguments.sources import Merged
+from core_config.served.server_config import RemoteSettings, ServerConfig
+
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 29550
+LEAST_CHARACTERS = 32
+MOST_BYTES = 4096
+
+
+def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | None:
+    """Return the settings, None for a server with an engine of its own. Sentences about problems are added to
+    `problems`.
+    """
+    is_engine = merged.value("headless")
+    is_front = merged.value("data_parallel_size_local") == 0
+    if not (is_engine or is_front):
+        return None
+    if is_engine and is_front:
+        problems.append(
+            "--headless and --data-parallel-size-local 0: the first asks for an engine alone, the second for none; give one."
+        )
+        return None
+    key_file = merged.value("engine_key_file")
+    settings = RemoteSettings(
+        role="engine" if is_engine else "front",
+        address=merged.value("data_parallel_address") or DEFAULT_ADDRESS,
+        port=merged.value("data_parallel_rpc_port") or DEFAULT_PORT,
+        key_file=None if key_file is None else str(Path(key_file).expanduser().absolute()),
+        patience_s=merged.value("engine_connect_timeout"),
+    )
+    if settings.key_file is not None:
+        try:
+            read_secret(settings.key_file)
+        except ConfigError as error:
+            problems += error.problems
+    elif not is_loopback(settings.address):
+        problems.append(
+            f"--data-parallel-address {settings.address}: other machines reach it, so whoever does could pass for an engine "
+            "and read all prompts; give front and engine the same --engine-key-file, or use 127.0.0.1."
+        )
+    return settings
+
+
+def refuse_remote(server: ServerConfig) -> None:
+    """Raise UserError for a command that needs an engine of its own."""
+    if server.remote is not None:
+        flag = "--headless" if server.remote.role == "engine" else "--data-parallel-size-local 0"
+        raise UserError(f"{flag}: only `core serve` parts front and engine; leave it out.")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is reachable from this machine only. Among host names only `localhost` counts."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def read_secret(path: str) -> bytes:
+    """Return 32 bytes derived from the contents of the file. Raises ConfigError."""
+    shown = f"--engine-key-file {path}"
+    try:
+        with Path(path).open("rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(MOST_BYTES + 1).strip()
+    except OSError as error:
+        raise ConfigError([f"{shown}: cannot be read: {error.strerror}."]) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError([f"{shown}: is no file."])
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = stat.S_IMODE(status.st_mode)
+        raise ConfigError([f"{shown}: others may use it (mode {mode:03o}); take their rights away: chmod 600 {path}"])
+    if not LEAST_CHARACTERS <= len(text) <= MOST_BYTES:
+        raise ConfigError(
+            [
+                f"{shown}: has {len(text)} characters; expected {LEAST_CHARACTERS} to {MOST_BYTES} that nobody can guess: "
+                f"openssl rand -hex 32 > {path}"
+            ]
+        )
+    return hashlib.sha256(b"core engine link\0" + text).digest()

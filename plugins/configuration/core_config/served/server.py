@@ -1,0 +1,165 @@
+"""The server's settings, from its arguments.
+
+Owns: `ServerConfig` and the checks between its arguments. Never does: open a socket. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.api.errors import ConfigError
+from core.args.schema import flag_of
+from core_config.arguments.sources import Merged
+from core_config.served.log_file import log_config
+from core_config.served.names_file import read_names
+from core_config.served.remote import remote_settings
+from core_config.served.server_config import JournalSettings, ServerConfig, TraceSettings
+from core_formats.server_limits import ServerLimits
+
+_SAME = (
+    "host",
+    "port",
+    "response_role",
+    "allow_credentials",
+    "disable_fastapi_docs",
+    "disable_ui",
+    "uvicorn_log_level",
+    "disable_uvicorn_access_log",
+    "enable_request_id_headers",
+    "enable_prompt_tokens_details",
+    "enable_force_include_usage",
+    "return_tokens_as_token_ids",
+    "enable_log_requests",
+    "max_log_len",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "ssl_ca_certs",
+    "ssl_cert_reqs",
+    "enable_ssl_refresh",
+    "enable_server_load_tracking",
+    "enable_tokenizer_info_endpoint",
+    "vllm_metrics",
+    "uds",
+    "shutdown_timeout",
+    "api_server_count",
+    "max_callback_ms",
+)
+_TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
+
+
+def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
+    """Build the settings. Sentences about problems are added to `problems`."""
+    values = {name: merged.value(name) for name in _SAME}
+    values |= {name: tuple(merged.value(name)) for name in _TUPLES}
+    problems += _tls_problems(merged)
+    if merged.value("allow_credentials") and "*" in merged.value("allowed_origins"):
+        problems.append(
+            "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
+        )
+    keys = merged.value("api_key") or []
+    admin_keys = merged.value("admin_api_key") or []
+    problems += _key_problems("--api-key", keys) + _key_problems("--admin-api-key", admin_keys)
+    if set(keys) & set(admin_keys):
+        problems.append("--admin-api-key: one of its keys is in --api-key too; give the operator a key of its own.")
+    public_prompts = merged.value("public_prompt") or []
+    problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
+    if merged.value("request_journal") is not None and merged.value("api_server_count") > 1:
+        problems.append(
+            "--request-journal: one process writes it, and --api-server-count asks for several; leave one of them out."
+        )
+    root = (merged.value("root_path") or "").rstrip("/")
+    if root and not root.startswith("/"):
+        problems.append(f"--root-path {root}: expected a path that starts with '/'.")
+    template = _template(merged.value("chat_template"), problems)
+    limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
+    return ServerConfig(
+        api_keys=tuple(keys),
+        admin_api_keys=tuple(admin_keys),
+        public_prompts=tuple(public_prompts),
+        root_path=root,
+        chat_template=template,
+        limits=limits,
+        journal=_journal(merged),
+        remote=remote_settings(merged, problems),
+        middleware=tuple(merged.value("middleware") or ()),
+        served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
+        traces=_traces(merged),
+        log_config=log_config(merged.value("log_config_file")),
+        **values,
+    )
+
+
+def _names_file(given: str | None, problems: list[str]) -> str | None:
+    """Return the absolute path of a names file, which is read once to check it."""
+    if given is None:
+        return None
+    path = str(Path(given).expanduser().absolute())
+    try:
+        read_names(path)
+    except ConfigError as error:
+        problems += error.problems
+    return path
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).expanduser().is_file()
+
+
+def _journal(merged: Merged) -> JournalSettings | None:
+    directory = merged.value("request_journal")
+    if directory is None:
+        return None
+    return JournalSettings(
+        directory=directory,
+        max_bytes=merged.value("request_journal_size"),
+        lifetime_s=merged.value("request_journal_lifetime"),
+        patience_s=merged.value("request_journal_patience"),
+    )
+
+
+def _traces(merged: Merged) -> TraceSettings | None:
+    endpoint = merged.value("otlp_traces_endpoint")
+    if endpoint is None:
+        return None
+    return TraceSettings(endpoint=endpoint, detailed=bool(merged.value("collect_detailed_traces")))
+
+
+def _tls_problems(merged: Merged) -> list[str]:
+    """Return problems of the TLS files: missing ones, or a key without its certificate."""
+    found: list[str] = []
+    for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
+        path = merged.value(name)
+        if path is not None and not Path(path).is_file():
+            found.append(f"{flag_of(name)} {path}: no such file.")
+    if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
+        found.append("--ssl-keyfile: needs --ssl-certfile as well.")
+    for name in ("ssl_ca_certs", "ssl_cert_reqs", "enable_ssl_refresh"):
+        if merged.value(name) and not merged.value("ssl_certfile"):
+            found.append(f"{flag_of(name)}: has no meaning without TLS; give --ssl-certfile, or leave it out.")
+    if merged.value("ssl_cert_reqs") and not merged.value("ssl_ca_certs"):
+        found.append("--ssl-cert-reqs: needs --ssl-ca-certs, by which certificates of clients are checked.")
+    if merged.value("ssl_ca_certs") and not merged.value("ssl_cert_reqs"):
+        found.append(
+            "--ssl-ca-certs: no client is asked for a certificate; give --ssl-cert-reqs 1 or 2, or leave it out."
+        )
+    return found
+
+
+def _key_problems(flag: str, keys: list[str]) -> list[str]:
+    """Return reasons why no client could send a key. The key itself is not shown."""
+    if any(not key for key in keys):
+        return [f"{flag}: a key is empty; give a key or leave the argument out."]
+    if any(key != key.strip() or not key.isprintable() for key in keys):
+        return [f"{flag}: a key begins or ends with white space or has a control character, so none can send it."]
+    return []
+
+
+def _template(given: str | None, problems: list[str]) -> str | None:
+    """Return the template's text: the argument itself when it looks like a template, else the file that it names."""
+    if given is None or "{" in given or "\n" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"--chat-template {given}: neither a template nor a readable file: {error}.")
+        return None

@@ -1,0 +1,137 @@
+"""The HTTP server's own settings.
+
+Owns: `ServerConfig` and its parts; limits and answers have files of their own, and can be imported from here as well.
+Never does: resolve or validate. Called by: configuration (writes), serving (reads).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from core.api.plugin_choices import ResolvedPlugin
+from core_formats.answers.settings import AnswerSettings
+from core_formats.server_limits import ServerLimits
+
+__all__ = [
+    "AnswerSettings",
+    "JournalSettings",
+    "RemoteSettings",
+    "ServerConfig",
+    "ServerLimits",
+    "TraceSettings",
+]
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal of requests, which outlives the server.
+
+    directory: directory of the journal.
+    max_bytes: limit of its size.
+    lifetime_s: seconds for which a finished stream can be read.
+    patience_s: seconds for which a stream continues without a reader.
+    """
+
+    directory: str
+    max_bytes: int = 256 * 1024 * 1024
+    lifetime_s: float = 3600.0
+    patience_s: float = 60.0
+
+
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The destination of requests' spans.
+
+    endpoint: URL of a collector.
+    detailed: whether the phases of a request are spans of their own.
+    """
+
+    endpoint: str
+    detailed: bool = False
+
+
+class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The connection of an API server and an engine that are two commands.
+
+    role: role of this command: the `front` answers HTTP requests and listens, the `engine` computes and connects.
+    address, port: address on which the API server listens.
+    key_file: file with the secret that both share; None: nothing is protected.
+    patience_s: seconds for which one waits for the other.
+    """
+
+    role: Literal["front", "engine"]
+    address: str
+    port: int
+    key_file: str | None = None
+    patience_s: float = 600.0
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP server's own settings, as the command line gives them.
+
+    uds: path of a unix socket, in place of `host` and `port`.
+    api_keys: keys, one of which every request must carry; empty: none is needed.
+    admin_api_keys: keys of the operator; see `core_apis.callers.access.operators`.
+    served_model_name_file: file with further names of the model, read again when it changes.
+    ssl_cert_reqs: requirement for clients' certificates, a number of `ssl.VerifyMode`.
+    middleware: import paths of the user's own middleware.
+    vllm_metrics: whether metrics are written under vLLM's names, too.
+    traces: None: requests are not traced.
+    log_config: argument of `logging.config.dictConfig`, in each process of the server; empty: our own.
+    shutdown_timeout: seconds that running requests have after a signal.
+    api_server_count: processes that answer HTTP requests.
+    max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
+        measured.
+    journal: None: no request outlives the server.
+    apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
+    remote: None: this command has both an API server and an engine.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    api_keys: tuple[str, ...] = ()
+    admin_api_keys: tuple[str, ...] = ()
+    public_prompts: tuple[str, ...] = ()
+    chat_template: str | None = None
+    response_role: str = "assistant"
+    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    root_path: str = ""
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: int = 0
+    enable_ssl_refresh: bool = False
+    middleware: tuple[str, ...] = ()
+    enable_server_load_tracking: bool = False
+    enable_tokenizer_info_endpoint: bool = False
+    served_model_name_file: str | None = None
+    vllm_metrics: bool = False
+    traces: TraceSettings | None = None
+    log_config: dict[str, Any] = {}
+    disable_fastapi_docs: bool = False
+    disable_ui: bool = False
+    uvicorn_log_level: str = "info"
+    disable_uvicorn_access_log: bool = False
+    enable_request_id_headers: bool = False
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
+    return_tokens_as_token_ids: bool = False
+    enable_log_requests: bool = False
+    max_log_len: int | None = None
+    shutdown_timeout: float = 5.0
+    api_server_count: int = 1
+    max_callback_ms: float | None = None
+    limits: ServerLimits = ServerLimits()
+    answers: AnswerSettings = AnswerSettings()
+    journal: JournalSettings | None = None
+    remote: RemoteSettings | None = None
+    apis: tuple[ResolvedPlugin, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return all keys. The position of a key is the number of its tenant."""
+        return self.api_keys + self.admin_api_keys

@@ -1,0 +1,1 @@
+"""Settings of speculative decoding, and the resolution of its draft."""

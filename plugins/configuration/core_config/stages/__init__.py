@@ -1,0 +1,1 @@
+"""The stages of a resolution, each of which settles one subject."""

@@ -1,0 +1,154 @@
+"""The first stages: from a model reference to its manifest, through the loader for its files.
+
+Owns: reference → path → loader → manifest, configuration overrides. Never does: read weights.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.errors import CheckpointError, CoreError, PluginError
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.registry import PluginRegistry
+from core.plugin.table import load_plugin
+from core_config.locating.default_model import NAME, default_model
+from core_config.locating.files import file_facts
+from core_config.locating.reference import Reference, is_hub_name, read_reference
+from core_config.rules import Facts
+from core_config.selection import select_loader
+from core_config.selection.ranking import Choice
+from core_config.stages.settings import Settings
+from core_runtime.models.families.wrappers import overridden
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+MISTRAL = "mistral"
+"""Name of the loader for models with params.json in place of config.json, and of that form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was located and resolved.
+
+    path: path that loaders receive.
+    served_as: name of the model when the user gives none.
+    loader: the choice of the loader.
+    manifest: manifest as the loader resolved it.
+    """
+
+    path: str
+    served_as: str
+    loader: Choice
+    manifest: CheckpointManifest
+
+
+def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) -> Checkpoint:
+    """Locate, claim and resolve the model. Facts learned on the way are stored in `known`. Raises UserError or
+    PluginError.
+    """
+    ref = settings["model"]
+    if ref is None:
+        path, served_as = str(default_model()), NAME
+        settings.derive("model", path, "no model was named: the embedded one")
+    else:
+        path, served_as = _located(settings, ref, known), ref
+    name = settings["load_format"]
+    facts = file_facts(path)
+    known.magic = facts.magic
+    loader = select_loader(registry, None if name == "auto" else name, facts)
+    if name == "auto":
+        settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
+    _check_config_format(settings["config_format"], loader.manifest.row.name)
+    manifest = _resolve(loader, path, settings["model_loader_extra_config"])
+    overrides = settings["hf_overrides"]
+    if overrides:
+        manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
+    return Checkpoint(path, served_as, loader, manifest)
+
+
+def find_tokenizer(settings: Settings) -> str | None:
+    """Return the local directory (or file) of `--tokenizer`; None without one, or with `--skip-tokenizer-init`. Raises
+    UserError.
+    """
+    ref = settings["tokenizer"]
+    if ref is None or settings["skip_tokenizer_init"]:
+        return None
+    path = Path(ref).expanduser()
+    if path.exists():
+        return str(path.absolute())
+    if not is_hub_name(ref):
+        raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
+    from core_config.locating.fetched import fetched_tokenizer
+
+    return fetched_tokenizer(settings, ref)
+
+
+def _located(settings: Settings, ref: str, known: Facts) -> str:
+    """Return the location that loaders receive: an absolute path or a URL. Raises UserError."""
+    reference = read_reference(ref)
+    if reference.kind == "url":
+        return ref
+    if reference.kind == "path":
+        return _local(reference)
+    from core_config.locating.fetched import fetched_model
+
+    path = fetched_model(settings, ref, reference)
+    known.snapshot = path
+    return path
+
+
+def _local(reference: Reference) -> str:
+    """Return an absolute path; for a directory of GGUF models alone, the file of the chosen one. Raises
+    CheckpointError.
+    """
+    path = Path(reference.name).expanduser().absolute()
+    if reference.quant is not None and not path.is_dir():
+        raise CheckpointError(f"model '{reference.name}': is a file, of which ':{reference.quant}' chooses nothing.")
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError):
+        return str(path)  # a file, or nothing readable: a later stage reports it
+    is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
+    has_gguf = any(name.lower().endswith(".gguf") for name in names)
+    if reference.quant is None and (is_model or not has_gguf):
+        return str(path)
+    from core_config.locating.gguf_choice import choose_model
+
+    inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
+    return str(path / choose_model(inside, reference.quant, reference.name)[0])
+
+
+def _check_config_format(wanted: str, loader: str) -> None:
+    """Raise CheckpointError when the loader reads the configuration from another file than the user requests."""
+    found = MISTRAL if loader == MISTRAL else "hf"
+    if wanted in ("auto", found):
+        return
+    way_out = f"add --load-format {MISTRAL}" if wanted == MISTRAL else "leave it out"
+    raise CheckpointError(
+        f"--config-format {wanted}: the loader '{loader}' reads the model's configuration in the form {found}; {way_out}."
+    )
+
+
+def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:
+    """Run the loader's `resolve`. Unexpected exceptions become a PluginError."""
+    row = choice.manifest.row
+    try:
+        loader = load_plugin(choice.manifest, LoadContext(arguments=arguments))
+        manifest = loader.resolve(path)
+    except (CoreError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"loader plugin '{row.name}' ({origin(row)}): failed on '{path}': {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(manifest, CheckpointManifest):
+        raise PluginError(f"loader plugin '{row.name}' ({origin(row)}): resolve answered no CheckpointManifest.")
+    if not manifest.config.get("model_type") and not manifest.config.get("architectures"):
+        raise CheckpointError(f"model '{path}': its configuration names neither model_type nor architectures.")
+    return manifest

@@ -1,0 +1,172 @@
+"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, executor, policy, logits
+processors.
+
+Owns: which argument and which facts feed which choice. Never does: rank candidates (`core_config.selection` does).
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from core.api.specs import MixerSpec
+from core_config.selection import (
+    select_executor,
+    select_grammars,
+    select_kernels,
+    select_logits_processors,
+    select_policy,
+    select_quantization,
+    select_speculative,
+)
+from core_config.selection.ranking import Choice
+from core_config.selection.reasons import dtype_reasons
+from core_config.stages import limits
+from core_config.stages.attempt import Attempt
+from core_config.stages.attention import choose_attention
+from core_config.stages.checkpoint import Checkpoint
+from core_config.stages.chosen import ChosenPlatform
+from core_config.stages.kv_connectors import choose_kv_connectors
+from core_config.stages.quantization_names import METHOD_NAMES
+from core_config.structured_outputs import structured_outputs_config
+from core_runtime.specs.checkpoint import CheckpointFacts
+
+
+def choose_plugins(
+    attempt: Attempt, checkpoint: Checkpoint, family: Choice | None, mixers: list[MixerSpec], platform: ChosenPlatform
+) -> None:
+    """Make every later choice, after the data types. Each failure is a problem; none stops the others.
+
+    family: the plugin that reads the model's configuration, None for the table of families.
+    mixers: mixers of all layers.
+    """
+    stages = attempt.chosen.stages
+    stages["loader"] = checkpoint.loader
+    if family is not None:
+        stages["model"] = family
+    limits.settle_dtypes(attempt.settings, checkpoint.manifest)
+    attempt.run_rules("model")
+    choose_quantization(attempt, checkpoint.manifest.facts())
+    _choose_kernels(attempt, platform)
+    _choose_attention(attempt, mixers, platform)
+    choose_proposer(attempt, checkpoint)
+    _choose_executor(attempt, checkpoint.manifest.facts(), platform)
+    _choose_policy(attempt)
+    _choose_grammars(attempt)
+    _choose_logits_processors(attempt)
+    choose_kv_connectors(attempt)
+    _run_plugin_rules(attempt, checkpoint)
+    _check_dtypes(attempt, platform)
+
+
+def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
+    """Choose the proposer, if the configuration is valid and requests one. Without a checkpoint, only check that there
+    is such a plugin.
+    """
+    config = attempt.settings["speculative_config"] or {}
+    method = config.get("method")
+    if config and not isinstance(method, str):
+        return  # a rule reports it
+    if checkpoint is None:
+        if method is not None:
+            attempt.answer_of(lambda: attempt.plugins.get("speculative", method))
+        return
+    facts = checkpoint.manifest.facts()
+    choice = attempt.answer_of(lambda: select_speculative(attempt.plugins, method, facts))
+    if choice is not None:
+        attempt.chosen.stages["speculative"] = choice
+
+
+def choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
+    """Choose the method that unpacks the checkpoint, or none."""
+    named = attempt.settings["quantization"]
+    if named is not None and named.lower() == "auto":
+        named = None
+    choice = attempt.answer_of(lambda: select_quantization(attempt.plugins, named, facts, METHOD_NAMES))
+    if choice is not None:
+        attempt.chosen.stages["quantization"] = choice
+        name = attempt.chosen.name("quantization")
+        attempt.settings.derive("quantization", name, choice.selection.why)
+
+
+def _choose_kernels(attempt: Attempt, platform: ChosenPlatform) -> None:
+    named = attempt.settings["kernels"]
+    device = platform.device.name
+    preferred = platform.wishes.get("kernels", ())
+    package = platform.manifest.row.distribution
+    choice = attempt.answer_of(lambda: select_kernels(attempt.plugins, device, named, preferred, package))
+    if choice is not None:
+        attempt.chosen.stages["kernels"] = choice
+
+
+def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: ChosenPlatform) -> None:
+    settings = attempt.settings
+    found = attempt.answer_of(lambda: choose_attention(settings, attempt.plugins, mixers, platform))
+    if not found:
+        return
+    attempt.chosen.stages.update(found)
+    if not settings.user_set("attention_backend"):
+        names = []
+        for stage, choice in found.items():
+            kind = stage.removeprefix("attention.")
+            backend = choice.selection.chosen[0]
+            names.append(f"{kind}={backend}")
+        first = next(iter(found.values()))
+        settings.derive("attention_backend", ",".join(names), first.selection.why)
+
+
+def _choose_executor(attempt: Attempt, facts: CheckpointFacts, platform: ChosenPlatform) -> None:
+    named = attempt.settings["executor"]
+    if named.lower() == "auto":
+        named = None
+    device = platform.device.name
+    choice = attempt.answer_of(lambda: select_executor(attempt.plugins, named, device, facts))
+    if choice is not None:
+        attempt.chosen.stages["executor"] = choice
+        attempt.settings.derive("executor", attempt.chosen.name("executor"), choice.selection.why)
+
+
+def _choose_policy(attempt: Attempt) -> None:
+    named = attempt.settings["scheduling_policy"]
+    choice = attempt.answer_of(lambda: select_policy(attempt.plugins, named))
+    if choice is not None:
+        attempt.chosen.stages["policy"] = choice
+
+
+def _choose_grammars(attempt: Attempt) -> None:
+    config = structured_outputs_config(attempt.settings)
+    choice = attempt.answer_of(lambda: select_grammars(attempt.plugins, config.backend, alone=config.disable_fallback))
+    if choice is not None:
+        attempt.chosen.stages["grammar"] = choice
+
+
+def _choose_logits_processors(attempt: Attempt) -> None:
+    names = attempt.settings["logits_processors"]
+    if not names:
+        return
+    choice = attempt.answer_of(lambda: select_logits_processors(attempt.plugins, names))
+    if choice is not None:
+        attempt.chosen.stages["logits_processor"] = choice
+
+
+def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
+    """Run the rules that depend on the chosen plugins."""
+    facts = attempt.facts
+    chosen = attempt.chosen
+    kernels = chosen.stages.get("kernels")
+    facts.loader = checkpoint.loader.manifest.spec
+    facts.quantization = chosen.name("quantization")
+    facts.cascades = chosen.with_capability("attention", "cascade")
+    facts.kernels = kernels.selection.chosen if kernels is not None else ()
+    attempt.run_rules("plugins")
+
+
+def _check_dtypes(attempt: Attempt, platform: ChosenPlatform) -> None:
+    """Check the data types against those that the platform and the quantization method support."""
+    quantization = attempt.chosen.stages.get("quantization")
+    dtype = attempt.settings["dtype"]
+    manifests = [platform.manifest]
+    if quantization is not None:
+        manifests += quantization.manifests
+    for manifest in manifests:
+        for reason in dtype_reasons(manifest.spec, dtype):
+            row = manifest.row
+            attempt.problems.append(f"--dtype {dtype}: {row.kind} plugin '{row.name}': {reason}.")

@@ -1,0 +1,74 @@
+"""The stage that chooses KV connectors: those that arguments of the KV cache need, then the one that the user names.
+
+Owns: the connector that each argument needs. Never does: load one. Called by: `core_config.stages.choices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.args.schema import flag_of
+from core.plugin.distributions import is_own
+from core.plugin.kinds import normalize
+from core.plugin.registry import PluginRegistry
+from core_config.selection import select_kv_connectors
+from core_config.stages.attempt import Attempt
+from core_config.stages.settings import Settings, underscored
+
+NAMED = "kv_transfer_config.kv_connector"
+EXPLAIN = ("explain", "--explain-answers")
+
+
+def choose_kv_connectors(attempt: Attempt) -> None:
+    """Choose the connectors; each failure is a problem. Explanations of cache misses that the user did not request are
+    left out where they are not installed.
+    """
+    settings = attempt.settings
+    asked = list(built_in(settings))
+    is_wish = settings.user_set("explain_answers")
+    if EXPLAIN in asked and not is_wish and not _has(attempt.plugins, "explain"):
+        settings.derive("explain_answers", "off", "no KV connector explains cache misses")
+        asked.remove(EXPLAIN)
+    name = settings.mapping("kv_transfer_config").get("kv_connector")
+    if name is not None:
+        if _is_own(attempt.plugins, name):
+            attempt.problems.append(
+                f"{flag_of(NAMED)} {name}: the engine chooses this connector by arguments of its own, such as "
+                "--kv-offloading-size; leave it out."
+            )
+            return
+        asked.append((name, f"{flag_of(NAMED)} {name}"))
+    elif settings["kv_transfer_config"]:
+        attempt.problems.append(f"{flag_of('kv_transfer_config')}: names no connector; expected {flag_of(NAMED)} NAME.")
+    choice = attempt.answer_of(lambda: select_kv_connectors(attempt.plugins, asked))
+    if choice is not None and asked:
+        attempt.chosen.stages["kv_connector"] = choice
+
+
+def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (name, argument) of the engine's own connectors that arguments need, in order."""
+    for argument in ("kv_offloading_size", "kv_offloading_disk_path"):
+        if settings[argument]:
+            yield "tiers", flag_of(argument)
+            break
+    if publishes_events(settings):
+        yield "events", "--kv-events-config"
+    if settings["kv_cache_metrics"]:
+        yield "residency", "--kv-cache-metrics"
+    if settings["explain_answers"] != "off":
+        yield EXPLAIN
+
+
+def publishes_events(settings: Settings) -> bool:
+    """Whether `--kv-events-config` switches events on."""
+    keys = underscored(settings["kv_events_config"] or {})
+    return bool(keys.get("enable_kv_cache_events")) and keys.get("publisher", "zmq") != "null"
+
+
+def _has(registry: PluginRegistry, name: str) -> bool:
+    return any(row.name == name and not registry.blocked(row) for row in registry.rows("kv_connector"))
+
+
+def _is_own(registry: PluginRegistry, name: str) -> bool:
+    own = {row.name for row in registry.rows("kv_connector") if is_own(row.distribution)}
+    return normalize(name) in own

@@ -1,0 +1,51 @@
+"""The numerics id, which names everything that results depend on, computed without loading anything. The running engine
+reports the same id.
+
+Owns: the calls to the chosen kernels and attention plugins, and the form of the id. Never does: import torch.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import importlib_metadata
+
+from core.plugin.manifest import Manifest
+from core_config.stages.chosen import Chosen
+from core_config.stages.settings import Settings, underscored
+
+
+def numerics_id(
+    kernels: Sequence[Manifest],
+    attention: Sequence[Manifest],
+    platform: Mapping[str, Any],
+    dtype: str,
+    kv_dtype: str,
+    numerics: str,
+) -> str | None:
+    """Return `KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not report its
+    part.
+
+    platform: the platform's own arguments.
+    numerics: `fast` or `reference`.
+    """
+    version = importlib_metadata.version("torch").partition("+")[0]
+    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
+    providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
+    backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}
+    if None in providers or None in backends:
+        return None
+    return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
+    """Return the id of the plugins that were chosen."""
+    stages = chosen.stages
+    attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
+    kernels = stages["kernels"].manifests if "kernels" in stages else ()
+    platform = underscored(settings["platform_config"])
+    return numerics_id(
+        kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+    )

@@ -1,0 +1,107 @@
+"""The stage that settles sizes: weights, KV cache, and a context length that fits.
+
+Owns: the choice of arguments and facts for the memory plan. Never does: count bytes (`core_config.stages.memory` does).
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from core.api.specs import AttentionSpec, MixerSpec
+from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
+from core_config.engine import scheduler_config
+from core_config.stages.attempt import Attempt
+from core_config.stages.checkpoint import Checkpoint
+from core_config.stages.limits import fit
+from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
+from core_config.stages.weights import heads_weights, planned_weights, proposer_weights
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.module_spec import ModelSpec
+
+STEPS_HELD = 2
+"""Number of steps that hold blocks at a time: one is planned while the other is computed."""
+
+
+def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
+    """Return the plan, with the longest context that fits. Raises UserError."""
+    settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
+    block_size = settings["block_size"]
+    hybrid = not settings["disable_hybrid_kv_cache_manager"]
+    scheduler = scheduler_config(settings)
+    drafts = scheduler.num_speculative_tokens > 0
+    draft = attempt.draft
+    mixers = spec.mixers if draft is None else spec.mixers + draft.mixers
+    groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
+    weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
+    proposer = proposer_weights(settings, chosen, checkpoint.manifest)
+    if draft is not None and isinstance(spec, DecoderSpec):
+        spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
+    budget = _logits_bytes(attempt)
+    limits = step_limits(scheduler, spec.vocab_size, budget)
+    draft_limits = NO_LIMITS
+    workspace = _workspace(attempt, spec, limits)
+    if draft is not None and draft.decoder is not None:
+        proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
+        # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too
+        tokens_ahead = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
+        draft_limits = limits.of_draft(draft.decoder.vocab_size, tokens_ahead, budget)
+        workspace += _workspace(attempt, draft.decoder, draft_limits)
+    elif draft is not None and not proposer:
+        proposer = heads_weights(draft.manifest, settings["dtype"])
+    facts.weights_bytes = weights + proposer
+    facts.workspace_bytes = workspace
+    if facts.is_front:  # the engine server makes the plan
+        length = settings["max_model_len"]
+        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
+    attempt.run_rules("memory")
+    num_blocks = settings["num_gpu_blocks_override"]
+    if num_blocks is None:
+        num_blocks = settings["kv_cache_memory_bytes"] // facts.block_bytes
+        if _is_encoder(mixers):
+            num_blocks = min(num_blocks, _blocks_of_steps(attempt, scheduler.max_step_tokens))
+    plan = MemoryPlan(
+        weights,
+        facts.block_bytes,
+        num_blocks,
+        block_size,
+        workspace,
+        groups=groups,
+        max_step_tokens=scheduler.max_step_tokens,
+        proposer=proposer,
+        limits=limits,
+        draft_limits=draft_limits,
+    )
+    attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
+    return replace(plan, max_model_len=settings["max_model_len"])
+
+
+def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:
+    """Whether every text is computed in one step, and nothing of it is cached."""
+    return all(isinstance(mixer, AttentionSpec) and not mixer.causal for mixer in mixers)
+
+
+def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
+    """Return the blocks for all sequences of an encoder, whose last ones may be partly filled, plus the padding
+    block.
+    """
+    settings = attempt.settings
+    block_size: int = settings["block_size"]
+    full = -(-max_step_tokens // block_size)
+    partial: int = settings["max_num_seqs"]
+    return STEPS_HELD * (full + partial) + 1
+
+
+def _logits_bytes(attempt: Attempt) -> int:
+    """Return the budget of a step's float32 logits in bytes: the platform's own, if it declares one."""
+    declared: int | None = attempt.facts.capability("logits_bytes")
+    return LOGITS_BYTES if declared is None else declared
+
+
+def _workspace(attempt: Attempt, spec: ModelSpec, limits: StepLimits) -> int:
+    """Return the bytes of the largest step's buffers."""
+    between = attempt.facts.capability("activation_dtype") or attempt.settings["dtype"]
+    return workspace_bytes(spec, limits, between)

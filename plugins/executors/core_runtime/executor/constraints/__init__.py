@@ -1,0 +1,1 @@
+"""Grammars of running sequences, their masks, and forced text."""

@@ -1,0 +1,52 @@
+"""Grammar backends of a worker, for the served vocabulary.
+
+Owns: when they are loaded: with the first grammar, since most workers never see one. Never does: compile.
+Called by: `core_runtime.executor.constraints.grammars`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from core.api.config import EngineConfig
+from core.plugin.table import PluginTable
+from core_grammars.vocabulary import grammar_vocabulary
+from core_runtime.contracts import GrammarBackend, GrammarVocabulary, Loader
+from core_runtime.executor.plugin_loading import load_plugin
+from core_tokens.tokenizer import Tokenizer
+
+
+class GrammarBackends:
+    """Loads grammar backends, and the tokenizer that they need. vocab_size: entries of a row of logits."""
+
+    def __init__(self, config: EngineConfig, plugins: PluginTable, vocab_size: int) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._vocab_size = vocab_size
+
+    def load(self, name: str) -> GrammarBackend:
+        """Load the named backend. Raises PluginError, and CheckpointError for a tokenizer that cannot be read."""
+        options = {"vocabulary": self.vocabulary}
+        backend: GrammarBackend = load_plugin(self._config, self._plugins, "grammar", name, options=options)
+        return backend
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenize a piece of an answer, without special tokens."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token."""
+        return self.vocabulary.tokens[token_id]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the answers, read on first use."""
+        model = self._config.model
+        loader: Loader = load_plugin(self._config, self._plugins, "loader", self._config.plugins.loader)
+        source = loader.resolve(model.model).tokenizer
+        return Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
+
+    @cached_property
+    def vocabulary(self) -> GrammarVocabulary:
+        """Vocabulary from the checkpoint's tokenizer, made as in the process that compiles grammars."""
+        return grammar_vocabulary(self.tokenizer, self._vocab_size, self._config.model.eos_token_ids)

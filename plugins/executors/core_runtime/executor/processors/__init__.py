@@ -1,0 +1,1 @@
+"""Logits processors of plugins and users."""

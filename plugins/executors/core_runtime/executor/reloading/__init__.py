@@ -1,0 +1,1 @@
+"""Weights of a worker after its start: released, restored, kept, converted and replaced."""

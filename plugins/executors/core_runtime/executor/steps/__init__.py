@@ -1,0 +1,1 @@
+"""The data of a step: its plan, batch, buffers and result."""

@@ -1,0 +1,183 @@
+"""Input buffers of a step, at addresses that never change, so that recorded forward passes stay valid.
+
+Owns: one arena of bytes, and in it one buffer for each flat array of a step. Never does: decide what is in them (the
+persistent batch fills them). Called by: the persistent batch (writes), the forward pass (reads).
+
+On the CPU the device's arena is the host's. Elsewhere both have the same layout, and `send` makes one copy a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.api.step_limits import StepLimits
+from core_runtime.contracts import Uploads
+from core_runtime.executor.constraints.mask_buffers import MaskBuffers
+from core_runtime.executor.steps.staging import Staging
+from core_runtime.sampling.device_rows import DeviceRows
+from core_runtime.sampling.told import MOST_LOGPROBS, words_of
+
+ALIGNMENT: Final = 64
+"""Bytes of a cache line, and of the widest vector."""
+
+
+SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
+    ((), torch.int64),
+    ((), torch.float32),
+    ((), torch.int64),
+    ((), torch.float64),
+    ((), torch.float32),
+    ((), torch.int64),
+    ((), torch.int64),
+    ((5,), torch.int64),
+)
+"""Columns of sampling rows: row of logits, temperature, top-k, top-p, min-p score; for a reported row: its index and
+the number of logprobs. The key of a row changes in every step and comes last, so that it lies next to the positions.
+"""
+
+
+class StepBuffer:
+    """One array of a step's arena.
+
+    array: numpy view of the host's bytes.
+    tensor: the same place on the device; on the CPU the same memory.
+    """
+
+    __slots__ = ("_begin", "_row_bytes", "_staging", "array", "tensor")
+
+    def __init__(self, host: Tensor, device: Tensor, begin: int, staging: Staging | None) -> None:
+        self.array: np.ndarray = host.numpy()
+        self.tensor = device
+        self._begin = begin
+        self._row_bytes = self.array.strides[0]
+        self._staging = staging
+
+    def changed(self, rows: int) -> None:
+        """Mark the first `rows` rows as changed by the host."""
+        if self._staging is not None:
+            self._staging.changed(self._begin, self._begin + rows * self._row_bytes)
+
+    def upload(self, rows: int) -> Tensor:
+        """Mark the first `rows` rows as changed, and return them on the device; they are valid once the buffers are sent."""
+        self.changed(rows)
+        return self.tensor[:rows]
+
+
+class StepBuffers:
+    """The buffers of one model's steps: at most T tokens, B sequences, R rows of logits and M blocks a sequence.
+
+    token_ids: int64 [T].
+    logit_rows: int64 [R].
+    positions: int64 [T].
+    seq_lens: int32 [B].
+    cu_seqlens_q: int32 [B + 1].
+    slot_mappings: int64 [T] for each KV group.
+    block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
+    num_sampled: rows whose sampling columns the device reads from memory of its own; 0: the host samples.
+    num_mask_words: words of a row's token mask.
+    uploads: a runtime whose device has memory of its own and copies asynchronously.
+
+    sampled: the sampling columns, or None.
+    taken: int64 [B], twice, or None: rows of the previous step whose tokens the device takes, and their token indices in
+        this step.
+
+    The tokens come first, so that a step whose tokens the device drew itself sends only the bytes after them.
+    """
+
+    def __init__(
+        self,
+        limits: StepLimits,
+        max_blocks_per_seq: int,
+        device: torch.device,
+        num_groups: int = 1,
+        uploads: Uploads | None = None,
+        num_sampled: int = 0,
+        num_mask_words: int = 0,
+    ) -> None:
+        max_num_seqs = limits.sequences
+        tokens = (limits.tokens,), torch.int64
+        table = (max_num_seqs, max_blocks_per_seq), torch.int32
+        arrays: list[tuple[tuple[int, ...], torch.dtype]] = [
+            tokens,
+            ((limits.logit_rows,), torch.int64),
+        ]
+        sampled = [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else []
+        taken = [((max_num_seqs,), torch.int64)] * 2 if num_sampled else []
+        arrays += taken
+        arrays += sampled
+        arrays += [tokens, ((max_num_seqs,), torch.int32), ((max_num_seqs + 1,), torch.int32)]
+        arrays += [tokens] * num_groups
+        arrays += [table] * num_groups
+        made = self._make(arrays, device, uploads)
+        self.token_ids, self.logit_rows, *made = made
+        self.taken = (made[0], made[1]) if taken else None
+        made = made[len(taken) :]
+        self.sampled: DeviceRows | None = None
+        if sampled:
+            masks = MaskBuffers(num_sampled, num_mask_words, device, uploads)
+            self.sampled = _device_rows(made[: len(sampled)], num_sampled, device, masks)
+        self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made[len(sampled) :]
+        self.slot_mappings = of_groups[:num_groups]
+        self.block_tables = of_groups[num_groups:]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the device reads the host's memory, so that nothing needs to be copied."""
+        return self._staging is None
+
+    def send(self) -> None:
+        """Copy everything that changed since the last call to the device, in one copy."""
+        if self._staging is not None:
+            self._staging.send()
+
+    def _make(
+        self,
+        arrays: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        device: torch.device,
+        uploads: Uploads | None,
+    ) -> list[StepBuffer]:
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in arrays]
+        begins = [0]
+        for size in sizes:
+            end = begins[-1] + size
+            begins.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        host = torch.zeros(begins[-1], dtype=torch.uint8)
+        arena = host
+        self._staging: Staging | None = None
+        if device.type != "cpu" or uploads is not None:
+            arena = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
+            self._staging = Staging(host, arena, uploads)
+        made: list[StepBuffer] = []
+        for (shape, dtype), begin, size in zip(arrays, begins, sizes, strict=False):
+            end = begin + size
+            here = host[begin:end].view(dtype).view(shape)
+            there = arena[begin:end].view(dtype).view(shape)
+            made.append(StepBuffer(here, there, begin, self._staging))
+        return made
+
+
+def _device_rows(columns: Sequence[StepBuffer], num_rows: int, device: torch.device, masks: MaskBuffers) -> DeviceRows:
+    """Make the device rows from columns in the order of `SAMPLED`."""
+    which, temperatures, top_k, top_p, least, told_rows, told_counts, keys = columns
+    room = words_of(num_rows, 1 + MOST_LOGPROBS)
+    # Tokens and logprobs lie next to each other, so that one copy brings both to the host.
+    memory = torch.zeros(num_rows + room, dtype=torch.int64, device=device)
+    return DeviceRows(
+        which=which,
+        keys=keys,
+        temperatures=temperatures,
+        top_k=top_k,
+        top_p=top_p,
+        least=least,
+        told_rows=told_rows,
+        told_counts=told_counts,
+        out=memory[:num_rows],
+        memory=memory,
+        masks=masks,
+    )

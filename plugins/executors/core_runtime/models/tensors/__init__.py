@@ -1,0 +1,1 @@
+"""A model's tensors: names, checks, loading, packing and saving."""

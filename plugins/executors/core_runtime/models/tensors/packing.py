@@ -1,0 +1,334 @@
+"""Packing of a layer's tensors to prepared kernels.
+
+Owns: how parts are packed, cut to a rank's share, fused and passed to the kernels.
+Never does: read a checkpoint, know a packing (quantization methods) or a chip (kernels).
+Called by: the parts of the weight loading, once each is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from core.api.errors import CheckpointError, PluginError, UserError
+from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
+from core_runtime.contracts import HeadsKernel, LinearKernel, QuantizationMethod
+from core_runtime.layers.heads import LinearHeads
+from core_runtime.layers.kernels import KernelSet, Room
+from core_runtime.layers.linear import Linear
+from core_runtime.models.tensors.part_store import Origin, PartStore
+from core_runtime.models.tensors.prepared import PreparedWeights, Recorder, kernel_name
+from core_runtime.models.tensors.row_order import row_order
+from core_runtime.specs.model_part import Part
+from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.weights.experts import Experts
+from core_runtime.weights.formats import CanonicalWeight, Dense, can_fuse, fuse
+
+Tensors = Mapping[str, Tensor]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
+SEGMENTS: Final = 8
+"""Segments of the inputs of a layer that ranks may divide. Each segment has a sum of its own, independent of the number
+of ranks.
+"""
+Orders = Mapping[str, tuple[RowOrder, ...]]
+"""Name of a part → the orders that bring its rows into the order of the engine."""
+NO_ORDERS: Final[Orders] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One part of a layer, packed and cut.
+
+    part: the rank's share of the part.
+    weight: the part in its canonical form.
+    fuse_key: neighbours with equal keys and activations become one kernel where their weights can be fused.
+    activation: the precision of the inputs.
+    """
+
+    part: LayerSpec
+    weight: CanonicalWeight
+    fuse_key: str
+    activation: Activation
+
+
+class Packing:
+    """The settings with which all parts of one model become kernels.
+
+    spec: shape of the whole model; methods plan whole parts.
+    part: this rank's share of the model.
+    method: unpacks the checkpoint's format; None: all matrices are plain.
+    dtype: dtype of plain matrices.
+    activation_dtype: dtype of biases and of tensors between layers.
+    store: store of the built parts, with memory for them; None: kernels allocate for themselves, and no later model
+        takes parts over.
+    prepared: saved kernels, which replace the packing of tensors; None: there are none.
+    recorder: callback for each kernel that is made, or None.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        part: Part,
+        method: QuantizationMethod | None,
+        kernels: KernelSet,
+        dtype: str,
+        activation_dtype: torch.dtype,
+        device: torch.device,
+        store: PartStore | None = None,
+        prepared: PreparedWeights | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._whole = {linear.name: linear for linear in spec.linears()}
+        self._plans: dict[str, PartPlan | DensePlan] = {}
+        self._part = part
+        self._method = method
+        self._dtype = dtype
+        self._activation_dtype = activation_dtype
+        self.device = device
+        self._store = store
+        self._room: Room | None = None if store is None else store.room
+        self._prepared = prepared
+        self._recorder = recorder
+        self.kernels = kernels
+
+    def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
+        """Return the saved kernels of these parts, None where there are none. Raises CheckpointError."""
+        if self._prepared is None:
+            return None
+        name = kernel_name(parts)
+        found = self._prepared.kernels(name, self.kernels, self._room)
+        if found is None:
+            return None
+        kernels = [one.kernel for one in found]
+        held = sum(math.prod(kernel.shape) for kernel in kernels)
+        wanted = sum(math.prod(part.shape) for part in parts)
+        if held != wanted:
+            raise CheckpointError(
+                f"The saved kernels of '{name}' have {held} weights, expected {wanted}; convert again."
+            )
+        if self._recorder is not None:
+            reads = self.reads(parts)
+            for one in found:
+                self._recorder(name, reads, one.layout, one.saved)
+        return kernels
+
+    def taken_over(self, parts: Sequence[LayerSpec]) -> Any | None:
+        """Return what the previous model built of these parts, if nothing about them has changed; None otherwise."""
+        return None if self._store is None else self._store.find(kernel_name(parts), self._origin(parts))
+
+    def keep(self, parts: Sequence[LayerSpec], built: Any) -> None:
+        """Store what was built of these parts, for the next model."""
+        if self._store is not None:
+            self._store.keep(kernel_name(parts), self._origin(parts), built)
+
+    def _origin(self, parts: Sequence[LayerSpec]) -> Origin:
+        plans = tuple(self.plan(part) for part in parts)
+        return Origin(frozenset(self.reads(parts)), plans)
+
+    def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
+        """Return how a part is stored. Raises PluginError when the method does not support it."""
+        known = self._plans.get(part.name)
+        if known is not None:
+            return known
+        if self._method is None:
+            return DensePlan(reads=(f"{part.name}.weight",))
+        plan = self._method.plan(self._whole[part.name])
+        if isinstance(plan, PartPlan | DensePlan):
+            self._plans[part.name] = plan
+            return plan
+        raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
+
+    def reads(self, parts: Iterable[LayerSpec]) -> set[str]:
+        """Return the names of the tensors that these parts are made of."""
+        names: set[str] = set()
+        for part in parts:
+            names.update(self.plan(part).reads)
+            if part.bias:
+                names.add(f"{part.name}.bias")
+        return names
+
+    def form(self, part: LayerSpec) -> tuple[str, str, Activation]:
+        """Return (format, fuse key, activation) of a part, which are known before any tensor is read."""
+        plan = self.plan(part)
+        if isinstance(plan, DensePlan):
+            return self._dtype, "dense", DENSE_ACTIVATION[self._dtype]
+        return plan.format, plan.fuse_key, plan.activation
+
+    def pack(self, part: LayerSpec, tensors: Tensors, orders: Orders = NO_ORDERS) -> Packed:
+        """Return one part with its rows in the order of the engine, cut to this rank's share.
+
+        orders: see `MixerParts.orders`. Raises UserError where its format cannot be cut.
+        """
+        plan = self.plan(part)
+        if isinstance(plan, DensePlan):
+            matrix = tensors[plan.reads[0]]
+            plain = Dense(matrix.to(DTYPES[self._dtype], copy=True))
+            held = self._cut(self._ordered(plain, part, orders), part)
+            return Packed(part, held, "dense", DENSE_ACTIVATION[self._dtype])
+        assert self._method is not None, "only a method plans parts that are packed"
+        read = {name: tensors[name] for name in plan.reads}
+        packed = self._method.pack(self._whole[part.name], read)
+        held = self._cut(self._ordered(packed, part, orders), part)
+        return Packed(part, held, plan.fuse_key, plan.activation)
+
+    def _ordered(self, weight: CanonicalWeight, part: LayerSpec, orders: Orders) -> CanonicalWeight:
+        """Return the whole weight with its rows in the order of the engine."""
+        wanted = orders.get(part.name)
+        if not wanted:
+            return weight
+        return weight.rows(row_order(wanted, weight.shape[0]))
+
+    def linear(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Linear:
+        """Return a layer of parts side by side. Neighbours with equal fuse keys become one kernel.
+
+        Their tensors may still prevent fusion: an order of inputs is only known once it is read.
+        orders: see `MixerParts.orders`; orders of the whole model.
+        """
+        groups: list[list[Packed]] = []
+        before: tuple[str, Activation] | None = None
+        for part in parts:
+            packed = self.pack(part, tensors, orders)
+            key = packed.fuse_key, packed.activation
+            if key == before and can_fuse([groups[-1][0].weight, packed.weight]):
+                groups[-1].append(packed)
+            else:
+                groups.append([packed])
+            before = key
+        kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
+        return Linear(kernels)
+
+    def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
+        """Return the kernel of a part that stands alone: the embedding, the head."""
+        return self._kernel([part], [self.pack(part, tensors)], tensors, NO_ORDERS)
+
+    def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
+        """Return the up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
+
+        Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
+        """
+        weight = self.pack(part, tensors).weight
+        plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
+        moved = plain.to(self.device, DTYPES[self._dtype])
+        heads = moved.unflatten(0, (mixer.num_heads, -1))
+        keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
+        activation = DENSE_ACTIVATION[self._dtype]
+        turned = keys.transpose(1, 2).contiguous()
+        to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
+        straight = values.contiguous()
+        from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
+        if isinstance(to_latent, LinearHeads) and isinstance(from_latent, LinearHeads):
+            made = zip([*turned, *straight], [*to_latent.kernels, *from_latent.kernels], strict=True)
+            for one, kernel in made:
+                self._record([part], kernel, Dense(one.contiguous()), activation)
+        return to_latent, from_latent
+
+    def moved(self, experts: Experts) -> Experts:
+        """Return the experts on the device."""
+        return experts if self.device.type == "cpu" else experts.to(self.device)
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """Return a vector as kernels take it: on the device, in float32."""
+        return tensor.to(self.device, torch.float32)
+
+    def as_activation(self, tensor: Tensor) -> Tensor:
+        """Return a table or vector that is added to the residual stream, in the dtype of tensors between layers."""
+        return tensor.to(self.device, self._activation_dtype)
+
+    def _kernel(
+        self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
+    ) -> LinearKernel:
+        """Return the kernel of one group of the layer that is made of `parts`."""
+        weights = [packed.weight for packed in group]
+        bias = self._bias([packed.part for packed in group], tensors, orders)
+        fused = fuse(weights)
+        moved = fused if self.device.type == "cpu" else fused.to(self.device)
+        first = group[0]
+        segments = 1
+        # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
+        if first.part.summed:
+            segments = max(SEGMENTS // self._part.size, 1)
+        kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        self._record(parts, kernel, moved, first.activation, bias, segments)
+        return kernel
+
+    def _record(
+        self,
+        parts: Sequence[LayerSpec],
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None = None,
+        segments: int = 1,
+    ) -> None:
+        """Report a kernel of `parts` to the recorder, if there is one."""
+        if self._recorder is None:
+            return
+        saved = self.kernels.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+        if saved is not None:
+            layout, form = saved
+            self._recorder(kernel_name(parts), self.reads(parts), layout, form)
+
+    def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
+        """Return the bias of fused parts: zeros for parts without one, None when no part has one.
+
+        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it
+        once.
+        """
+        biased: set[str] = set()
+        for part in parts:
+            is_mine = self._part.rank == 0 or not self._sums(part)
+            if part.bias and is_mine:
+                biased.add(part.name)
+        if not biased:
+            return None
+        pieces = []
+        for part in parts:
+            piece = torch.zeros(part.shape[0])
+            if part.name in biased:
+                whole = tensors[f"{part.name}.bias"].float()
+                wanted = orders.get(part.name)
+                if wanted:
+                    whole = whole[row_order(wanted, len(whole))]
+                piece = whole[self._held_rows(part)]
+            pieces.append(piece)
+        return torch.cat(pieces).to(self.device, self._activation_dtype)
+
+    def _sums(self, part: LayerSpec) -> bool:
+        """Whether ranks hold different inputs of the layer, and so compute partial sums."""
+        return part.shape[1] < self._whole[part.name].shape[1]
+
+    def _held_rows(self, part: LayerSpec) -> Tensor:
+        """Return the rows of the whole part that this rank holds, int64: its share of each section."""
+        whole = self._whole[part.name]
+        if not part.sections:
+            return torch.arange(whole.shape[0])[self._part.slice_of(whole.shape[0], part.shape[0])]
+        pieces = []
+        first = 0
+        for size, mine in zip(whole.sections, part.sections, strict=True):
+            held = self._part.slice_of(size, mine)
+            pieces.append(torch.arange(first, first + size)[held])
+            first += size
+        return torch.cat(pieces)
+
+    def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
+        """Return the rows and columns of a packed weight that this rank holds."""
+        n, k = weight.shape
+        rows, columns = part.shape
+        if rows < n:
+            weight = weight.rows(self._held_rows(part))  # indices, not a slice: a copy, so the rest can be freed
+        if columns == k:
+            return weight
+        refused = f"{part.name} cannot be divided into {self._part.size} parts"
+        if not hasattr(weight, "columns"):
+            raise UserError(f"{refused}: weights of format '{weight.name}' have no `columns`")
+        try:
+            return weight.columns(self._part.slice_of(k, columns))
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(f"{refused}: {error}") from error

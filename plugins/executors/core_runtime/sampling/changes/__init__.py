@@ -1,0 +1,1 @@
+"""Changes of logits before sampling."""

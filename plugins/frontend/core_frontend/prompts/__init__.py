@@ -1,0 +1,1 @@
+"""Conversion of users' prompts into the engine's form."""

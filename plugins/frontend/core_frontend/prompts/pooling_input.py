@@ -1,0 +1,152 @@
+"""Conversion of a text and `PoolingParams` into the engine's pooling request.
+
+Owns: every check of such a request against the model. Never does: tokenize, pool. Called by: the input processor.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.api.config import ModelConfig
+from core.api.errors import RequestError
+from core.api.messages import EngineRequest
+from core.api.pooling import Pooling, PoolingConfig
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.engine.token_ids import check_token_ids
+from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.prompts.prompt_parser import Prompt
+from core_frontend.request_terms import RequestTerms
+from core_tokens.tokenizer import Tokenizer
+
+NO_TOKENS = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+"""The sampling parameters of a sequence that samples nothing."""
+
+
+class PoolingInput:
+    """The conversion for one model. tokenizer: None serves token ids only."""
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: PoolingParams,
+        terms: RequestTerms,
+        deadline: float,
+        arrival_time: float,
+    ) -> EngineRequest:
+        """Return the request for one text. Raises RequestError with the invalid field."""
+        params.verify()
+        config = self._model.pooling
+        if config is None:
+            raise RequestError(
+                "This model generates text (--runner generate); start it with --runner pooling for vectors."
+            )
+        if prompt.embeds is not None:
+            raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
+        pooling = resolved(params, config)
+        token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
+        if prompt.second and prompt.second < len(token_ids):
+            pooling = msgspec.structs.replace(pooling, second=prompt.second)
+        check_token_ids("prompt", token_ids, self._model)
+        return EngineRequest(
+            request_id=request_id,
+            choice=0,
+            prompt_token_ids=token_ids,
+            params=NO_TOKENS,
+            seed=0,
+            arrival_time=arrival_time,
+            priority=terms.priority,
+            cache_salt=prompt.cache_salt,
+            user=terms.user,
+            deadline=deadline,
+            tenant=terms.tenant,
+            num_public_tokens=terms.num_public_tokens,
+            pooling=pooling,
+        )
+
+    def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
+        """Return the tokens of a text if they fit, or the first `keep` of them."""
+        ids = prompt.token_ids
+        limit = self._model.max_model_len
+        if not ids:
+            raise RequestError("The text is empty; give at least one token.", param="prompt")
+        if keep is not None and keep > limit:
+            raise RequestError(
+                f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
+                param="truncate_prompt_tokens",
+            )
+        if keep is not None:
+            return self._cut(prompt, limit if keep == -1 else keep)
+        if len(ids) > limit:
+            raise RequestError(
+                f"The text has {len(ids)} tokens, but the model takes at most {limit}. Shorten it, or have it cut: "
+                "truncate_prompt_tokens -1.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return ids
+
+    def _cut(self, prompt: Prompt, keep: int) -> list[int]:
+        """Return the first tokens of a text; the special tokens that the tokenizer puts around it are kept."""
+        ids = prompt.token_ids
+        if len(ids) <= keep:
+            return ids
+        if prompt.text is None or self._tokenizer is None:
+            return ids[:keep]
+        body = self._tokenizer.encode(prompt.text, add_special_tokens=False)
+        num_special = len(ids) - len(body)
+        for start in range(num_special + 1):
+            end = start + len(body)
+            room = keep - num_special
+            if room > 0 and ids[start:end] == body:
+                return ids[:start] + body[:room] + ids[end:]
+        return ids[:keep]
+
+
+def resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
+    """Return the pooling that a request asks for. Raises RequestError for one that the model does not support."""
+    task = params.task or config.tasks[0]
+    if task not in config.tasks:
+        raise RequestError(f"task is {task!r}, which this model does not serve: {_served(config)}.", param="task")
+    usual = config.of_task(task)
+    _check_dimensions(params, config, usual)
+    activates = params.activates
+    if config.classifies:
+        return usual if activates is not False else msgspec.structs.replace(usual, squash="none")
+    normalize = usual.normalize if activates is None else activates
+    dimensions = params.dimensions or usual.dimensions
+    chunk = 0 if params.late_chunking_params is None else params.late_chunking_params.chunk_size
+    return msgspec.structs.replace(usual, normalize=normalize, dimensions=dimensions, chunk=chunk)
+
+
+def _served(config: PoolingConfig) -> str:
+    """Return a clause about the tasks that the model supports."""
+    served = " and ".join(f"'{task}'" for task in config.tasks)
+    way = "; --convert embed makes vectors" if config.head == "classes" else ""
+    return f"it serves {served}{way}"
+
+
+def _check_dimensions(params: PoolingParams, config: PoolingConfig, usual: Pooling) -> None:
+    """Raise RequestError for a size that vectors cannot have."""
+    dimensions = params.dimensions
+    if dimensions is None:
+        return
+    if config.classifies:
+        raise RequestError("dimensions is of vectors, and this model gives classes; leave it out.", param="dimensions")
+    if config.head == "dense" and not usual.through_head:
+        raise RequestError("dimensions is of vectors of texts, not of tokens; leave it out.", param="dimensions")
+    if dimensions > config.size:
+        raise RequestError(
+            f"dimensions is {dimensions}; the model's vectors have {config.size} numbers. Ask for 1 to {config.size}.",
+            param="dimensions",
+        )
+    served = config.dimensions
+    if served and dimensions not in served:
+        raise RequestError(
+            f"dimensions is {dimensions}; the model was trained for {', '.join(map(str, served))}. Choose one of them.",
+            param="dimensions",
+        )

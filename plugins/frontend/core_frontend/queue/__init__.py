@@ -1,0 +1,1 @@
+"""Limits of the queue and their shares."""

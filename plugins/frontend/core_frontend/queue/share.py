@@ -1,0 +1,128 @@
+"""The share of the queue that all requests together, or those of one API key, take and may take.
+
+Owns: `ShareLimits` and `QueueShare`: the counts, the limits, the refusal that says when to come back. Never does: know
+requests by their ids (the queue limit does). Called by: `QueueLimit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.api.errors import RequestError
+from core_frontend.queue.pace import Durations, Pace
+
+LONGEST_WAIT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimits:
+    """The limits of one share; 0: no limit.
+
+    at_once:  requests, from their arrival to their end.
+    requests: waiting for their first token.
+    tokens:   of the prompts of waiting requests.
+    """
+
+    at_once: int = 0
+    requests: int = 0
+    tokens: int = 0
+
+
+class QueueShare:
+    """The counts and limits of one share.
+
+    whose:  for messages: `The server` or `This API key`.
+    suffix: of the arguments that set its limits.
+    code:   of its refusals.
+    num_waiting, num_tokens: requests that wait for their first token, and their prompt tokens.
+    num_arriving: requests whose bodies are being read.
+    """
+
+    def __init__(self, limits: ShareLimits, whose: str, suffix: str, code: str, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self.num_waiting = 0
+        self.num_tokens = 0
+        self.num_arriving = 0
+        self._whose = whose
+        self._suffix = suffix
+        self._code = code
+        self._clock = clock
+        self._begun: dict[str, float] = {}
+        self._durations = Durations()
+        self._requests = Pace(clock())
+        self._tokens = Pace(clock())
+
+    def most_requests(self) -> dict[str, int]:
+        """Return the limits that a number of requests may never exceed, by the argument that sets each."""
+        limits = {
+            f"--max-num-reqs{self._suffix}": self.limits.at_once,
+            f"--max-num-queued-reqs{self._suffix}": self.limits.requests,
+        }
+        return {argument: most for argument, most in limits.items() if most}
+
+    def check(self, num_requests: int = 1) -> None:
+        """Raise RequestError (429) if `num_requests` more are not accepted."""
+        limits = self.limits
+        at_once = len(self._begun) + self.num_arriving
+        if limits.at_once and at_once + num_requests > limits.at_once:
+            self._refuse(
+                f"{at_once} requests are under way already; at most {limits.at_once} may be (--max-num-reqs{self._suffix}).",
+                self._durations.promise(self._clock(), self._begun.values()),
+            )
+        waiting = self.num_waiting + self.num_arriving
+        if limits.requests and waiting + num_requests > limits.requests:
+            missing = waiting + num_requests - limits.requests
+            self._refuse(
+                f"{waiting} requests wait already; at most {limits.requests} may (--max-num-queued-reqs{self._suffix}).",
+                self._requests.promise(self._clock(), missing),
+            )
+
+    def check_tokens(self, num_tokens: int) -> None:
+        """Raise RequestError (429) if `num_tokens` more may not wait.
+
+        One request may always wait, however long it is.
+        """
+        most = self.limits.tokens
+        if not most or not self.num_waiting or self.num_tokens + num_tokens <= most:
+            return
+        missing = min(self.num_tokens + num_tokens - most, self.num_tokens)
+        self._refuse(
+            f"{self.num_tokens} prompt tokens wait already, and this request has {num_tokens}; at most {most} may wait "
+            f"(--max-num-queued-tokens{self._suffix}).",
+            self._tokens.promise(self._clock(), missing),
+        )
+
+    def enter(self, request_id: str, num_tokens: int) -> None:
+        """Add a waiting request."""
+        now = self._clock()
+        if not self.num_waiting:
+            self._requests.begin(now)
+            self._tokens.begin(now)
+        self._begun[request_id] = now
+        self.num_waiting += 1
+        self.num_tokens += num_tokens
+
+    def leave(self, num_tokens: int) -> None:
+        """Remove a waiting request with this many prompt tokens, which then runs."""
+        now = self._clock()
+        self.num_waiting -= 1
+        self.num_tokens -= num_tokens
+        self._requests.free(now, 1)
+        self._tokens.free(now, num_tokens)
+
+    def end(self, request_id: str) -> None:
+        """Remove a request that has ended."""
+        begun = self._begun.pop(request_id, None)
+        if begun is not None:
+            self._durations.end(self._clock() - begun)
+
+    def _refuse(self, why: str, seconds: float) -> None:
+        retry_after = min(LONGEST_WAIT_S, max(1, math.ceil(seconds)))
+        raise RequestError(
+            f"{self._whose} is busy: {why} Try again in {retry_after} s.",
+            status=429,
+            code=self._code,
+            retry_after=retry_after,
+        )

@@ -1,0 +1,1 @@
+"""Compilation ahead of time, launches, and tuning."""

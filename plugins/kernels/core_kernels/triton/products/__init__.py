@@ -1,0 +1,1 @@
+"""Products with prepared weights: forms, tiles, kernels."""

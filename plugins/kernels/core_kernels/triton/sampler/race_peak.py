@@ -1,0 +1,86 @@
+"""The first and last kernels of a race: the largest logit of each part of a row, and the winner among all parts.
+
+Owns: both kernels. Never does: noise, filters, launch. Called by: the race.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from core_kernels.triton.sampler import candidates
+
+
+@triton.jit(do_not_specialize=candidates.STEPS)
+def peak(
+    logits: tl.tensor,
+    which: tl.tensor,
+    words: tl.tensor,
+    mask_index: tl.tensor,
+    tops: tl.tensor,
+    top_ids: tl.tensor,
+    logits_stride: int,
+    vocab_size: int,
+    count: int,
+    part_size: int,
+    mask_stride: int,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Program (rows, part) writes float32 tops [parts, count], +inf where a logit is not finite, and top_ids int32."""
+    lane, real = candidates.lanes_of(count, LANES)
+    part = tl.program_id(1)
+    row = candidates.numbers_of(which, lane, real)
+    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
+    best = tl.full([LANES], float("-inf"), tl.float32)
+    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
+    is_bad = tl.zeros([LANES], tl.int32)
+    for start in range(part * part_size, tl.minimum((part + 1) * part_size, vocab_size), BLOCK):
+        ids = start + tl.arange(0, BLOCK)
+        inside = real[:, None] & (ids < vocab_size)[None, :]
+        logit = candidates.raw_tile(rows, ids, inside)
+        odd = (logit != logit) | (logit == float("inf"))
+        is_bad = tl.maximum(is_bad, tl.max(odd.to(tl.int32), axis=1))
+        logit = tl.where(odd, float("-inf"), candidates.allowed(rows, logit, ids, inside))
+        top = tl.max(logit, axis=1)
+        at_top = (logit == top[:, None]) & inside
+        top_id = tl.min(tl.where(at_top, ids[None, :], candidates.NO_ID), axis=1)
+        best_id = tl.where(top > best, top_id, best_id)
+        best = tl.maximum(best, top)
+    best = tl.where(is_bad > 0, float("inf"), best)
+    tl.store(tops + part * count + lane, best, mask=real)
+    tl.store(top_ids + part * count + lane, best_id, mask=real)
+
+
+@triton.jit(do_not_specialize=("count",))
+def settle(
+    tops: tl.tensor,
+    top_ids: tl.tensor,
+    scores: tl.tensor,
+    score_ids: tl.tensor,
+    temperatures: tl.tensor,
+    out: tl.tensor,
+    count: int,
+    PARTS: tl.constexpr,
+    LANES: tl.constexpr,
+) -> None:
+    """Program (rows) writes the tokens, int64 [count]; -1 where there is none."""
+    lane, real = candidates.lanes_of(count, LANES)
+    heat = tl.load(temperatures + lane, mask=real, other=0.0)
+    is_sound = candidates.is_finite(candidates.largest(tops, lane, real, count, PARTS))
+    best = tl.full([LANES], float("-inf"), tl.float32)
+    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
+    for part in range(PARTS):
+        place = part * count + lane
+        hot_score = tl.load(scores + place, mask=real, other=0.0)
+        cold_score = tl.load(tops + place, mask=real, other=0.0)
+        score = tl.where(heat > 0.0, hot_score, cold_score)
+        hot_id = tl.load(score_ids + place, mask=real, other=0)
+        cold_id = tl.load(top_ids + place, mask=real, other=0)
+        token = tl.where(heat > 0.0, hot_id, cold_id)
+        # parts are in order of their ids, so the first of equals is kept
+        is_better = score > best
+        best = tl.where(is_better, score, best)
+        best_id = tl.where(is_better, token, best_id)
+    tl.store(out + lane, tl.where(is_sound, best_id, -1).to(tl.int64), mask=real)

@@ -1,0 +1,328 @@
+"""A fake device that runs its work late and in order, and detects callers that do not wait for it. It computes on the
+CPU.
+
+Owns: the queue of pending work, the recordings, and the errors they detect. Never does: compute by itself.
+Called by: tests of the GPU runtime, which runs on it unchanged.
+
+An upload is copied when the device reaches it, and its host memory is then poisoned. A download holds poison until the
+host waits for it. A recording is valid only for the addresses it saw, and keeps no memory alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from core_kit.devices.async_device import OverwrittenError
+from core_kit.devices.graph_runtime import Place, RecordedCall
+from core_kit.devices.intercepted import InterceptedKernels
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.sampling.kernel import numpy_masked_race, numpy_race
+from core_runtime.sampling.logprobs import numpy_logprobs
+
+POISON: Final = 0xA5
+"""Byte that fills memory without defined content; as int64 it is no valid token."""
+MIB: Final = 1 << 20
+
+LOOKS: Final = frozenset(
+    (
+        *("__get__", "__getitem__", "__len__", "as_strided", "data_ptr", "detach", "dim", "element_size", "expand"),
+        *("is_floating_point", "narrow", "numel", "numpy", "size", "split", "squeeze", "storage_offset", "stride"),
+        *("transpose", "unbind", "unflatten", "unsqueeze", "untyped_storage", "view"),
+    )
+)
+"""torch functions that inspect a tensor without reading its data."""
+
+READS: Final = frozenset(("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist"))
+"""Functions for which the host waits until the device has finished all work."""
+
+Work = Callable[[], None]
+
+
+class Watch(TorchFunctionMode):  # type: ignore[misc]
+    """While entered, the host's own functions see the devices' work as done, and functions that read are counted."""
+
+    def __init__(self, *devices: FakeCalls) -> None:
+        super().__init__()
+        self.devices = WeakSet(devices)
+
+    @classmethod
+    def in_this_thread(cls) -> Watch:
+        """Return the instance entered in this thread; if there is none, enter one permanently."""
+        for mode in _get_current_function_mode_stack():
+            if isinstance(mode, Watch):
+                return mode
+        watch = cls()
+        watch.__enter__()
+        return watch
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the device's work first, unless the function only inspects."""
+        devices = list(self.devices)
+        if any(device.is_working for device in devices):
+            return function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        looks = name in LOOKS
+        if name == "__getitem__":
+            looks = _is_view(args[1])
+        elif name == "numpy":
+            looks = any(device.is_pinned(args[0]) for device in devices)
+        waits = name in READS or (name == "numpy" and not looks)
+        for device in devices:
+            if not looks:
+                device.do_everything()
+            device.reads[name] += waits
+        return function(*args, **(kwargs or {}))
+
+
+class FakeGraph:
+    """The recorded calls of a fake device."""
+
+    def __init__(self, device: FakeCalls, calls: list[RecordedCall]) -> None:
+        self._device = device
+        self._calls = calls
+
+    def replay(self) -> None:
+        """Run the calls again. Raises MovedError if a tensor's memory is gone."""
+        for call in self._calls:
+            arguments = call.arguments()
+            self._device.later(_call(call.function, arguments, call.options))
+        self._device.replayed += 1
+
+
+class FakeMark:
+    """An event: a position in the order of the device's work."""
+
+    def __init__(self, device: FakeCalls, number: int) -> None:
+        self._device = device
+        self._number = number
+
+    def synchronize(self) -> None:
+        """Wait for the event."""
+        self._device.wait(self._number)
+
+
+class FakeCalls:
+    """The `DeviceCalls` of the fake device, and the `Calls` of its kernels.
+
+    graph_bytes: device memory per recording.
+    is_watched: whether threads that use it are watched permanently; otherwise a test enters a `Watch`.
+
+    is_working: whether it is running its work at the moment.
+    reads: functions for which the host had to wait, by name.
+    waits: number of waits for an event.
+    uploads: number of copies to the device.
+    recorded, replayed: number of recordings and replays.
+    threads: how often a thread made it current.
+    """
+
+    def __init__(self, graph_bytes: int = MIB, *, is_watched: bool = False) -> None:
+        self.device = torch.device("cpu")
+        self._graph_bytes = graph_bytes
+        self._is_watched = is_watched
+        self._queue: list[Work] = []
+        self._num_done = 0
+        self.is_working = False
+        self._landed: list[tuple[int, Tensor, Tensor]] = []
+        self._recording: list[RecordedCall] | None = None
+        self._pinned: dict[int, Tensor] = {}  # kept alive: a new tensor at a freed address would be mistaken for pinned
+        self.free = 1 << 30
+        self.reads: Counter[str] = Counter()
+        self.waits = 0
+        self.uploads = 0
+        self.recorded = 0
+        self.replayed = 0
+        self.threads = 0
+
+    def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> None:
+        """Queue a kernel, or record it, or run it as part of the kernel that is being called."""
+        if self.is_working:
+            function(*args, **options)
+        elif self._recording is not None:
+            places = [Place(arg) if isinstance(arg, Tensor) else arg for arg in args]
+            self._recording.append(RecordedCall(name, function, places, options))
+        else:
+            self.later(_call(function, list(args), options))
+
+    def later(self, work: Work) -> None:
+        """Queue work."""
+        self._queue.append(work)
+
+    def do_everything(self) -> None:
+        """Run all queued work; the host still does not know of it."""
+        if self.is_working:
+            return
+        self.is_working = True
+        try:
+            with torch.inference_mode():
+                self._work_off()
+        finally:
+            self.is_working = False
+
+    def _work_off(self) -> None:
+        while self._queue:
+            work = self._queue.pop(0)
+            work()
+            self._num_done += 1
+
+    def wait(self, number: int) -> None:
+        """Wait until `number` pieces of work are done."""
+        self.waits += 1
+        self.do_everything()
+        for landed, host, copied in self._landed:
+            if landed <= number:
+                host.copy_(copied)
+        self._landed = [entry for entry in self._landed if entry[0] > number]
+
+    def use(self) -> None:
+        """Make this the calling thread's current device."""
+        self.threads += 1
+        if self._is_watched:
+            Watch.in_this_thread().devices.add(self)
+
+    def memory(self) -> tuple[int, int]:
+        """Return (free, total) memory in bytes."""
+        return self.free, 1 << 30
+
+    def zeros(self, nbytes: int) -> Tensor:
+        """Allocate zeroed uint8 [nbytes] on the device."""
+        self.free -= nbytes
+        return torch.zeros(nbytes, dtype=torch.uint8)
+
+    def pinned(self, nbytes: int) -> Tensor:
+        """Allocate pinned host memory uint8 [nbytes]."""
+        memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
+        self._pinned[memory.untyped_storage().data_ptr()] = memory
+        return memory
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether a tensor is in memory allocated by `pinned`."""
+        return tensor.untyped_storage().data_ptr() in self._pinned
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Queue a copy. Raises OverwrittenError, late, when the source of an upload was overwritten too early."""
+        if self.is_pinned(source):
+            self.uploads += 1
+            then = source.clone()
+            self.later(lambda: _upload(target, source, then))
+            return
+        if not self.is_pinned(target):
+            raise ValueError("a copy in the device's own time needs pinned memory of the host")
+        target.fill_(POISON)
+        number = self._num_done + len(self._queue) + 1
+        self.later(lambda: self._landed.append((number, target, source.clone())))
+
+    def mark(self) -> FakeMark:
+        """Return an event after all work submitted so far."""
+        return FakeMark(self, self._num_done + len(self._queue))
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all submitted work."""
+        self.wait(self._num_done + len(self._queue))
+
+    def record(self, run: Callable[[], None]) -> FakeGraph:
+        """Record the work that `run` submits."""
+        calls: list[RecordedCall] = []
+        self._recording = calls
+        try:
+            run()
+        finally:
+            self._recording = None
+        if not calls:
+            raise RuntimeError("nothing was recorded")
+        self.recorded += 1
+        self.free -= self._graph_bytes
+        return FakeGraph(self, calls)
+
+    def give_back(self) -> None:
+        """Do nothing: there is no cached memory to return."""
+
+
+class FakeKernels(InterceptedKernels):
+    """The kernels of the fake device: a CPU's, plus the sampling kernels and the logprobs kernel."""
+
+    def __init__(self, inner: KernelSet, calls: FakeCalls) -> None:
+        super().__init__(inner, calls)
+        race = inner.race or numpy_race
+        logprobs = inner.logprobs or numpy_logprobs
+
+        def draw(*args: Any, **options: Any) -> None:
+            calls.run("race", race, args, options)
+
+        def draw_masked(*args: Any, **options: Any) -> None:
+            calls.run("masked_race", inner.masked_race or numpy_masked_race, args, options)
+
+        def tell(*args: Any, **options: Any) -> None:
+            calls.run("logprobs", logprobs, args, options)
+
+        self.race = draw
+        self.masked_race = draw_masked
+        self.logprobs = tell
+
+
+class FakeSpace:
+    """The `AddressSpace` of the fake device. capacity: its memory in bytes."""
+
+    granularity = 4096
+
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
+        self._memory: dict[int, Tensor] = {}
+        self._handles = 0
+
+    def reserve(self, nbytes: int) -> int:
+        """Reserve addresses without memory; returns the first."""
+        memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
+        address: int = memory.data_ptr()
+        self._memory[address] = memory
+        return address
+
+    def fill(self, address: int, nbytes: int) -> int:
+        """Map memory to a span; it holds garbage, as on a real device."""
+        if nbytes > self.free:
+            raise MemoryError(f"{nbytes} bytes of {self.free}")
+        self.free -= nbytes
+        self._handles += 1
+        return self._handles
+
+    def empty(self, address: int, nbytes: int, handle: int) -> None:
+        """Unmap a span and release its memory."""
+        self.free += nbytes
+        self._memory[address].fill_(POISON)
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """Free reserved addresses."""
+        del self._memory[address]
+
+    def tensor(self, address: int, nbytes: int) -> Tensor:
+        """Return uint8 [nbytes] at an address."""
+        return self._memory[address][:nbytes]
+
+
+def _call(function: Callable[..., Any], args: list[Any], options: dict[str, Any]) -> Work:
+    def work() -> None:
+        function(*args, **options)
+
+    return work
+
+
+def _upload(target: Tensor, source: Tensor, then: Tensor) -> None:
+    if not torch.equal(source, then):
+        raise OverwrittenError("the host wrote to memory before its copy to the device was made")
+    target.copy_(source)
+    source.fill_(POISON)
+
+
+def _is_view(index: Any) -> bool:
+    """Whether indexing a tensor with `index` returns a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return not any(isinstance(part, Tensor | np.ndarray | list) for part in parts)

@@ -1,0 +1,1 @@
+"""Parsing of answers into events."""

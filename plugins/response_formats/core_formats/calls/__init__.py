@@ -1,0 +1,1 @@
+"""Bodies of tool calls: reading, writing and grammars, by kind."""

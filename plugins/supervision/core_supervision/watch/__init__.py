@@ -1,0 +1,1 @@
+"""Detection of an engine that makes no progress."""

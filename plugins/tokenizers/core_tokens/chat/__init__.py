@@ -1,0 +1,1 @@
+"""Chat templates: rendering within limits, and the origin of each character."""

@@ -1,0 +1,1 @@
+"""Vocabularies in every file format."""
