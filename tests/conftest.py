@@ -1,7 +1,5 @@
 """Fixtures for the whole suite: tiny random checkpoints, made once a session."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

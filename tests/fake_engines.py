@@ -7,8 +7,6 @@ An engine keeps the processor where its arguments ask for what no double has (a 
 kernels, other types than float32), and with the embedded model, for which a double is too slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

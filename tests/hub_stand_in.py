@@ -1,7 +1,5 @@
 """A model hub on this machine: the part of the hub's HTTP interface that its client uses to list and download files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

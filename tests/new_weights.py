@@ -1,7 +1,5 @@
 """Checkpoints of one shape and other weights, and answers that show every bit."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Two checkpoints of the same numbers: one packed as a format says, one plain, dequantized by somebody else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

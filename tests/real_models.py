@@ -1,7 +1,5 @@
 """The real models that the suite runs on, from their packages; the Gemma file is put together once into tests/.cache."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The offline class on a model that follows a formula: order, parameters, errors before anything runs, clean ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +16,8 @@ from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_frontend.api.explanation import ControlText, SamplingValue
+from core_grammars.compiler import GrammarCompiler
+from tests.inside import core_of
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -119,7 +119,7 @@ def test_all_prompts_are_checked_before_any_runs(make: Maker) -> None:
     with pytest.raises(RequestError, match="int"):
         llm.generate(7, use_tqdm=False)  # type: ignore[arg-type]
     assert make.executors[0].sequences == {}
-    assert not llm._live_client().has_work()
+    assert not core_of(llm).has_work()
     assert len(llm.generate("a", SamplingParams(max_tokens=1000), use_tqdm=False)[0].outputs[0].token_ids) == 63
 
 
@@ -286,7 +286,7 @@ def test_an_interrupt_leaves_a_usable_engine(make: Maker, monkeypatch: pytest.Mo
     assert caught.value.__cause__ is None and caught.traceback[-1].name == "_finish"
     assert tokens(llm.generate("a", SamplingParams(max_tokens=5), use_tqdm=False)) == [reference([97], 5)]
     assert executor.sequences == {}
-    llm._live_client().core.scheduler.check_integrity()
+    core_of(llm).scheduler.check_integrity()
 
 
 THOUGHT = "<think>\nHm.\n</think>\n\n"
@@ -328,11 +328,11 @@ def test_a_choice_of_tool_is_held_and_a_wrong_one_refused(make: Maker, monkeypat
     hi = [{"role": "user", "content": "Hi"}]
     asked: list[Any] = []
 
-    def compile_(wanted: Any) -> CompiledGrammar:
+    def compile_(compiler: GrammarCompiler, wanted: Any) -> CompiledGrammar:
         asked.append(wanted)
         return CompiledGrammar("none", "key", b"")
 
-    monkeypatch.setattr(llm._grammars, "compile", compile_)
+    monkeypatch.setattr(GrammarCompiler, "compile", compile_)
     named = {"type": "function", "function": {"name": "weather"}}
     params = SamplingParams(max_tokens=3)
     for choice in (None, "auto", "required", named):

@@ -1,7 +1,5 @@
 """Classes and scores of whole engines, held against transformers' own models of the same random weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Vectors of whole engines, held against transformers' hidden states of the same random weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

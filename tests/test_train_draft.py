@@ -1,7 +1,5 @@
 """The example that trains a draft: what it learns from, what it learns, and what it says of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

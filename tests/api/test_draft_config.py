@@ -1,7 +1,5 @@
 """The configuration of an engine carries a draft through messages without knowing its shape."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -12,16 +10,10 @@ from core_runtime.specs.draft_config import DraftConfig, draft_of
 from core_runtime.specs.draft_spec import DraftSpec
 
 LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 260,
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "vocab_size": 260,
     "rms_norm_eps": 1e-6,
-}
+}  # fmt: skip
 MODEL = ModelConfig(model="m", served_names=("m",))
 PLUGINS = PluginChoices(loader="safetensors", platform="cpu")
 DRAFT = DraftConfig(

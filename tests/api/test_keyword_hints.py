@@ -1,7 +1,5 @@
 """A keyword that there is not is told with the one that was meant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

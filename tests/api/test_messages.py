@@ -1,7 +1,5 @@
 """Peers of an older and a newer minor version understand each other: every message, in both directions."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of sampling parameters has a row for each, and bodies of completions have the fields that it says they have."""
 
-from __future__ import annotations
-
 from core.api.sampling_params import SamplingParams
 from core_apis.protocol.sampling import GenerationRequest
 from core_frontend.api.sampling_fields import FIELDS, field_names

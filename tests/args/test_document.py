@@ -1,7 +1,5 @@
 """docs/arguments.md is what the schema says."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names that are not served: every one of the reference list is in the table, and is told wherever it is given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whatever is written on the command line or in a file: a configuration or sentences, never anything else."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: spellings, conversions, and that every mistake is reported, with the nearest valid name."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest

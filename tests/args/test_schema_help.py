@@ -1,7 +1,5 @@
 """The schema is sound, and help shows all of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Precedence and origins: explicit > YAML > environment > default."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

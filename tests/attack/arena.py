@@ -3,8 +3,6 @@
 Owns: starting servers for phases, or lending the one of `--url`. Never does: attack.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -3,8 +3,6 @@
 Owns: the measurement and its check. Never does: attack. Called by: the phases.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """All hostile requests. Each theme is a file of its own; `ROWS` is what tests and the runner read."""
 
-from __future__ import annotations
-
 from tests.attack import rows_http, rows_items, rows_keys, rows_lists, rows_shapes, rows_texts, rows_vectors
 from tests.attack.row import Row
 

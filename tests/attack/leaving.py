@@ -1,7 +1,5 @@
 """Clients that go away in the middle, and the look at whether the server has noticed. Used by several phases."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

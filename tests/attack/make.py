@@ -1,7 +1,5 @@
 """Bodies for rows: small requests with a few fields changed, and JSON that no serializer writes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections that do nothing, do it slowly, or end at the wrong moment; and what is left of them afterwards."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time
@@ -73,12 +71,7 @@ def silent(phase: Phase, server: Server) -> None:
             answer = send(server.target, HEALTH, PATIENCE_S)
         waited = time.monotonic() - begin
         name = f"/health beside {SILENT} silent sockets with {DESCRIPTORS} descriptors"
-        phase.check(
-            name,
-            answer.status == 200,
-            f"{answer.outcome} after {waited:.1f} s",
-            f"200 in {PATIENCE_S:g} s",
-        )
+        phase.check(name, answer.status == 200, f"{answer.outcome} after {waited:.1f} s", f"200 in {PATIENCE_S:g} s")
     again = send(server.target, HEALTH, PATIENCE_S)
     phase.check("/health when they have gone", again.status == 200, again.outcome, 200)
     words = server.log()
@@ -152,12 +145,7 @@ def leave(
     if done < count:
         phase.notes.append(f"{done} of {count} clients left {where} before the time was over.")
     answer = send(target, HEALTH)
-    phase.check(
-        f"/health after {done} clients left {where}",
-        done > 0 and answer.status == 200,
-        answer.outcome,
-        200,
-    )
+    phase.check(f"/health after {done} clients left {where}", done > 0 and answer.status == 200, answer.outcome, 200)
     return done
 
 

@@ -1,7 +1,5 @@
 """KV tiers on disks that are full, foreign, read-only or gone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

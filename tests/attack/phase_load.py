@@ -1,7 +1,5 @@
 """Everything at once until the time is over: honest clients, hostile requests, clients that leave."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Outputs that take nothing any more: full disks under the log, closed descriptors, a reader that stops; small stacks."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from contextlib import suppress

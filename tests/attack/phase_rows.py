@@ -1,7 +1,5 @@
 """Every row of the corpus, one after the other, each on the kind of server that it wants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 

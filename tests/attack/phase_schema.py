@@ -1,7 +1,5 @@
 """Requests that schemathesis makes from the OpenAPI document as it is served, and answers that the document does not know."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
@@ -13,12 +11,7 @@ from tests.attack.arena import Arena
 from tests.attack.results import Phase
 from tests.attack.send import Target
 
-CHECKS = (
-    "not_a_server_error",
-    "status_code_conformance",
-    "content_type_conformance",
-    "response_schema_conformance",
-)
+CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 UNSOUND = ("unresolvable_reference", "unsupported_regex", "missing_deserializer")
 """Warnings of schemathesis that are defects of the document; others say how well its requests were understood."""
 REQUEST_LIMIT_S = 20

@@ -1,7 +1,5 @@
 """Signals at the wrong moments: in the start, under load, to the engine alone."""
 
-from __future__ import annotations
-
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor

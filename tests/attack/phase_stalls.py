@@ -1,7 +1,5 @@
 """How long others wait: latencies of /health and gaps of a running stream beside a volley of hostile requests."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

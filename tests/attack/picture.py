@@ -1,7 +1,5 @@
 """A distribution of measured times as a small SVG: a histogram on a logarithmic axis, with the limit as a line."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

@@ -5,8 +5,6 @@ input closes; then prints {"health": [...], "gaps": [...], "failures": n} in sec
 the time that was waited for it.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import select
@@ -56,11 +54,7 @@ def watch_health(target: Target, over: threading.Event, measured: Measured) -> N
 
 
 def watch_stream(
-    target: Target,
-    over: threading.Event,
-    measured: Measured,
-    tokens: int = STREAM_TOKENS,
-    prompt: str = STREAM_PROMPT,
+    target: Target, over: threading.Event, measured: Measured, tokens: int = STREAM_TOKENS, prompt: str = STREAM_PROMPT
 ) -> None:
     """Read streams, one after the other, and note the time from each piece to the next."""
     while not over.is_set():

@@ -3,8 +3,6 @@
 Owns: both forms. Never does: judge (the phases did).
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What an attack found: checks and measured series, by phase. Plain data, written and read by the report."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Owns: `Row`, `Answer`, `problems`. Never does: send anything. Used by the corpus, the tests and the runner.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

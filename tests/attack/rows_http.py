@@ -1,7 +1,5 @@
 """HTTP itself: headers, content types, lengths, chunks, lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.attack.make import completion

@@ -1,7 +1,5 @@
 """The Responses and the Messages API: items, blocks, tools and kept answers that are not what they should be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ways around the API keys: spellings of the path, of the method and of the key itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.attack.row import CLOSED, KEY, UMLAUT_KEY, Row

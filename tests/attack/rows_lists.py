@@ -1,7 +1,5 @@
 """Too many of something: stop strings, token ids, biases, prompts, choices, entries of objects."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.attack.make import chat, completion

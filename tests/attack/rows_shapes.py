@@ -1,7 +1,5 @@
 """JSON that is odd in itself: depth, numbers, strings, keys; and values that only together make no sense."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Too much text: prompts, messages, roles, names."""
 
-from __future__ import annotations
-
 import json
 
 from tests.attack.make import chat, completion, message

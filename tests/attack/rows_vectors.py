@@ -1,7 +1,5 @@
 """Texts to pool: vectors, classes and scores, on servers that give them and on servers that give text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Exit code: 0 when everything held, 1 when something did not, 2 for wrong argumen
 here and listen on 127.0.0.1; `--url` names another one on this machine, for the phases that need no process of their own.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

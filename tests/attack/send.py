@@ -3,8 +3,6 @@
 Owns: the bytes of the request, time limits, reading the answer. Never does: judge it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import select

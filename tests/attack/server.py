@@ -3,8 +3,6 @@
 Owns: its start, end, directories, processes, memory, log. Never does: attack. Linux only: it reads /proc.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -26,17 +24,10 @@ START_LIMIT_S = 180.0
 END_LIMIT_S = 25.0
 MAX_MODEL_LEN = 2048
 ARGUMENTS = {
-    "host": "127.0.0.1",
-    "port": 0,
-    "api_key": KEY,
-    "max_model_len": MAX_MODEL_LEN,
-    "kv_cache_memory_bytes": "128M",
-    "kv_offloading_disk_size": 0.05,
-    "request_read_timeout": 5,
-    "keep_alive_timeout": 5,
-    "disable_uvicorn_access_log": True,
-    "max_callback_ms": 20,
-}
+    "host": "127.0.0.1", "port": 0, "api_key": KEY, "max_model_len": MAX_MODEL_LEN, "kv_cache_memory_bytes": "128M",
+    "kv_offloading_disk_size": 0.05, "request_read_timeout": 5, "keep_alive_timeout": 5,
+    "disable_uvicorn_access_log": True, "max_callback_ms": 20,
+}  # fmt: skip
 SLOW_CALLBACK = "A callback took "
 """A line of the log for each callback of an event loop that took longer than `max_callback_ms`."""
 HEALTH = Row("health", "/health", method="GET", allowed=frozenset({200}))

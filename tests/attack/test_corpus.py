@@ -1,7 +1,5 @@
 """The small rows of the corpus against a server over the fake engine: each is answered as its row says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The attack's runner sees what it is there to see, and its report says it."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

@@ -3,8 +3,6 @@
 `make attack` measures the same on a machine of its own, against the strict limit; here other tests run beside it.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

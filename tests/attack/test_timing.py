@@ -1,7 +1,5 @@
 """The timing attack's figure against its definition."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -8,8 +8,6 @@ area under the curve (AUC) is the chance that a prompt which the victim did not 
 a coin. The control attacks with the victim's own key, which shows that there is something to be seen.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

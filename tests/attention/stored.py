@@ -1,7 +1,5 @@
 """What a KV cache of each type gives back, by torch's own casts: the oracle for every backend's cache."""
 
-from __future__ import annotations
-
 import torch
 
 EIGHT_BIT = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}

@@ -1,7 +1,5 @@
 """Every attention backend against a dense float64 reference: chunks, decode, windows, caps, sinks, slopes, GQA, KV dtypes."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Adapters of attention libraries keep the kit's promises, over stand-ins with the published signatures."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

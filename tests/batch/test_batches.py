@@ -1,7 +1,5 @@
 """Batch files: each line's result is the server's own answer; runs go on; nothing that is wrong stops the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -203,13 +201,19 @@ async def test_a_run_goes_on_where_it_ended_however_the_file_changed(tmp_path):
     assert not (tmp_path / "out.partial").exists()
 
 
-async def test_a_result_that_was_cut_in_the_middle_runs_again(tmp_path):
+async def run_without_end(tmp_path):
+    """All requests are answered, and the results not put in place yet."""
     source, out = write(tmp_path / "in", request("a"), request("b")), tmp_path / "out"
     batch = look(source)
     with Results(out) as results:
         async with fake_endpoint() as endpoint:
             await run_batch(endpoint, batch, results, 1, lambda result: None)
     partial = tmp_path / "out.partial"
+    return source, out, partial
+
+
+async def test_a_result_that_was_cut_in_the_middle_runs_again(tmp_path):
+    source, out, partial = await run_without_end(tmp_path)
     text = partial.read_bytes()
     for cut in range(0, len(text), 97):
         partial.write_bytes(text[:cut])
@@ -286,12 +290,7 @@ async def test_a_result_that_did_not_fit_leaves_no_part_behind(tmp_path):
 
 
 async def test_a_damaged_end_runs_again(tmp_path):
-    source, out = write(tmp_path / "in", request("a"), request("b")), tmp_path / "out"
-    batch = look(source)
-    with Results(out) as results:
-        async with fake_endpoint() as endpoint:
-            await run_batch(endpoint, batch, results, 1, lambda result: None)
-    partial = tmp_path / "out.partial"
+    source, out, partial = await run_without_end(tmp_path)
     first = partial.read_bytes().splitlines(keepends=True)[0]
     partial.write_bytes(first + b"\0" * 300 + b"\n")  # as a machine that lost its power leaves it
     done = []

@@ -1,7 +1,5 @@
 """Datasets: lengths, repeatability, files in the forms of others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures against hand-made times, and against the standard library's statistics."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """One request of a load, against servers that write their streams in different ways."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Sweeps over commands, and charts of their results."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

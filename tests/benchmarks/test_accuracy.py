@@ -1,7 +1,5 @@
 """The benchmark of accuracy: its arithmetic, and what it finds for the quantization of both real models."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`benchmarks.gpu` where there is no GPU, and its table."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -29,8 +29,7 @@ def test_gaps_are_exponential_with_the_mean_of_the_rate():
 
 
 @pytest.mark.parametrize(
-    ("ttft", "gap", "good"),
-    [(0.5, 0.03, True), (0.51, 0.01, False), (0.1, 0.031, False), (0.1, 0.0, True)],
+    ("ttft", "gap", "good"), [(0.5, 0.03, True), (0.51, 0.01, False), (0.1, 0.031, False), (0.1, 0.0, True)]
 )
 def test_a_request_is_good_within_both_limits(ttft, gap, good):
     assert is_good(stream(ttft, gap)) is good

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peer.checkpoints import rewrite_gguf
+from tests.loaders.gguf_files import finish
 
 
 @pytest.fixture
@@ -22,10 +23,7 @@ def source(tmp_path):
         raw_dtype=gguf.GGMLQuantizationType.Q4_1,
     )
     writer.add_tensor("output_norm.weight", rng.normal(size=64).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -20,17 +20,9 @@ from tests.quantization.packed import KEPT, Packed
 
 FIGURES = Path(__file__).parents[2] / "docs" / "quantization.json"
 MODULES = {
-    "compressed-tensors": "compressed",
-    "fp8": "online",
-    "gptq": "gptq",
-    "awq": "awq",
-    "modelopt": "modelopt",
-    "bitsandbytes": "bitsandbytes",
-    "quark": "quark",
-    "torchao": "torchao",
-    "hqq": "hqq",
-    "auto-round": "auto_round",
-}
+    "compressed-tensors": "compressed", "fp8": "online", "gptq": "gptq", "awq": "awq", "modelopt": "modelopt",
+    "bitsandbytes": "bitsandbytes", "quark": "quark", "torchao": "torchao", "hqq": "hqq", "auto-round": "auto_round",
+}  # fmt: skip
 """Methods with kept checkpoints, and where their plugins are."""
 DIGESTS = ("digests.json", "dequantized.json")
 """Names of the file with the tool's own dequantization of each module."""

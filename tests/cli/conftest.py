@@ -1,7 +1,5 @@
 """Signals as a terminal leaves them."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """`core bench latency`, `throughput` and `startup` with a tiny model."""
 
-from __future__ import annotations
-
 import json
 import statistics
 

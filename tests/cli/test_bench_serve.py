@@ -1,7 +1,5 @@
 """`core bench serve` against a server: what it counts is what the server counted."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`core chat` and `core complete` against a running server, by pipe and at a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -69,10 +67,7 @@ def test_a_conversation_goes_on_with_its_system_prompt_and_files(run, tmp_path):
         (["-q", "x", "--file", "binary"], "no text in UTF-8"),
         (["-q", "x", "--history", "binary"], "no text in UTF-8"),
         (["-q", "x", "--history", "list.json"], "no list of messages"),
-        (
-            ["-q", "x", "--model-name", "fake-modl"],
-            "server has fake-model, alias. Did you mean 'fake-model'?",
-        ),
+        (["-q", "x", "--model-name", "fake-modl"], "server has fake-model, alias. Did you mean 'fake-model'?"),
         (["-q", "x", "--max-tokens", "0"], "--max-tokens 0: expected an integer from 1"),
         (["-q", "x\udcff"], "--quick: no text in UTF-8"),
         (["-q", "x", "--system-prompt", "\udcff"], "--system-prompt: no text in UTF-8"),

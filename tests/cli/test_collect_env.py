@@ -1,7 +1,5 @@
 """`core collect-env`: facts without secrets, without torch, quickly enough."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

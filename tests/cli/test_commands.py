@@ -1,7 +1,5 @@
 """The command `core`: fast, torch-free, sentences instead of tracebacks, exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

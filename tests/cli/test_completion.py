@@ -1,7 +1,5 @@
 """Completion scripts, run by the shells themselves (zsh and fish where they are installed)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """`core config explain | show | schema`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -130,13 +128,7 @@ def test_all_problems_come_together(capsys):
     words += ["--max-num-seqs", "9", "--max-num-batched-tokens", "8", "--enable-lora", "/nowhere"]
     code, _, err = run(capsys, "explain", *words)
     assert code == 2
-    for expected in (
-        "one rank",
-        "--mamba-cache-philox-rounds 12",
-        "--max-num-seqs 9",
-        "--enable-lora",
-        "/nowhere",
-    ):
+    for expected in ("one rank", "--mamba-cache-philox-rounds 12", "--max-num-seqs 9", "--enable-lora", "/nowhere"):
         assert expected in err, err
 
 

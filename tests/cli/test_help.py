@@ -1,7 +1,5 @@
 """`--help` and its narrower forms: complete, quick, plain in a pipe and coloured in a terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re
@@ -47,11 +45,7 @@ def test_the_help_is_short_and_says_where_the_rest_is(capsys):
         ("-tp", ["--tensor-parallel-size, -tp", "does not serve it yet"], ["--pipeline"]),
         ("TLS", ["--ssl-keyfile", "--ssl-certfile"], ["--max-num-seqs"]),
         ("listgroup", ["scheduler", "kernel", "arguments"], ["--max-num-seqs"]),
-        (
-            "compilation-config",
-            ["--compilation-config.mode", "--compilation-config.inductor_compile_config.combo"],
-            [],
-        ),
+        ("compilation-config", ["--compilation-config.mode", "--compilation-config.inductor_compile_config.combo"], []),
         ("swap-space", ["--swap-space", "no such argument", "--kv-offloading-size"], ["--max-num-seqs"]),
         ("platform.cpu", ["--platform-config.threads"], ["--max-num-seqs"]),
         ("prompt_lookup_max", ["--speculative-config.prompt_lookup_max", "no such argument"], ["--max-num-seqs"]),

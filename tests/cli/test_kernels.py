@@ -1,7 +1,5 @@
 """`core kernels build`: what is compiled, what is said of it, and mistakes."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """The core without any other distribution of ours: its commands work, and all of it can be imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

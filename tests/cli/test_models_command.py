@@ -1,7 +1,5 @@
 """`core models` and `core models explain`: what can be served, and what is made of a checkpoint, without torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`core run-batch` as a person types it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """The server's application over the fake engine, as an endpoint."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

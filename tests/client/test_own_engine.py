@@ -1,19 +1,12 @@
 """An engine for one command: which arguments of a server it refuses."""
 
-from __future__ import annotations
-
 from core.args.schema import schema
 from core_commands.client.own_engine import WITHOUT_MEANING, refusals
 
 MEANT = {
-    "config",
-    "chat_template",
-    "response_role",
-    "enable_prompt_tokens_details",
-    "enable_force_include_usage",
-    "return_tokens_as_token_ids",
-    "middleware",
-}
+    "config", "chat_template", "response_role", "enable_prompt_tokens_details", "enable_force_include_usage",
+    "return_tokens_as_token_ids", "middleware",
+}  # fmt: skip
 """Arguments about the server that change answers without a port too."""
 
 

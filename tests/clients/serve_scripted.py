@@ -87,7 +87,7 @@ def serve(port: int, script: Script) -> int:
 
     AsyncEngine.start = staticmethod(start)  # type: ignore[method-assign,assignment]
     EngineProcess.spawn = lambda: SimpleNamespace(discard=lambda: None, configured=asyncio.Event())  # type: ignore[method-assign,assignment,return-value]
-    command._resolve = resolve  # type: ignore[assignment]
+    command.resolve_words = resolve  # type: ignore[assignment]
     return main(["serve"])
 
 

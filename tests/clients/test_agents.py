@@ -1,7 +1,5 @@
 """Real agents, unmodified, against the real server with a scripted model: each reads a file, edits it and runs a command."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 Each runs in the environment that `make test-clients` makes of `requirements.txt` here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -31,13 +29,7 @@ FORECAST = {
     "required": ["city", "unit", "days"],
     "additionalProperties": False,
 }
-NUM_ANSWERS = {
-    "langchain": 12,
-    "litellm": 12,
-    "llama_index": 4,
-    "openai_agents": 8,
-    "pydantic_ai": 8,
-}
+NUM_ANSWERS = {"langchain": 12, "litellm": 12, "llama_index": 4, "openai_agents": 8, "pydantic_ai": 8}
 """By client: how many calls and answers in a form it reports."""
 
 pytestmark = pytest.mark.clients

@@ -5,8 +5,6 @@ they are, or change more of them than `tests.compat.rewriting` says.
 Called by: `make test-vllm-examples EXAMPLES=FOLDER`, which is for people: no test runs it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -3,8 +3,6 @@
 Owns: both changes. Never does: change anything else of a script. Called by: `tests.compat.examples`.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

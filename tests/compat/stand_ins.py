@@ -4,8 +4,6 @@ Owns: which kind stands for which name, and these checkpoints, made when first a
 Called by: `tests.compat.examples`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

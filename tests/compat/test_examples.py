@@ -1,7 +1,5 @@
 """The runner of vLLM's examples changes what it says and judges by what scripts say. No script of vLLM is here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

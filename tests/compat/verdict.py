@@ -4,8 +4,6 @@ Owns: `Verdict`, and the table by which the last line of an error is read. Never
 Called by: `tests.compat.examples`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

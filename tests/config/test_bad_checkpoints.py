@@ -1,7 +1,5 @@
 """Checkpoints and configurations that do not belong together: one sentence each, before torch or a weight is asked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,6 @@ from core.api.errors import ConfigError, UserError
 from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
 from core_runtime.models.families import families, family_for, read_configuration, table
-
-
-@pytest.fixture(scope="module")
-def registry() -> PluginRegistry:
-    return PluginRegistry()
 
 
 @pytest.fixture(scope="module")

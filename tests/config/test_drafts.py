@@ -1,7 +1,5 @@
 """Drafts that cannot be served are refused before anything is loaded, and what is served shows in the plan."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,6 @@ from core.plugin.registry import PluginRegistry
 from core_config.resolve import Resolution, resolve
 from core_config.speculation.keys import NEUTRAL
 from tests.tiny_models import save_checkpoint
-
-
-@pytest.fixture(scope="module")
-def registry() -> PluginRegistry:
-    return PluginRegistry()
 
 
 def resolved(registry: PluginRegistry, target: Path, **keys: Any) -> Resolution:

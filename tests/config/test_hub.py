@@ -1,7 +1,5 @@
 """Models from a hub, against a stand-in on this machine: what is downloaded, resumed, found offline, and refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core.plugin.registry import PluginRegistry
 from core_config.locating import hub_transfer
 from core_config.locating.hub import Hub
 from core_config.locating.hub_files import TOKENIZER, Wanted
@@ -19,11 +16,6 @@ from tests.hub_stand_in import StandIn, commit_of, serving
 
 NAME = "someone/some-model"
 BODY = bytes(range(256)) * 40
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return PluginRegistry()
 
 
 @pytest.fixture
@@ -128,17 +120,10 @@ def test_weights_without_an_index(tmp_path, files, weights):
 
 
 GGUFS = [
-    "some-Q4_K_M.gguf",
-    "some-Q4_K_S.gguf",
-    "some-UD-Q4_K_XL.gguf",
-    "some.bf16.gguf",
-    "Q8_0/some-Q8_0-00002-of-00002.gguf",
-    "Q8_0/some-Q8_0-00001-of-00002.gguf",
-    "IQ4_XS/weights.gguf",
-    "Q6_K/some-Q6_K-00001-of-00003.gguf",
-    "Q6_K/some-Q6_K-00003-of-00003.gguf",
-    "mmproj-BF16.gguf",
-]
+    "some-Q4_K_M.gguf", "some-Q4_K_S.gguf", "some-UD-Q4_K_XL.gguf", "some.bf16.gguf",
+    "Q8_0/some-Q8_0-00002-of-00002.gguf", "Q8_0/some-Q8_0-00001-of-00002.gguf", "IQ4_XS/weights.gguf",
+    "Q6_K/some-Q6_K-00001-of-00003.gguf", "Q6_K/some-Q6_K-00003-of-00003.gguf", "mmproj-BF16.gguf",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The memory plan and the numerics id, against what the engine then really has."""
 
-from __future__ import annotations
-
 import itertools
 import json
 
@@ -20,11 +18,6 @@ from tests.real_models import gemma3_path, smollm2_path
 SMALL = {"device": "cpu", "max_num_seqs": 2, "max_num_batched_tokens": 64, "use_tqdm_on_load": False}
 
 
-@pytest.fixture(scope="module")
-def registry():
-    return PluginRegistry()
-
-
 def compare(registry, path, **arguments):
     given = {"model": str(path), "kv_cache_memory_bytes": 1 << 26, "max_model_len": 64, **SMALL, **arguments}
     done = resolve(given, context="llm", registry=registry, environ={})
@@ -37,10 +30,7 @@ def compare(registry, path, **arguments):
             (plan.weights, worker.weights_nbytes),
             (plan.kv, worker.kv_nbytes),
             (plan.workspace, workspace),
-            (
-                done.numerics,
-                worker.numerics,
-            ),
+            (done.numerics, worker.numerics),
         )
     finally:
         worker.close()

@@ -1,14 +1,10 @@
 """Whatever is given: a configuration, or sentences."""
 
-from __future__ import annotations
-
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
 from core.args.schema import schema
-from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
 from core_config.resolve import resolve
 
@@ -20,11 +16,6 @@ KEYS = st.sampled_from(["method", "model", "num_speculative_tokens", "image", "b
 VALUES = st.recursive(
     SMALL | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3)
 )
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return PluginRegistry()
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))

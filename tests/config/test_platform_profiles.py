@@ -1,7 +1,5 @@
 """Defaults by usage context and device: the platforms' own tables."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """From arguments to a configuration: derived values with reasons, and every mistake reported before any weight is read."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -10,14 +8,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.args.arg import Given
-from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
-
-
-@pytest.fixture(scope="module")
-def registry():
-    """Discovered once; platforms are probed once."""
-    return PluginRegistry()
 
 
 def engine(registry, model, context="llm", **arguments):

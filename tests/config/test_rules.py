@@ -1,7 +1,5 @@
 """Every relation: a case that passes and a case that is refused, warned about or derived."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The limits of a step: settled once by the configuration, and what the plan, the worker and a lowered engine go by."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees of drafts as vLLM writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.api.errors import UserError

@@ -1,7 +1,5 @@
 """What waives "same request, same tokens", as `core config explain` names it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

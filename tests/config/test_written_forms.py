@@ -1,7 +1,5 @@
 """One configuration, however it is written: command line, keyword arguments, YAML, and what `core config show` prints."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from core.api.errors import ConfigError
 from core.args.schema import schema
 from core.commands.argument_schema import DIALECT, json_schema
-from core.plugin.registry import PluginRegistry
 from core_config.arguments.parser import Parser
 from core_config.arguments.reach import means_nothing_to_llm
 from core_config.arguments.sources import merge
@@ -23,11 +20,6 @@ from core_config.resolve import resolve
 NOT_FREE = {"config", "model", "plugins", "device", "load_format", "quantization"}
 TEXT = st.text("abcxyz019_", min_size=1, max_size=6)
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return PluginRegistry()
 
 
 def values_of(field):

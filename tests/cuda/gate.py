@@ -10,8 +10,6 @@ on. The page is about all versions of triton whose verdicts the file has. It mus
 either interprets or compiles.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

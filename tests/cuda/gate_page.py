@@ -3,8 +3,6 @@
 Owns: the text of `docs/gpu-gate.md`. Never does: compile. Called by: the gate.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Owns: the compilation and the verdict. Never does: choose rows. Called by: the gate, tests of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

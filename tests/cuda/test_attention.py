@@ -1,7 +1,5 @@
 """Attention on Triton kernels, in the interpreter: values against a dense float64 reference, bits against each other."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,10 +1,5 @@
 """The kit's checks of attention backends on the Triton kernels, in the interpreter: padding, trees, ownership, claims."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import msgspec
 import pytest
 
 from core_kit.case import Skipped
@@ -12,29 +7,13 @@ from core_kit.checks import attention as kit
 from core_kit.fixtures import attention_cases
 
 pytest.importorskip("triton")
-from core_attention.triton import manifest
-from core_attention.triton.backend import TritonAttention
+from tests.cuda.interpreted import Interpreted
 
 QUICK = {"writes_only_its_slots", "layout_is_planned"}
 SHORT = (7, 1, 19)
 FEW = (21, 3, 18)
 """Fewer tokens than elsewhere, beyond a block all the same: the interpreter takes milliseconds for each of them."""
 CHECKS = {check.__name__: check for check in kit.KEYED}
-
-
-class Interpreted:
-    """The backend as if it were one for the processor, on which the interpreter runs."""
-
-    device = "cpu"
-
-    def __init__(self) -> None:
-        own = manifest.core_spec()
-        self.spec = msgspec.structs.replace(own, capabilities={**own.capabilities, "devices": ["cpu"]})
-        self.loaded = TritonAttention()
-        self.manifest = self
-
-    def call(self, hook: str, query: Any) -> Any:
-        return getattr(manifest, hook)(query)
 
 
 @pytest.mark.parametrize(

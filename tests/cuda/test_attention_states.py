@@ -1,10 +1,5 @@
 """Layers with a state on Triton kernels, in the interpreter: the kit's checks of them."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import msgspec
 import pytest
 
 from core_kit.checks import states as kit
@@ -15,27 +10,12 @@ from core_kit.oracles.state_formulas import EXAMPLES
 pytest.importorskip("triton")
 import torch
 
-from core_attention.triton import manifest
 from core_attention.triton.backend import TritonAttention
 from core_kit.oracles.state_formulas import FORMULAS
+from tests.cuda.interpreted import Interpreted
 
 SHORT = (13, 1, 2, 20)
 """Fewer tokens than elsewhere: the interpreter computes one after the other."""
-
-
-class Interpreted:
-    """The backend as if it were one for the processor, on which the interpreter runs."""
-
-    device = "cpu"
-
-    def __init__(self) -> None:
-        own = manifest.core_spec()
-        self.spec = msgspec.structs.replace(own, capabilities={**own.capabilities, "devices": ["cpu"]})
-        self.loaded = TritonAttention()
-        self.manifest = self
-
-    def call(self, hook: str, query: Any) -> Any:
-        return getattr(manifest, hook)(query)
 
 
 @pytest.mark.parametrize(

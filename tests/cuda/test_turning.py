@@ -1,7 +1,5 @@
 """Heads that are normed and turned in the launch that stores keys: the bits of the three kernels one after the other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,44 +4,29 @@
 for each model, type and KV type, the pairs are about a dozen.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 Case = dict[str, str]
 
 RUN_AXES: dict[str, tuple[str, ...]] = {
-    "company": ("random", "alone"),
-    "chunk": ("whole", "16", "7", "1"),
-    "cache": ("cold", "warm"),
-    "block": ("16", "1", "128"),
-    "memory": ("ample", "tight"),
-    "planning": ("sync", "async"),
-    "drafts": ("none", "ngram"),
-    "client": ("inproc", "zmq"),
-    "threads": ("2", "1"),
-}
+    "company": ("random", "alone"), "chunk": ("whole", "16", "7", "1"), "cache": ("cold", "warm"),
+    "block": ("16", "1", "128"), "memory": ("ample", "tight"), "planning": ("sync", "async"),
+    "drafts": ("none", "ngram"), "client": ("inproc", "zmq"), "threads": ("2", "1"),
+}  # fmt: skip
 TYPE_AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("bfloat16", "float32"),
     "kv": ("auto", "fp8_e4m3", "int8_per_token_head"),
 }
 BASELINE: Case = {
-    "company": "alone",
-    "chunk": "whole",
-    "cache": "cold",
-    "block": "16",
-    "memory": "ample",
-    "planning": "sync",
-    "drafts": "none",
-    "client": "inproc",
-    "threads": "1",
-}
+    "company": "alone", "chunk": "whole", "cache": "cold", "block": "16", "memory": "ample", "planning": "sync",
+    "drafts": "none", "client": "inproc", "threads": "1",
+}  # fmt: skip
 """How the expected results are made: the plainest way."""
 
 Pair = frozenset[tuple[str, str]]
 IMPOSSIBLE: frozenset[Pair] = frozenset(
     {
-        frozenset({("company", "alone"), ("memory", "tight")}),  # one request alone never has too little memory
+        frozenset({("company", "alone"), ("memory", "tight")})  # one request alone never has too little memory
     }
 )
 

@@ -1,7 +1,5 @@
 """One run of the requests in question, the way a case says, with bits of tokens and logprobs as the result."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path

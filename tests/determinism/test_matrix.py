@@ -4,8 +4,6 @@ A slice runs with every `make test`; `make test-matrix` runs all: for the tiny m
 pair of types, for the real ones every pair of ways and types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations

@@ -6,8 +6,6 @@ now and renews excerpts whose first and last lines are still there. Never does: 
 an edit of the core, and the test of the tour.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

@@ -4,8 +4,6 @@ Owns: the text of docs/features.md, made of the rows of `features.toml`, of the 
 Never does: write a file. Called by: a person, and the test that the table is current and true.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """docs/architecture.md shows the folders and the order of distributions as they are."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """docs/core.md cites what is there: paths, lines, names and excerpts of the core, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/explain.md lists every cause in the words of the table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from core.api.sequence_record import MISS_CAUSES

@@ -1,7 +1,5 @@
 """docs/features.md is current, names nothing that is not there, and forgets nothing of what is."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

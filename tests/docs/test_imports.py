@@ -1,7 +1,5 @@
 """Modules import one another without circles, and the core stays small."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Nothing that a plugin author can meet is undocumented, and no example differs from the code it was taken from."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -39,9 +37,7 @@ FURTHER = {
         *(contracts.ExpertsKernel, contracts.HeadsKernel, contracts.ActivatedLinear, contracts.HasSoftCap),
         *(contracts.HasTakeRows, contracts.HasAddNorm, contracts.HasExperts, contracts.HasHeads),
     ],
-    "attention": [
-        *(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads),
-    ],
+    "attention": [*(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads)],
     "speculative": [contracts.DraftHeads, contracts.HearsResults],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
@@ -55,12 +51,7 @@ STRUCTS = {
     ],
     "kernels": [specs.KernelQuery],
     "speculative": [contracts.ProposerInput, contracts.RequestFacts, contracts.DraftView, hookspecs.DraftContext],
-    "loader": [
-        checkpoint.CheckpointManifest,
-        checkpoint.TensorInfo,
-        checkpoint.FileFacts,
-        checkpoint.TokenizerSource,
-    ],
+    "loader": [checkpoint.CheckpointManifest, checkpoint.TensorInfo, checkpoint.FileFacts, checkpoint.TokenizerSource],
 }
 
 

@@ -1,7 +1,5 @@
 """The tutorial, followed literally: files are written, commands run, and what they should print is printed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

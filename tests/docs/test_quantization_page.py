@@ -1,7 +1,5 @@
 """The page about quantization is what the checkpoints and figures say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.checkpoints.document import document

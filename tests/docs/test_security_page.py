@@ -1,7 +1,5 @@
 """docs/security.md names tests that exist, and what it says of code is so."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

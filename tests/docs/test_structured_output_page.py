@@ -1,7 +1,5 @@
 """The page about structured output is what the tables and figures say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.grammars.document import document

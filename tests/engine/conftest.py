@@ -1,7 +1,5 @@
 """Makes the fakes importable here and in engine processes that the tests start."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from core_kit.devices.wired import wired
+from core_tokens.tokenizer import Tokenizer
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
@@ -28,3 +27,10 @@ def also_wired(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         from fakes import FakeExecutor
 
         monkeypatch.setattr(FakeExecutor, "execute", wired(FakeExecutor.execute))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    from fakes import byte_source
+
+    return Tokenizer.from_source(byte_source(), None)

@@ -3,8 +3,6 @@
 The executor's next token follows from all tokens before it, or spells a script. Some prompt tokens cause accidents.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -26,7 +24,7 @@ from core.api.config import (
     SchedulerConfig,
 )
 from core.api.errors import UserError
-from core.api.messages import EngineRequest, TokenLogprobs
+from core.api.messages import EngineOutput, EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
 from core.engine.composition import build_engine, find_observers
 from core.engine.core import EngineCore
@@ -273,3 +271,7 @@ def entry(token: int, count: int) -> TokenLogprobs:
     return TokenLogprobs(
         [token, *range(count)], [-0.6931] + [-1.0 - i for i in range(count)], list(range(1, count + 2))
     )
+
+
+def tokens(outputs: list[EngineOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]

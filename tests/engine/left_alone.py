@@ -3,8 +3,6 @@
 Prints the process ids of both, then waits. With the word `busy` and a descriptor it is that helper.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Engines that follow one another over the record that each leaves: deaths at a chosen moment, without processes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Engines that die at a certain step, without processes: the clients and the source of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -105,7 +103,7 @@ class MortalClient:
             if num_steps == self._last:
                 cause = "killed"
             if cause is not None:
-                self._die(cause)
+                self.die(cause)
                 return
             self._deliver(message)
 
@@ -116,7 +114,7 @@ class MortalClient:
                 self._live.pop((output.request_id, output.choice), None)
         self._on_outputs(message)
 
-    def _die(self, cause: str) -> None:
+    def die(self, cause: str) -> None:
         handles = [request.handle for request in self._live.values()]
         self.dead_error = EngineDeadError(f"It died of {cause}.", cause=cause, suspects=handles)
         self._on_death(self.dead_error)

@@ -1,7 +1,5 @@
 """A fake executor that sleeps and takes new weights: it notes what is asked of it, and refuses steps while it sleeps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine as the server sees it: streams, early ends, death and health, with a real engine process."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -47,19 +45,13 @@ def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) 
     asyncio.run(run())
 
 
-class NoGrammars:
-    """Compiles for ever."""
-
-    async def compiled(self, params: object, tenant: str) -> None:
-        await asyncio.sleep(60)
-
-    def close(self) -> None:
-        pass
+async def never_compiled(params: object, tenant: str) -> None:
+    await asyncio.sleep(60)
 
 
 def test_a_grammar_is_waited_for_in_the_queue_until_the_deadline() -> None:
     async def test(engine: AsyncEngine) -> None:
-        engine._intake.grammars = NoGrammars()  # type: ignore[assignment]
+        engine.grammars.compiled = never_compiled  # type: ignore[assignment,method-assign]
         asked = delta(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="a"))
         stream = engine.generate([1, 2], asked, "r", RequestTerms(timeout_s=0.2))
         first = asyncio.ensure_future(anext(stream))
@@ -271,40 +263,32 @@ def test_death_reaches_every_stream() -> None:
     with_engine(test, delay_s=0.02)
 
 
-def test_utilities_and_closing() -> None:
-    async def run() -> None:
-        async with running(delay_s=0.01) as engine:
-            await engine.check_health()
-            assert engine.is_running
-            assert await engine.reset_prefix_cache()
-            assert engine.ready.num_blocks == 64
-            stream = engine.generate([1], delta(max_tokens=60), "a")
-            await anext(stream)
-            await engine.close()
-            with pytest.raises(EngineDeadError, match="closed"):
-                async for _ in stream:
-                    pass
-            assert not engine.is_running
-
-    asyncio.run(run())
-
-
-def test_failed_start_is_told() -> None:
-    async def run() -> None:
-        with pytest.raises(UserError, match="too large"):
-            async with running(refuse="too large"):
+async def test_utilities_and_closing() -> None:
+    async with running(delay_s=0.01) as engine:
+        await engine.check_health()
+        assert engine.is_running
+        assert await engine.reset_prefix_cache()
+        assert engine.ready.num_blocks == 64
+        stream = engine.generate([1], delta(max_tokens=60), "a")
+        await anext(stream)
+        await engine.close()
+        with pytest.raises(EngineDeadError, match="closed"):
+            async for _ in stream:
                 pass
-        no_tokenizer = SimpleNamespace(engine=make_config(), manifest=SimpleNamespace(tokenizer=TokenizerSource()))
-        with pytest.raises(UserError, match="no tokenizer"):
-            await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
-        missing = TokenizerSource(directory="/nowhere")
-        broken = SimpleNamespace(
-            engine=make_config(options={"start_s": 3600}), manifest=SimpleNamespace(tokenizer=missing)
-        )
-        with pytest.raises(UserError, match="nowhere"):  # long before the engine, which needs an hour, is ready
-            await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
+        assert not engine.is_running
 
-    asyncio.run(run())
+
+async def test_failed_start_is_told() -> None:
+    with pytest.raises(UserError, match="too large"):
+        async with running(refuse="too large"):
+            pass
+    no_tokenizer = SimpleNamespace(engine=make_config(), manifest=SimpleNamespace(tokenizer=TokenizerSource()))
+    with pytest.raises(UserError, match="no tokenizer"):
+        await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
+    missing = TokenizerSource(directory="/nowhere")
+    broken = SimpleNamespace(engine=make_config(options={"start_s": 3600}), manifest=SimpleNamespace(tokenizer=missing))
+    with pytest.raises(UserError, match="nowhere"):  # long before the engine, which needs an hour, is ready
+        await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
 
 
 def test_a_crashing_request_takes_its_engine_but_not_the_server() -> None:

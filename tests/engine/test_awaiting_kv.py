@@ -1,7 +1,5 @@
 """While one request waits for pages from a slow disk, others go on; whatever becomes of the pages, the text is the same."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -18,8 +16,10 @@ from core.api.step_plan import StepPlan, StepResult
 from core.engine import faults, step_runner
 from core.kv import connectors
 from core.scheduler import awaiting_kv
+from core.scheduler.admission import Admission
 from core_kv_connectors.tiers import page_reader
 from core_kv_connectors.tiers.disk import DiskTier
+from tests.inside import state_of
 from tests.kv.connector_rows import tiers_of, with_cache
 
 BLOCK_SIZE = 4
@@ -126,8 +126,8 @@ class World:
         self.run()
         kv = self.core.scheduler.kv
         assert kv.usage == 0.0
-        reader = tiers_of(kv.connectors).pages._reader
-        assert reader is not None and not reader._loads, "no page is held for a sequence"
+        reader = tiers_of(kv.connectors).pages.reader
+        assert reader is not None and not reader.loads, "no page is held for a sequence"
         self.core.close()
 
 
@@ -230,7 +230,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     while world.core.scheduler.waits_for_kv:
         world.step()
         world.core.scheduler.kv.wait_for_loads(0.001)
-        world.core.scheduler._state.awaiting.restore_ready()
+        state_of(world.core.scheduler).awaiting.restore_ready()
     urgent = world.add("urgent", [*PROMPT, 1], priority=1)
     world.run()
     assert world.tokens["first"] == reference(first)[0] and world.tokens["urgent"] == reference(urgent)[0]
@@ -339,8 +339,7 @@ def test_whatever_happens_the_text_is_right(
 def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "MAX_IDLE_STEPS", 3)
     world.add("waiting", OTHER)
-    admission = world.core.scheduler._admission
-    monkeypatch.setattr(admission, "admit", lambda planner: None)
+    monkeypatch.setattr(Admission, "admit", lambda admission, planner: None)
     with pytest.raises(EngineDeadError, match="planned nothing"):
         for _ in range(10):
             world.core.step()

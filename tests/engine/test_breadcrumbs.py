@@ -1,7 +1,5 @@
 """What an engine tells of its steps, and what is known of it when it has died."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

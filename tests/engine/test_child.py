@@ -1,7 +1,5 @@
 """The engine process as its parent sees it: output that cannot be written, and what killed processes leave."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

@@ -1,7 +1,5 @@
 """Several clients of one engine process: each gets its own tokens, and takes only its own requests with it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -313,12 +311,9 @@ def test_another_version_of_the_protocol_is_refused_with_a_sentence(with_guest: 
     with_guest(use)
 
 
-def test_nobody_answers() -> None:
-    async def run() -> None:
-        with pytest.raises(EngineDeadError, match=r"No engine answered at ipc:///nowhere/engine\.sock for 0\.2 s"):
-            await ZmqClient.connect("ipc:///nowhere/engine.sock", timeout_s=0.2)
-
-    asyncio.run(run())
+async def test_nobody_answers() -> None:
+    with pytest.raises(EngineDeadError, match=r"No engine answered at ipc:///nowhere/engine\.sock for 0\.2 s"):
+        await ZmqClient.connect("ipc:///nowhere/engine.sock", timeout_s=0.2)
 
 
 class FakeRouter:

@@ -1,9 +1,7 @@
 """The loop: same tokens as without an engine, and no request or step that can stop it."""
 
-from __future__ import annotations
-
 import pytest
-from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
+from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference, tokens
 
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
@@ -12,6 +10,7 @@ from core.engine.core import EngineCore
 from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.scheduler.results import StepOutputs
 from core.scheduler.step import Step
+from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")
 
@@ -39,10 +38,6 @@ def drain_handles(core: EngineCore) -> dict[int, list[EngineOutput]]:
         for output in core.step().outputs:
             found.setdefault(output.handle, []).append(output)
     return found
-
-
-def tokens(outputs: list[EngineOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
 
 
 @pytest.fixture
@@ -105,7 +100,7 @@ def test_a_scheduler_that_always_breaks_is_fatal(
     scheduler = core.scheduler
 
     def broken(*arguments: object) -> None:
-        scheduler._state.current = next(iter(scheduler._state.roster), None) if blames else None
+        state_of(scheduler).current = next(iter(state_of(scheduler).roster), None) if blames else None
         raise ZeroDivisionError("an ordinary defect")
 
     monkeypatch.setattr(scheduler, operation, broken)

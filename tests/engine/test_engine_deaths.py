@@ -1,7 +1,5 @@
 """Engines die while requests run: every answer is the one of an engine that never died, to the bit."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -132,14 +130,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class Compiled:
-    """Grammars of the plain backend of regular expressions."""
-
-    async def compiled(self, wanted: Any, tenant: str) -> Any:
-        return regex_grammar.compiled(wanted.regex)
-
-    def close(self) -> None:
-        pass
+async def compiled(wanted: Any, tenant: str) -> Any:
+    """A grammar of the plain backend of regular expressions."""
+    return regex_grammar.compiled(wanted.regex)
 
 
 async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, RequestOutput], MortalSource]:
@@ -151,8 +144,7 @@ async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, Requ
     tokenizer = load_shared_tokenizer(resolution.manifest.tokenizer, config.model)
     assert tokenizer is not None
     engine = mortal_engine(source, tokenizer)
-    engine.grammars.close()
-    engine._intake.grammars = Compiled()  # type: ignore[assignment]
+    engine.grammars.compiled = compiled  # type: ignore[assignment]
 
     async def answer(case: str) -> RequestOutput:
         form = StructuredOutputsParams(regex=PATTERN) if case == "grammar" else None
@@ -195,8 +187,7 @@ SLOW = {"at once, and late", "drafts", "planned ahead", "drafts planned ahead"}
 
 
 @pytest.mark.parametrize(
-    "variant",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VARIANTS],
+    "variant", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VARIANTS]
 )
 def test_every_kind_of_request_goes_on_to_the_bit(
     variant: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,7 +375,7 @@ def test_deaths_by_chance_are_nobodys_fault() -> None:
 async def pause(engine: AsyncEngine, source: MortalSource) -> AsyncIterator[None]:
     """The engine is dead, and the next one does not come before the end of the block."""
     source.gate.clear()
-    engine._client._die("crash")  # type: ignore[attr-defined]
+    source.clients[-1].die("crash")
     await asyncio.sleep(0.01)
     try:
         yield

@@ -1,12 +1,10 @@
 """A step that fails, a scheduler that breaks, steps planned ahead: what users get."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
 import pytest
-from fakes import EOS, RAISE, FakeExecutor, make_config, reference
+from fakes import EOS, RAISE, FakeExecutor, make_config, reference, tokens
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
@@ -15,6 +13,7 @@ from core.engine.core import EngineCore
 from core.engine.inproc import InprocClient
 from core.kv.integrity import IntegrityError
 from core_frontend.output_processor import OutputProcessor
+from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")
 
@@ -37,10 +36,6 @@ def drain(engine: InprocClient, limit: int = 400) -> dict[str, list[EngineOutput
             found.setdefault(output.request_id, []).append(output)
         engine.core.scheduler.check_integrity()
     return found
-
-
-def tokens(outputs: list[EngineOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
 
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
@@ -126,7 +121,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
         nonlocal calls
         calls += 1
         if calls == 3:
-            scheduler._state.current = scheduler._state.roster.find(("r3", 0))
+            state_of(scheduler).current = state_of(scheduler).roster.find(("r3", 0))
             raise IntegrityError("num_slots", "17 is wrong")
         return whole(*arguments)
 

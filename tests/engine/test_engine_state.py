@@ -1,7 +1,5 @@
 """The table of the lifecycle: every state that can be reached obeys it, and the page prints it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

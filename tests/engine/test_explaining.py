@@ -1,12 +1,10 @@
 """Explanations from records whose numbers are known: phases, limits and the ends of several choices."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
 import pytest
-from fakes import byte_source, make_config
+from fakes import make_config
 
 from core.api.errors import RequestError
 from core.api.messages import EngineOutput
@@ -17,11 +15,6 @@ from core_frontend.output_processor import OutputProcessor
 from core_frontend.prompts.input_processor import InputProcessor
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 from core_tokens.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_source(byte_source(), None)
 
 
 def explained(

@@ -1,7 +1,5 @@
 """A sequence waits until its grammar is prepared; nothing else does."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """In idle time an engine process writes what it caches to disk, so that its end, whatever it is, loses little."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -50,18 +48,15 @@ async def until_written(path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["step by step", "planned ahead"])
-def test_a_killed_engine_finds_its_prefixes_again(tmp_path: Path, ahead: bool) -> None:
-    async def run() -> None:
-        client = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
-        assert await answer(client) == (reference(PROMPT, 5), 0)
-        await until_written(tmp_path, 11)
-        os.kill(client.pid, signal.SIGKILL)
-        await client.close()
-        again = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
-        assert await answer(again) == (reference(PROMPT, 5), 40)
-        assert await again.call("check_integrity") is None
-        assert await again.call("reset_prefix_cache") is True
-        assert list(tmp_path.rglob("*.kv")) == []
-        await again.close()
-
-    asyncio.run(run())
+async def test_a_killed_engine_finds_its_prefixes_again(tmp_path: Path, ahead: bool) -> None:
+    client = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
+    assert await answer(client) == (reference(PROMPT, 5), 0)
+    await until_written(tmp_path, 11)
+    os.kill(client.pid, signal.SIGKILL)
+    await client.close()
+    again = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
+    assert await answer(again) == (reference(PROMPT, 5), 40)
+    assert await again.call("check_integrity") is None
+    assert await again.call("reset_prefix_cache") is True
+    assert list(tmp_path.rglob("*.kv")) == []
+    await again.close()

@@ -1,23 +1,16 @@
 """Requests are checked against the model before they enter the engine; each error names the field and a way out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 import pytest
-from fakes import EOS, byte_source, make_config
+from fakes import EOS, make_config
 
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core_frontend.prompts.input_processor import MAX_N, InputProcessor
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_source(byte_source(), None)
 
 
 @pytest.fixture

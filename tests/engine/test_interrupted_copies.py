@@ -1,7 +1,5 @@
 """A block that a step should have filled from a tier is not believed when that step was interrupted."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import EOS, FakeExecutor, composed, make_config, reference
 

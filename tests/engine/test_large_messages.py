@@ -1,7 +1,5 @@
 """Large requests and messages are encoded and decoded outside the thread of the event loop, once, and in order."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
@@ -73,60 +71,53 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("large", [{"grammar_bytes": LARGE_REQUEST + 1}, {"num_ids": LARGE_REQUEST}])
-def test_a_large_request_is_encoded_once_in_a_thread(large: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        line = Line()
-        client = ZmqClient(line, READY)
-        seen = watched(monkeypatch)
-        await client.add(choices(4, **large))
-        assert seen == [False]
-        message = line.sent[0]
-        assert isinstance(message, AddRequest) and len(message.handles) == 4
-        await client.add(choices(4))
-        assert seen == [False, True] and len(line.sent) == 2
-
-    asyncio.run(main())
-
-
-def test_a_large_request_that_is_aborted_while_it_is_encoded_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        line = Line()
-        client = ZmqClient(line, READY)
-        loop = asyncio.get_running_loop()
-        encode = wire.encode
-        aborted = threading.Event()
-
-        def slow(message: msgspec.Struct) -> bytes:
-            if isinstance(message, AddRequest):
-                loop.call_soon_threadsafe(lambda: (client.abort(["a"]), aborted.set()))
-                assert aborted.wait(10)
-            return encode(message)
-
-        monkeypatch.setattr(wire, "encode", slow)
-        await client.add(choices(2, grammar_bytes=LARGE_REQUEST + 1))
-        assert [type(message) for message in line.sent] == [AbortRequests]
-        assert client.silence_s == 0.0
-
-    asyncio.run(main())
+async def test_a_large_request_is_encoded_once_in_a_thread(
+    large: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line()
+    client = ZmqClient(line, READY)
+    seen = watched(monkeypatch)
+    await client.add(choices(4, **large))
+    assert seen == [False]
+    message = line.sent[0]
+    assert isinstance(message, AddRequest) and len(message.handles) == 4
+    await client.add(choices(4))
+    assert seen == [False, True] and len(line.sent) == 2
 
 
-def test_an_engine_that_dies_while_a_large_request_is_encoded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        client = ZmqClient(Line(), READY)
-        encode = wire.encode
+async def test_a_large_request_that_is_aborted_while_it_is_encoded_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    client = ZmqClient(line, READY)
+    loop = asyncio.get_running_loop()
+    encode = wire.encode
+    aborted = threading.Event()
 
-        def dying(message: msgspec.Struct) -> bytes:
-            client.dead_error = EngineDeadError("It ended.")
-            return encode(message)
+    def slow(message: msgspec.Struct) -> bytes:
+        if isinstance(message, AddRequest):
+            loop.call_soon_threadsafe(lambda: (client.abort(["a"]), aborted.set()))
+            assert aborted.wait(10)
+        return encode(message)
 
-        monkeypatch.setattr(wire, "encode", dying)
-        with pytest.raises(EngineDeadError, match="It ended"):
-            await client.add(choices(1, grammar_bytes=LARGE_REQUEST + 1))
+    monkeypatch.setattr(wire, "encode", slow)
+    await client.add(choices(2, grammar_bytes=LARGE_REQUEST + 1))
+    assert [type(message) for message in line.sent] == [AbortRequests]
+    assert client.silence_s == 0.0
 
-    asyncio.run(main())
+
+async def test_an_engine_that_dies_while_a_large_request_is_encoded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ZmqClient(Line(), READY)
+    encode = wire.encode
+
+    def dying(message: msgspec.Struct) -> bytes:
+        client.dead_error = EngineDeadError("It ended.")
+        return encode(message)
+
+    monkeypatch.setattr(wire, "encode", dying)
+    with pytest.raises(EngineDeadError, match="It ended"):
+        await client.add(choices(1, grammar_bytes=LARGE_REQUEST + 1))
 
 
-def test_large_messages_of_an_engine_are_decoded_in_a_thread_and_in_order() -> None:
+async def test_large_messages_of_an_engine_are_decoded_in_a_thread_and_in_order() -> None:
     def message(start: int, num_positions: int) -> bytes:
         entry = TokenLogprobs([1, 2], [-0.5, -1.0], [1, 2])
         output = EngineOutput("a", 0, start, [1], prompt_logprobs=[entry] * num_positions or None, handle=0)
@@ -140,20 +131,17 @@ def test_large_messages_of_an_engine_are_decoded_in_a_thread_and_in_order() -> N
             self.seen.append(threading.get_ident())
             return self.decoder.decode(payload)
 
-    async def main() -> None:
-        line = Line()
-        line._decoder = noting = Noting(line._decoder)  # type: ignore[assignment]
-        client = ZmqClient(line, READY)
-        await client.add(choices(1))
-        large = message(0, LARGE_MESSAGE // 8)
-        assert len(large) > LARGE_MESSAGE
-        for payload in (large, message(1, 0)):
-            line.come.put_nowait(payload)
-        starts = [(await line.receive()).outputs[0].start for _ in range(2)]  # type: ignore[union-attr]
-        here = threading.get_ident()
-        assert starts == [0, 1] and [ident == here for ident in noting.seen] == [False, True]
-
-    asyncio.run(main())
+    line = Line()
+    line._decoder = noting = Noting(line._decoder)  # type: ignore[assignment]
+    client = ZmqClient(line, READY)
+    await client.add(choices(1))
+    large = message(0, LARGE_MESSAGE // 8)
+    assert len(large) > LARGE_MESSAGE
+    for payload in (large, message(1, 0)):
+        line.come.put_nowait(payload)
+    starts = [(await line.receive()).outputs[0].start for _ in range(2)]  # type: ignore[union-attr]
+    here = threading.get_ident()
+    assert starts == [0, 1] and [ident == here for ident in noting.seen] == [False, True]
 
 
 def test_large_payloads_are_not_copied_for_the_socket() -> None:

@@ -1,7 +1,5 @@
 """Epochs and start indices: what the client drops and what it must not survive."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

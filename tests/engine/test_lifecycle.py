@@ -1,14 +1,12 @@
 """Pauses, sleep and updates in the middle of answers: nobody is lost, and tokens do not change."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 import msgspec
 import pytest
 from engine.sleeping import SleepingExecutor
-from fakes import EOS, make_config, reference
+from fakes import EOS, make_config, reference, tokens
 
 from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
@@ -39,10 +37,6 @@ def drain(engine: InprocClient, found: dict[str, list[EngineOutput]], limit: int
         for output in engine.step():
             found.setdefault(output.request_id, []).append(output)
         engine.core.scheduler.check_integrity()
-
-
-def tokens(outputs: list[EngineOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
 
 
 def begun(engine: InprocClient, found: dict[str, list[EngineOutput]], num_steps: int = 3) -> None:

@@ -1,7 +1,5 @@
 """Pauses, sleep and updates together with deaths, other clients and failures: nobody is halted for ever, nothing is mixed."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator
@@ -197,10 +195,7 @@ def test_an_update_in_parts_is_lost_with_the_engine_and_never_applied_in_part(li
     lives.call("start_weight_update", client=4)
     lives.call("update_weights", update={"path": "part1"})
     lives.die()
-    for method, arguments in (
-        ("update_weights", {"update": {"path": "part2"}}),
-        ("finish_weight_update", {}),
-    ):
+    for method, arguments in (("update_weights", {"update": {"path": "part2"}}), ("finish_weight_update", {})):
         with pytest.raises(UtilityError, match="lost with the engine; start it again"):
             lives.call(method, **arguments)
     lives.die()

@@ -1,7 +1,5 @@
 """Calls that take long: who hears of them, what counts as a hang meanwhile, and what a failure in them ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from engine.mortal import MortalSource, mortal_engine
-from fakes import FakeExecutor, byte_source, make_config
+from fakes import FakeExecutor, make_config
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs
@@ -21,11 +19,6 @@ from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
 from core_supervision.watch.wedge import WedgeWatch
 from core_tokens.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_source(byte_source(), None)
 
 
 class Listener:
@@ -49,7 +42,7 @@ class Listener:
                 await asyncio.sleep(0.005)
 
 
-def test_a_long_call_is_told_and_is_no_hang(tmp_path: Path) -> None:
+async def test_a_long_call_is_told_and_is_no_hang(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     async def use(process: EngineProcess, owner: Listener, guest: Listener) -> None:
@@ -75,18 +68,15 @@ def test_a_long_call_is_told_and_is_no_hang(tmp_path: Path) -> None:
             await listener.until(lambda listener=listener: listener.death)
         assert owner.death is not None and owner.death.cause == "failure"
 
-    async def run() -> None:
-        config = msgspec.structs.replace(make_config(options={"gate": str(gate)}), sleeps=True)
-        process = EngineProcess.spawn("engine.sleeping:GatedExecutor")
-        owner = Listener(await start_engine(config, process=process))
-        guest = Listener(await ZmqClient.connect(owner.client.address))
-        try:
-            await use(process, owner, guest)
-        finally:
-            for listener in (guest, owner):
-                listener.client.abandon()
-
-    asyncio.run(run())
+    config = msgspec.structs.replace(make_config(options={"gate": str(gate)}), sleeps=True)
+    process = EngineProcess.spawn("engine.sleeping:GatedExecutor")
+    owner = Listener(await start_engine(config, process=process))
+    guest = Listener(await ZmqClient.connect(owner.client.address))
+    try:
+        await use(process, owner, guest)
+    finally:
+        for listener in (guest, owner):
+            listener.client.abandon()
 
 
 class Scripted:
@@ -125,40 +115,37 @@ def controlled(client: Scripted) -> EngineControl:
     return EngineControl(live, lambda seconds: asyncio.sleep(0))
 
 
-def test_a_call_that_waits_lets_go_however_it_ends() -> None:
-    async def run() -> None:
-        went_well = Scripted(state("drains"), state("drains"), state("reached"), state("reached"), state(""))
-        await controlled(went_well).sleep(1, "wait")
-        assert went_well.calls == ["pause", "lifecycle", "lifecycle", "sleep", "let_go"]
+async def test_a_call_that_waits_lets_go_however_it_ends() -> None:
+    went_well = Scripted(state("drains"), state("drains"), state("reached"), state("reached"), state(""))
+    await controlled(went_well).sleep(1, "wait")
+    assert went_well.calls == ["pause", "lifecycle", "lifecycle", "sleep", "let_go"]
 
-        resumed = Scripted(state("drains"), state("ended"), state(""))
-        with pytest.raises(RequestError, match="ended before") as raised:
-            await controlled(resumed).pause("wait")
-        assert raised.value.status == 409
-        assert resumed.calls[-1] == "let_go"
+    resumed = Scripted(state("drains"), state("ended"), state(""))
+    with pytest.raises(RequestError, match="ended before") as raised:
+        await controlled(resumed).pause("wait")
+    assert raised.value.status == 409
+    assert resumed.calls[-1] == "let_go"
 
-        refused = Scripted(UtilityError("Requests are held."), state(""))
-        with pytest.raises(RequestError, match="are held"):
-            await controlled(refused).pause("wait")
-        assert refused.calls == ["pause", "let_go"]
+    refused = Scripted(UtilityError("Requests are held."), state(""))
+    with pytest.raises(RequestError, match="are held"):
+        await controlled(refused).pause("wait")
+    assert refused.calls == ["pause", "let_go"]
 
-        died = Scripted(state("drains"), EngineDeadError("killed"), EngineDeadError("killed"))
-        with pytest.raises(EngineStalledError, match="died during lifecycle and is being started again"):
-            await controlled(died).sleep(1, "wait")
-        died.answers = [EngineDeadError("killed")]
-        died.is_gone = True
-        with pytest.raises(EngineDeadError, match="for good"):
-            await controlled(died).sleep(1)
+    died = Scripted(state("drains"), EngineDeadError("killed"), EngineDeadError("killed"))
+    with pytest.raises(EngineStalledError, match="died during lifecycle and is being started again"):
+        await controlled(died).sleep(1, "wait")
+    died.answers = [EngineDeadError("killed")]
+    died.is_gone = True
+    with pytest.raises(EngineDeadError, match="for good"):
+        await controlled(died).sleep(1)
 
-        endless = Scripted(*[state("drains")] * 1000)
-        waiting = asyncio.create_task(controlled(endless).pause("wait"))
-        while len(endless.calls) < 5:
-            await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert endless.calls[-1] == "let_go"
-
-    asyncio.run(run())
+    endless = Scripted(*[state("drains")] * 1000)
+    waiting = asyncio.create_task(controlled(endless).pause("wait"))
+    while len(endless.calls) < 5:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert endless.calls[-1] == "let_go"
 
 
 async def test_health_allows_a_long_call_its_time(tokenizer: Tokenizer) -> None:

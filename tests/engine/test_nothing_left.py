@@ -1,7 +1,5 @@
 """What the end of a process leaves behind, whichever way it ends: no processes, no files."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -46,43 +44,35 @@ def test_a_parent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_engine_leaves_signals_to_its_owner() -> None:
+async def test_an_engine_leaves_signals_to_its_owner() -> None:
     """A service manager sends SIGTERM to all processes at once: what runs has to end first."""
-
-    async def run() -> None:
-        config = make_config(options={"delay_s": 0.005})
-        engine = await AsyncEngine.start(make_resolution(config), executor=TARGET)
-        try:
-            params = SamplingParams(max_tokens=20, output_kind=RequestOutputKind.FINAL_ONLY)
-            outputs = engine.generate([1, 2], params, "one")
-            waiting = asyncio.ensure_future(anext(outputs))
-            for number in (signal.SIGTERM, signal.SIGINT):
-                await asyncio.sleep(0.02)
-                os.kill(engine.pid, number)
-            output = await asyncio.wait_for(waiting, 20)
-            assert output.outputs[0].token_ids == reference([1, 2], 20)
-            await outputs.aclose()
-        finally:
-            await engine.close()
-
-    asyncio.run(run())
+    config = make_config(options={"delay_s": 0.005})
+    engine = await AsyncEngine.start(make_resolution(config), executor=TARGET)
+    try:
+        params = SamplingParams(max_tokens=20, output_kind=RequestOutputKind.FINAL_ONLY)
+        outputs = engine.generate([1, 2], params, "one")
+        waiting = asyncio.ensure_future(anext(outputs))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            await asyncio.sleep(0.02)
+            os.kill(engine.pid, number)
+        output = await asyncio.wait_for(waiting, 20)
+        assert output.outputs[0].token_ids == reference([1, 2], 20)
+        await outputs.aclose()
+    finally:
+        await engine.close()
 
 
-def test_an_engine_that_hangs_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_hangs_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ZmqClient.close, "__defaults__", (3600.0,))  # the grace that an engine has for ending by itself
-
-    async def run() -> None:
-        engine = await AsyncEngine.start(make_resolution(make_config()), executor=TARGET)
-        os.kill(engine.pid, signal.SIGSTOP)
-        closing = asyncio.ensure_future(engine.close())
-        await asyncio.sleep(0.05)
-        assert not closing.done()
-        engine.kill()
-        await closing
-        assert engine.dead_error is None
-        until_gone([engine.pid])
-
-    asyncio.run(run())
+    engine = await AsyncEngine.start(make_resolution(make_config()), executor=TARGET)
+    os.kill(engine.pid, signal.SIGSTOP)
+    closing = asyncio.ensure_future(engine.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    engine.kill()
+    await closing
+    assert engine.dead_error is None
+    until_gone([engine.pid])
 
 
 KILLED = """

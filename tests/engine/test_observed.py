@@ -1,7 +1,5 @@
 """What an engine tells of its steps: profiles, a line for each step, when prompts begin, totals across deaths."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

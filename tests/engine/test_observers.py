@@ -1,7 +1,5 @@
 """Parts around an engine core: when each is called, what it may hold back, and what happens when one is not installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

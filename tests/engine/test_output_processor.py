@@ -1,11 +1,9 @@
 """Tokens become text, stop strings cut it, and the three kinds of output tell the same story."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from fakes import EOS, byte_source, entry, make_config
+from fakes import EOS, entry, make_config
 
 from core.api.messages import EngineOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
@@ -16,11 +14,6 @@ from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 
 KINDS = list(RequestOutputKind)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_source(byte_source(), None)
 
 
 class Bench:

@@ -1,7 +1,5 @@
 """Limits of all and of single keys, and whether it helps to come back when told to."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A stream that is cut anywhere and resumed in a fresh engine: the same tokens and log-probabilities, to the bit."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

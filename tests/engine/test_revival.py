@@ -1,7 +1,5 @@
 """Whether and when dead engines are started again, with real processes where it is about those."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A process that waits for the next engine's death."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -46,51 +44,42 @@ async def after_death(engines: OwnedEngineSource, client: ZmqClient) -> ZmqClien
     return await engines.next(KILLED)
 
 
-def test_the_process_that_waited_becomes_the_next_engine() -> None:
-    async def run() -> None:
-        before = children()
-        engines = source(with_standby=True)
-        client = await engines.first()
-        for epoch in (1, 2):
-            pids = await until_children(2, before)
-            (waiting,) = pids - {client.pid}
-            client = await after_death(engines, client)
-            assert client.pid == waiting
-            assert client.epoch == epoch
-        await until_children(2, before)
-        await engines.close()
-        assert await until_children(1, before) == {client.pid}
-        await client.close()
-        await until_children(0, before)
-
-    asyncio.run(run())
-
-
-def test_a_waiting_process_that_died_is_replaced() -> None:
-    async def run() -> None:
-        before = children()
-        engines = source(with_standby=True)
-        client = await engines.first()
-        (waiting,) = await until_children(2, before) - {client.pid}
-        os.kill(waiting, signal.SIGKILL)
-        await until_children(1, before)
+async def test_the_process_that_waited_becomes_the_next_engine() -> None:
+    before = children()
+    engines = source(with_standby=True)
+    client = await engines.first()
+    for epoch in (1, 2):
+        pids = await until_children(2, before)
+        (waiting,) = pids - {client.pid}
         client = await after_death(engines, client)
-        assert client.pid != waiting
-        await engines.close()
-        await client.close()
-        await until_children(0, before)
+        assert client.pid == waiting
+        assert client.epoch == epoch
+    await until_children(2, before)
+    await engines.close()
+    assert await until_children(1, before) == {client.pid}
+    await client.close()
+    await until_children(0, before)
 
-    asyncio.run(run())
+
+async def test_a_waiting_process_that_died_is_replaced() -> None:
+    before = children()
+    engines = source(with_standby=True)
+    client = await engines.first()
+    (waiting,) = await until_children(2, before) - {client.pid}
+    os.kill(waiting, signal.SIGKILL)
+    await until_children(1, before)
+    client = await after_death(engines, client)
+    assert client.pid != waiting
+    await engines.close()
+    await client.close()
+    await until_children(0, before)
 
 
-def test_without_one_nothing_waits() -> None:
-    async def run() -> None:
-        before = children()
-        engines = source(with_standby=False)
-        client = await engines.first()
-        await asyncio.sleep(0.05)
-        assert children() - before == {client.pid}
-        await engines.close()
-        await client.close()
-
-    asyncio.run(run())
+async def test_without_one_nothing_waits() -> None:
+    before = children()
+    engines = source(with_standby=False)
+    client = await engines.first()
+    await asyncio.sleep(0.05)
+    assert children() - before == {client.pid}
+    await engines.close()
+    await client.close()

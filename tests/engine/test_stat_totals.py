@@ -1,7 +1,5 @@
 """Totals across the deaths of engines."""
 
-from __future__ import annotations
-
 from core.api.stats import SchedulerStats
 from core_frontend.stat_totals import StatTotals
 

@@ -1,7 +1,5 @@
 """The periodic log line: rates, only while there are steps."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Executors with a queue of their own, executors in lockstep, and what becomes of steps behind one that fails."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from typing import Any

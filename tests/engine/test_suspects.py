@@ -1,7 +1,5 @@
 """Whom engines die of: the search among those that were being computed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Engines that hang: what counts as that, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

@@ -1,7 +1,5 @@
 """A real engine process behind real sockets: start, streams, utilities, and every way it can end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -80,123 +78,102 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_tokens_come_as_without_a_process() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        try:
-            assert (client.ready.epoch, client.ready.num_blocks, client.ready.block_size) == (7, 64, 4)
-            assert client.ready.numerics == "fake"
-            assert ("fake", 0.5) in client.ready.phases
-            mode = stat.S_IMODE(socket_directory(client).stat().st_mode)
-            assert mode == 0o700
-            await client.add([request("a", [1, 2, 3], 9)])
-            await client.add([request("b", list(range(40)), 4)])
-            await ear.until(lambda: ear.finished("a") and ear.finished("b"))
-            assert [t for output in ear.outputs("a") for t in output.token_ids] == reference([1, 2, 3], 9)
-            assert [t for output in ear.outputs("b") for t in output.token_ids] == reference(list(range(40)), 4)
-            assert await client.call("check_integrity") is None
-            assert await client.call("reset_prefix_cache") is True
-            with pytest.raises(
-                UtilityError,
-                match="'format_disk' is unknown; expected one of check_integrity, ",
-            ):
-                await client.call("format_disk")
-            assert client.dead_error is None
-        finally:
-            await client.close()
+async def test_tokens_come_as_without_a_process() -> None:
+    ear = Ear()
+    client = await start(ear)
+    try:
+        assert (client.ready.epoch, client.ready.num_blocks, client.ready.block_size) == (7, 64, 4)
+        assert client.ready.numerics == "fake"
+        assert ("fake", 0.5) in client.ready.phases
+        mode = stat.S_IMODE(socket_directory(client).stat().st_mode)
+        assert mode == 0o700
+        await client.add([request("a", [1, 2, 3], 9)])
+        await client.add([request("b", list(range(40)), 4)])
+        await ear.until(lambda: ear.finished("a") and ear.finished("b"))
+        assert [t for output in ear.outputs("a") for t in output.token_ids] == reference([1, 2, 3], 9)
+        assert [t for output in ear.outputs("b") for t in output.token_ids] == reference(list(range(40)), 4)
+        assert await client.call("check_integrity") is None
+        assert await client.call("reset_prefix_cache") is True
+        with pytest.raises(UtilityError, match="'format_disk' is unknown; expected one of check_integrity, "):
+            await client.call("format_disk")
+        assert client.dead_error is None
+    finally:
+        await client.close()
+    assert not socket_directory(client).exists()
+    assert not is_alive(client.pid)
+    assert ear.death is None
+    with pytest.raises(EngineDeadError, match="closed"):
+        await client.add([request("c", [1])])
+    await client.close()
+
+
+async def test_abort_frees() -> None:
+    ear = Ear()
+    client = await start(ear, delay_s=0.01)
+    try:
+        await client.add([request("a", [1, 2], 60)])
+        await client.add([request("b", [3, 4], 60)])
+        await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
+        client.abort(["a"])
+        client.abort_choices([("b", 0)])
+        await client.add([request("c", [5], 2)])
+        await ear.until(lambda: ear.finished("c") and ear.messages[-1].stats.num_running == 0)
+        assert not ear.finished("a")
+        assert not ear.finished("b")
+        assert ear.messages[-1].stats.kv_cache_usage == 0.0
+    finally:
+        await client.close()
+
+
+async def test_a_killed_process_is_noticed() -> None:
+    ear = Ear()
+    client = await start(ear, delay_s=0.01)
+    try:
+        await client.add([request("a", [1, 2], 60)])
+        await ear.until(lambda: ear.outputs("a"))
+        call = asyncio.create_task(client.call("check_integrity"))
+        os.kill(client.pid, signal.SIGKILL)
+        await ear.until(lambda: ear.death is not None, 60.0)
+        assert "SIGKILL" in str(ear.death)
+        await asyncio.gather(call, return_exceptions=True)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await client.add([request("b", [1])])
         assert not socket_directory(client).exists()
-        assert not is_alive(client.pid)
-        assert ear.death is None
-        with pytest.raises(EngineDeadError, match="closed"):
-            await client.add([request("c", [1])])
+    finally:
         await client.close()
 
-    asyncio.run(run())
+
+async def test_a_request_that_crashes_the_process() -> None:
+    ear = Ear()
+    client = await start(ear)
+    await client.add([request("a", [KILL])])
+    await ear.until(lambda: ear.death is not None, 5.0)
+    await client.close()
 
 
-def test_abort_frees() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear, delay_s=0.01)
-        try:
-            await client.add([request("a", [1, 2], 60)])
-            await client.add([request("b", [3, 4], 60)])
-            await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
-            client.abort(["a"])
-            client.abort_choices([("b", 0)])
-            await client.add([request("c", [5], 2)])
-            await ear.until(lambda: ear.finished("c") and ear.messages[-1].stats.num_running == 0)
-            assert not ear.finished("a")
-            assert not ear.finished("b")
-            assert ear.messages[-1].stats.kv_cache_usage == 0.0
-        finally:
-            await client.close()
-
-    asyncio.run(run())
+async def test_one_failing_step_ends_its_request_only() -> None:
+    ear = Ear()
+    client = await start(ear)
+    await client.add([request("bad", [RAISE])])
+    await ear.until(lambda: ear.finished("bad"))
+    assert ear.outputs("bad")[-1].finish_reason == "error"
+    await client.add([request("good", [1])])
+    await ear.until(lambda: ear.finished("good"))
+    assert ear.death is None
+    await client.close()
 
 
-def test_a_killed_process_is_noticed() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear, delay_s=0.01)
-        try:
-            await client.add([request("a", [1, 2], 60)])
-            await ear.until(lambda: ear.outputs("a"))
-            call = asyncio.create_task(client.call("check_integrity"))
-            os.kill(client.pid, signal.SIGKILL)
-            await ear.until(lambda: ear.death is not None, 60.0)
-            assert "SIGKILL" in str(ear.death)
-            await asyncio.gather(call, return_exceptions=True)
-            with pytest.raises(EngineDeadError, match="SIGKILL"):
-                await client.add([request("b", [1])])
-            assert not socket_directory(client).exists()
-        finally:
-            await client.close()
-
-    asyncio.run(run())
-
-
-def test_a_request_that_crashes_the_process() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        await client.add([request("a", [KILL])])
-        await ear.until(lambda: ear.death is not None, 5.0)
-        await client.close()
-
-    asyncio.run(run())
-
-
-def test_one_failing_step_ends_its_request_only() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        await client.add([request("bad", [RAISE])])
-        await ear.until(lambda: ear.finished("bad"))
-        assert ear.outputs("bad")[-1].finish_reason == "error"
-        await client.add([request("good", [1])])
-        await ear.until(lambda: ear.finished("good"))
-        assert ear.death is None
-        await client.close()
-
-    asyncio.run(run())
-
-
-def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear, always_fail=True)
-        for name in [str(attempt) for attempt in range(FAULTS_BEFORE_PROBE)]:
-            await client.add([request(name, [1])])
-            await ear.until(lambda name=name: ear.finished(name) or ear.death is not None)
-        await ear.until(lambda: ear.death is not None)
-        assert ear.finished("0")
-        assert "steps in a row" in str(ear.death)
-        assert "told to fail" in str(ear.death)
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
+    ear = Ear()
+    client = await start(ear, always_fail=True)
+    for name in [str(attempt) for attempt in range(FAULTS_BEFORE_PROBE)]:
+        await client.add([request(name, [1])])
+        await ear.until(lambda name=name: ear.finished(name) or ear.death is not None)
+    await ear.until(lambda: ear.death is not None)
+    assert ear.finished("0")
+    assert "steps in a row" in str(ear.death)
+    assert "told to fail" in str(ear.death)
+    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -207,123 +184,97 @@ def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
         ({"exit": 9}, EngineDeadError, "exited with code 9.*last words of the fake"),
     ],
 )
-def test_failed_starts(options: dict[str, Any], error: type[Exception], words: str) -> None:
-    async def run() -> None:
-        with pytest.raises(error, match="(?s)" + words):
-            await start(**options)
-
-    asyncio.run(run())
+async def test_failed_starts(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match="(?s)" + words):
+        await start(**options)
 
 
-def test_start_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        config = make_config(options={"start_s": 3600.0})
-        with pytest.raises(EngineDeadError, match=r"not ready after 0\.5 s"):
-            await start_engine(config, executor=TARGET, timeout_s=0.5)
-
-    asyncio.run(run())
+async def test_start_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(options={"start_s": 3600.0})
+    with pytest.raises(EngineDeadError, match=r"not ready after 0\.5 s"):
+        await start_engine(config, executor=TARGET, timeout_s=0.5)
 
 
-def test_unknown_executor_is_named() -> None:
-    async def run() -> None:
-        with pytest.raises(EngineDeadError, match="no_such_module"):
-            await start_engine(make_config(), executor="no_such_module:Thing")
-
-    asyncio.run(run())
+async def test_unknown_executor_is_named() -> None:
+    with pytest.raises(EngineDeadError, match="no_such_module"):
+        await start_engine(make_config(), executor="no_such_module:Thing")
 
 
-def test_gap_kills_the_engine_and_stale_epochs_do_not() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear, delay_s=0.05)
-        await client.add([request("a", [1, 2], 60)])
-        stale = EngineOutputs(6, [EngineOutput("a", 0, 99, [1])], SchedulerStats())
-        client._dispatch(stale)
-        await ear.until(lambda: len(ear.outputs("a")) > 1)
-        assert ear.death is None
-        client._ledger._live["a"][0].next_start += 1
-        await ear.until(lambda: ear.death is not None)
-        assert "continued at token" in str(ear.death)
-        await client.close()
-        assert not is_alive(client.pid)
-
-    asyncio.run(run())
+async def test_gap_kills_the_engine_and_stale_epochs_do_not() -> None:
+    ear = Ear()
+    client = await start(ear, delay_s=0.05)
+    await client.add([request("a", [1, 2], 60)])
+    stale = EngineOutputs(6, [EngineOutput("a", 0, 99, [1])], SchedulerStats())
+    client._dispatch(stale)
+    await ear.until(lambda: len(ear.outputs("a")) > 1)
+    assert ear.death is None
+    client._ledger._live["a"][0].next_start += 1
+    await ear.until(lambda: ear.death is not None)
+    assert "continued at token" in str(ear.death)
+    await client.close()
+    assert not is_alive(client.pid)
 
 
-def test_unreadable_messages_do_not_stop_the_engine() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        await client._send(b"\xc1 no msgpack")
-        await client._send(msgspec.msgpack.encode(["delete_everything"]))
-        bad = request("bad", [1])
-        client._ledger.admit([bad])
-        await client._send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [bad.handle]]))
-        await client._send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [99]]))
-        await client.add([request("good", [1])])
-        await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
-        assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)
-        await client.close()
-
-    asyncio.run(run())
+async def test_unreadable_messages_do_not_stop_the_engine() -> None:
+    ear = Ear()
+    client = await start(ear)
+    send = client._send
+    await send(b"\xc1 no msgpack")
+    await send(msgspec.msgpack.encode(["delete_everything"]))
+    bad = request("bad", [1])
+    client._ledger.admit([bad])
+    await send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [bad.handle]]))
+    await send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [99]]))
+    await client.add([request("good", [1])])
+    await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
+    assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)
+    await client.close()
 
 
-def test_what_choices_share_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        sizes: list[int] = []
-        send = client._send
+async def test_what_choices_share_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ear = Ear()
+    client = await start(ear)
+    sizes: list[int] = []
+    send = client._send
 
-        async def measure(payload: bytes) -> None:
-            sizes.append(len(payload))
-            await send(payload)
+    async def measure(payload: bytes) -> None:
+        sizes.append(len(payload))
+        await send(payload)
 
-        monkeypatch.setattr(client, "_send", measure)
-        stops = list(range(1000, 2000))
-        for name, n in (("one", 1), ("many", 8)):
-            shared = msgspec.structs.replace(request(name, [1] * 20, 3), stop_token_ids=stops)
-            await client.add([msgspec.structs.replace(shared, choice=choice) for choice in range(n)])
-            await ear.until(lambda name=name, n=n: len({o.choice for o in ear.outputs(name) if o.finish_reason}) == n)
-        assert sizes[1] < sizes[0] + 100
-        await client.close()
-
-    asyncio.run(run())
+    monkeypatch.setattr(client, "_send", measure)
+    stops = list(range(1000, 2000))
+    for name, n in (("one", 1), ("many", 8)):
+        shared = msgspec.structs.replace(request(name, [1] * 20, 3), stop_token_ids=stops)
+        await client.add([msgspec.structs.replace(shared, choice=choice) for choice in range(n)])
+        await ear.until(lambda name=name, n=n: len({o.choice for o in ear.outputs(name) if o.finish_reason}) == n)
+    assert sizes[1] < sizes[0] + 100
+    await client.close()
 
 
-def test_what_no_message_can_hold_is_the_requests_fault() -> None:
-    async def run() -> None:
-        client = await start()
-        with pytest.raises(RequestError, match="cannot be sent"):
-            await client.add([EngineRequest("a", 0, [1], SamplingParams(extra_args={"x": object()}), seed=1)])
-        await client.close()
-
-    asyncio.run(run())
+async def test_what_no_message_can_hold_is_the_requests_fault() -> None:
+    client = await start()
+    with pytest.raises(RequestError, match="cannot be sent"):
+        await client.add([EngineRequest("a", 0, [1], SamplingParams(extra_args={"x": object()}), seed=1)])
+    await client.close()
 
 
-def test_stopping_a_stubborn_process() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear, delay_s=3600.0)
-        await client.add([request("a", [1])])
-        await asyncio.sleep(0.2)
-        await client.close(grace_s=0.2)
-        assert not is_alive(client.pid)
-
-    asyncio.run(run())
+async def test_stopping_a_stubborn_process() -> None:
+    ear = Ear()
+    client = await start(ear, delay_s=3600.0)
+    await client.add([request("a", [1])])
+    await asyncio.sleep(0.2)
+    await client.close(grace_s=0.2)
+    assert not is_alive(client.pid)
 
 
-def test_interrupt_is_left_to_the_parent() -> None:
-    async def run() -> None:
-        ear = Ear()
-        client = await start(ear)
-        assert os.getpgid(client.pid) != os.getpgrp()  # a terminal's Ctrl-C, which may come before it ignores it
-        os.kill(client.pid, signal.SIGINT)
-        await client.add([request("a", [1])])
-        await ear.until(lambda: ear.finished("a"))
-        await client.close()
-
-    asyncio.run(run())
+async def test_interrupt_is_left_to_the_parent() -> None:
+    ear = Ear()
+    client = await start(ear)
+    assert os.getpgid(client.pid) != os.getpgrp()  # a terminal's Ctrl-C, which may come before it ignores it
+    os.kill(client.pid, signal.SIGINT)
+    await client.add([request("a", [1])])
+    await ear.until(lambda: ear.finished("a"))
+    await client.close()
 
 
 ORPHAN = """
@@ -377,17 +328,15 @@ def test_a_process_whose_parent_ends_before_it_binds_leaves_nothing() -> None:
     assert not folder.exists()
 
 
-def test_a_core_folder_in_the_working_directory_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_core_folder_in_the_working_directory_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "__init__.py").write_text("raise RuntimeError('the wrong core')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-
-    async def run() -> None:
-        client = await start()
-        await client.close()
-
-    asyncio.run(run())
+    client = await start()
+    await client.close()
 
 
 def test_configuration_survives_the_wire() -> None:
@@ -395,18 +344,14 @@ def test_configuration_survives_the_wire() -> None:
     assert msgspec.msgpack.decode(wire.encode(message), type=wire.StartEngine) == message
 
 
-def test_long_temporary_directories_still_give_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_temporary_directories_still_give_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-
-    async def run() -> None:
-        process = EngineProcess.spawn(TARGET)
-        assert len(process.address) < 107
-        process.kill()
-        await process.stop(1.0)
-
-    asyncio.run(run())
+    process = EngineProcess.spawn(TARGET)
+    assert len(process.address) < 107
+    process.kill()
+    await process.stop(1.0)
 
 
 class Chatterbox(EngineConnection):

@@ -1,7 +1,5 @@
 """Logits processors as users write them: sound ones and others, of the engine's own contract and of vLLM's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

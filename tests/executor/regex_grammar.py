@@ -1,7 +1,5 @@
 """A grammar backend whose grammars are regular expressions over the text of an answer, slow and plain, and its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 
@@ -13,9 +11,9 @@ from tokenizers import pre_tokenizers
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.batch_run import run_batch
 from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.sampling.bitmask import bitmask_of
+from tests.inside import run_entries, with_grammar
 
 EOS = 2
 NUM_SPECIAL = 4
@@ -124,11 +122,10 @@ def generate(
 ) -> list[RequestOutput]:
     """As `LLM.generate`, with a grammar for each prompt that has an expression."""
     entries = []
-    for prompt, asked, pattern in zip(prompts, params, patterns, strict=True):
+    for index, (prompt, asked, pattern) in enumerate(zip(prompts, params, patterns, strict=True)):
         grammar = None if pattern is None else compiled(pattern)
-        entry = llm._input.process(str(next(llm._ids)), prompt, asked, grammar=grammar)
-        entries.append(entry)
-    return run_batch(llm._live_client(), llm._output, entries, False)
+        entries.append(with_grammar(llm, f"grammar-{index}", prompt, asked, grammar))
+    return run_entries(llm, entries)
 
 
 def text_of(tokens: Sequence[int]) -> str:

@@ -1,7 +1,5 @@
 """A step of one sequence, made by hand for models that no engine drives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Whose memory weights and KV lie in: the runtime's, told what it is for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

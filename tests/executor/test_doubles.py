@@ -1,7 +1,5 @@
 """Recordings of fixed sizes and late copies: the same tokens and logprobs as the CPU, and doubles that notice mistakes."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from core_kit.devices.async_device import FakeAsyncDevice, OverwrittenError
 from core_kit.devices.graph_runtime import FakeGraphRuntime, MovedError
 from core_platforms.cpu.runtime import CpuPlatform, CpuRuntime
 from core_runtime.executor.steps.buffers import StepBuffers
+from tests.inside import worker_of
 
 LIMITS = StepLimits(sequences=4, tokens=16, logit_rows=4)
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog", "and", "the quick brown fox sleeps"]
@@ -71,38 +70,33 @@ def checkpoint(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="module")
-def expected_of():
+@functools.cache
+def expected_of(path: Path) -> list:
     """The results of a checkpoint on the CPU, computed once."""
-
-    @functools.cache
-    def compute(path: Path) -> list:
-        with LLM(**settings(path), **TORCH) as llm:
-            return results(llm)
-
-    return compute
+    with LLM(**settings(path), **TORCH) as llm:
+        return results(llm)
 
 
 @pytest.fixture
-def expected(checkpoint: Path, expected_of) -> list:
+def expected(checkpoint: Path) -> list:
     return expected_of(checkpoint)
 
 
 def runtime_of(llm: LLM):
-    return llm._client.core.executor.worker.runtime
+    return worker_of(llm).runtime
 
 
 def test_recordings_of_fixed_sizes(checkpoint: Path, expected: list) -> None:
     with LLM(**settings(checkpoint), **double("graph")) as llm:
         assert results(llm) == expected
-        assert llm._client.core.scheduler.stats().num_preemptions > 0
+        assert llm.stats().num_preemptions > 0
         runtime = runtime_of(llm)
         assert set(runtime.recorded) <= {1, 2, 4, 8, 16} and len(runtime.recorded) >= 4
         assert max(runtime.recorded.values()) <= 3  # decode, mixed and head
         assert runtime.replayed.total() > 3 * runtime.recorded.total()
 
 
-def test_late_copies(tiny_gemma3: Path, expected_of) -> None:
+def test_late_copies(tiny_gemma3: Path) -> None:
     with LLM(**settings(tiny_gemma3), **double("late")) as llm:
         assert results(llm) == expected_of(tiny_gemma3)
         assert runtime_of(llm).copies.made > 10

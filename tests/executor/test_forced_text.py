@@ -1,7 +1,5 @@
 """How forced text is divided into tokens: a guess, until the model has shown how it does it."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_runtime.executor.constraints import forced_text
@@ -25,12 +23,7 @@ def test_a_new_text_is_divided_by_the_tokenizer_but_for_its_last_token() -> None
 
 @pytest.mark.parametrize(
     ("output", "spelled"),
-    [
-        (("ab", "c"), ("ab", "c")),
-        (("a", "bc", "a"), ("a", "bc")),
-        (("ab", "cd"), ("ab",)),
-        (("abc",), ("abc",)),
-    ],
+    [(("ab", "c"), ("ab", "c")), (("a", "bc", "a"), ("a", "bc")), (("ab", "cd"), ("ab",)), (("abc",), ("abc",))],
 )
 def test_the_next_time_it_is_divided_as_the_model_did(output: tuple[str, ...], spelled: tuple[str, ...]) -> None:
     known = texts()

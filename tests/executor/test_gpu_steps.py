@@ -1,9 +1,6 @@
 """The engine on the runtime of GPUs, over a device that works late: the same tokens as the CPU, and nobody waits for it."""
 
-from __future__ import annotations
-
 import contextlib
-import functools
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,26 +16,15 @@ from core_platforms.cuda.virtual_memory import TaggedMemory
 from core_runtime.executor.steps.staging import RING, Returns
 from core_runtime.sampling.changes.host_logits import HostLogits
 from tests.executor.regex_grammar import generate, install
-from tests.executor.test_doubles import TORCH, double, results, settings
+from tests.executor.test_doubles import TORCH, double, expected_of, results, settings
 from tests.executor.test_grammars import PATTERNS, force_nothing, params
+from tests.inside import core_of, worker_of
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "adaptive": False}
 
 
-@pytest.fixture(scope="module")
-def expected_of():
-    """The results of a checkpoint on the CPU, computed once."""
-
-    @functools.cache
-    def compute(path: Path) -> list:
-        with LLM(**settings(path), **TORCH) as llm:
-            return results(llm)
-
-    return compute
-
-
 def calls_of(llm: LLM) -> FakeCalls:
-    return llm._client.core.executor.worker.runtime.calls
+    return worker_of(llm).runtime.calls
 
 
 VARIANTS = {
@@ -59,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("model, variant", CASES)
-def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, expected_of, model: str, variant: str) -> None:
+def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, model: str, variant: str) -> None:
     """Chunks, preemptions, greedy and seeded requests, some of which ask for more than tokens."""
     checkpoint = request.getfixturevalue(model)
     with LLM(**(settings(checkpoint) | double("gpu") | VARIANTS[variant])) as llm:
@@ -72,7 +58,7 @@ def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, expected_of,
         else:
             assert calls.replayed > calls.recorded > 3
         if variant in ("planned ahead", "one by one"):
-            assert llm._client.core.scheduler.stats().num_preemptions > 0
+            assert llm.stats().num_preemptions > 0
 
 
 PLAIN = [
@@ -90,7 +76,7 @@ def tokens(llm: LLM, params: list[SamplingParams] = PLAIN) -> list[list[int]]:
 
 def watched(llm: LLM):
     """What a host's own functions read of the device is there, as on a device; on the CPU there is nothing to do."""
-    calls = getattr(llm._client.core.executor.worker.runtime, "calls", None)
+    calls = getattr(worker_of(llm).runtime, "calls", None)
     return contextlib.nullcontext() if calls is None else Watch(calls)
 
 
@@ -99,7 +85,7 @@ ROOM = {"max_model_len": 64, "max_num_seqs": 8, "block_size": 8, "dtype": "float
 
 def watch_steps(llm: LLM) -> tuple[list[tuple[int, int]], list[int]]:
     """Of each plan that goes on: reads of the device and copies to it while it is given, and steps that are then with it."""
-    executor = llm._client.core.executor
+    executor = core_of(llm).executor
     ahead = executor.worker.ahead
     calls = calls_of(llm)
     submit = executor.submit
@@ -111,7 +97,7 @@ def watch_steps(llm: LLM) -> tuple[list[tuple[int, int]], list[int]]:
         ticket = submit(plan)
         if plan.same_batch:
             followed.append((calls.reads.total() - reads, calls.uploads - uploads))
-            in_flight.append(len(ahead._in_flight))
+            in_flight.append(len(ahead.in_flight))
         return ticket
 
     executor.submit = counted
@@ -194,7 +180,7 @@ def test_masks_of_grammars_are_brought_in_one_copy(tiny_llama: Path, monkeypatch
     with LLM(model=str(tiny_llama), **room, **TORCH) as plain:
         expected = answers(plain)
     with LLM(model=str(tiny_llama), **room, **double("gpu")) as llm:
-        sampler = llm._client.core.executor.worker.runner.sampler
+        sampler = worker_of(llm).runner.sampler
         calls = calls_of(llm)
         draw, copies = sampler.masked, []
 
@@ -211,7 +197,7 @@ def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_lla
     with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
         expected = tokens(plain)
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
-        sampler = llm._client.core.executor.worker.runner.sampler
+        sampler = worker_of(llm).runner.sampler
         race, calls = sampler.race, 0
 
         def failing(logits, which, keys, temperatures, out, filters=None):
@@ -233,7 +219,7 @@ def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_lla
 def test_memory_is_given_up_and_taken_again(tiny_llama: Path) -> None:
     """The cache comes back empty at the same addresses, so recordings are good again."""
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), enable_prefix_caching=False) as llm:
-        runtime = llm._client.core.executor.worker.runtime
+        runtime = worker_of(llm).runtime
         expected = tokens(llm)
         space = runtime._memory._space
         free = space.free
@@ -313,7 +299,7 @@ def test_levels_and_sizes_say_what_is_recorded(tiny_llama: Path, asked: dict, re
     """Three sequences are padded to the next size, and computed call by call beyond the largest."""
     with LLM(model=str(tiny_llama), **(ROOM | {"max_num_seqs": 6}), **asked, **double("gpu")) as llm:
         tokens(llm)
-        kinds = llm._client.core.executor.worker.runner.forward.recorder._kinds
+        kinds = worker_of(llm).runner.forward.recorder._kinds
         found = {size for kind in kinds.values() for size in kind.calls}
         assert found == recorded
 

@@ -1,7 +1,5 @@
 """Sequences with a grammar: what they say fits it, whatever else they ask for and whatever happens around them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from core_platforms.cpu.kernels import NativeKernels
 from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import EOS, RegexBackend, byte_texts, compiled, generate, install, text_of
+from tests.inside import core_of, with_grammar
 
 PROMPTS = ["the quick brown fox", "abcabcabcabcabcabc", "z", "the quick brown fox and the dog", "free as a bird"]
 LOOP = r'(\{"name": "[a-z]{1,4}", "age": [0-9]{1,3}\}\n)+'
@@ -220,8 +219,7 @@ class Breaking(RegexBackend):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
-    [("made", "cannot be read"), ("fill", "no room"), ("accept", "does not allow token")],
+    ("how", "said"), [("made", "cannot be read"), ("fill", "no room"), ("accept", "does not allow token")]
 )
 @pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1.1}])
 def test_a_matcher_that_fails_ends_its_request_alone(
@@ -260,7 +258,7 @@ def test_forced_text_is_drafted_and_nothing_else(
     with LLM(model=str(tiny_llama), max_model_len=128, async_scheduling=ahead) as llm:
         free, bound = generate(llm, ["abc", "xyz"], [asked] * 2, [None, FORCING])
         stats = llm.stats()
-        llm._live_client().core.scheduler.check_integrity()
+        core_of(llm).scheduler.check_integrity()
     assert re.fullmatch(FORCING, bound.outputs[0].text) and len(free.outputs[0].token_ids) > 1
     num_forced = len('{"first name": "') + 2 * len('", "second name": "')
     least = num_forced // 4 if ahead else num_forced // 2
@@ -291,12 +289,12 @@ def test_a_resumed_sequence_goes_on_in_its_grammar(tiny_llama: Path, monkeypatch
     with LLM(model=str(tiny_llama), max_model_len=128) as llm:
         params = SamplingParams(temperature=1.0, seed=4, max_tokens=30)
         whole = generate(llm, ["abc"], [params], [LOOP])[0].outputs[0].token_ids
-        entry = llm._input.process("again", "abc", params, grammar=compiled(LOOP))
+        entry = with_grammar(llm, "again", "abc", params, compiled(LOOP))
         resumed = msgspec.structs.replace(entry.requests[0], resume=Resume(whole[:11]))
-        client = llm._live_client()
-        client.core.add([resumed])
+        core = core_of(llm)
+        core.add([resumed])
         given: list[int] = []
-        while client.core.has_work():
-            for output in client.core.step().outputs:
+        while core.has_work():
+            for output in core.step().outputs:
                 given += output.token_ids
         assert given == whole[11:]

@@ -1,7 +1,5 @@
 """A plan that was made before the worker knew how long its sequences are."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import numpy as np

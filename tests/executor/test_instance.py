@@ -1,7 +1,5 @@
 """Two models on one device: their layers in the same KV groups and one memory, and the bits of each alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prepared weights that outlive an engine: the next one has the same bits, and never half of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Blocks from tiers give the same bits, in the same engine and after a restart; long contexts fit with KV groups."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

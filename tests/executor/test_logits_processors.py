@@ -1,7 +1,5 @@
 """Logits processors behind their guard: who fails, fails alone; a row is what it is in any company."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -209,12 +207,12 @@ def test_classes_of_vllm_follow_each_sequence_by_itself() -> None:
         for running, token in zip((first, second, free), found, strict=True):
             running.extend([token])
     assert first.state.in_order and free.state.in_order, "who follows a text has no drafts"
-    num_objects = len(counts._uses)
+    num_objects = len(counts.uses)
     batch.processors.end([first.request.key, second.request.key, free.request.key])
-    assert not counts._uses and len(counts._free) == num_objects
+    assert not counts.uses and len(counts.free) == num_objects
     again = batch.add({"start": 50}, temperature=0.0)
     assert batch.draw(logits(1), [again])[0].token_id == 50
-    assert len(counts._uses) + len(counts._free) == num_objects, "objects are used again"
+    assert len(counts.uses) + len(counts.free) == num_objects, "objects are used again"
 
 
 def test_an_object_that_failed_is_not_used_again() -> None:
@@ -225,7 +223,7 @@ def test_an_object_that_failed_is_not_used_again() -> None:
     first, second = batch.draw(logits(2), [broken, sound])
     assert first.error is not None and "TypeError" in first.error and second.token_id == 3
     batch.processors.end([broken.request.key, sound.request.key])
-    assert len(counts._free) == 1
+    assert len(counts.free) == 1
 
 
 def test_wrong_parameters_are_told_by_the_processor_that_reads_them() -> None:

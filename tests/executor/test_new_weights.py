@@ -1,7 +1,5 @@
 """Weights replaced in place have the bits of an engine that was started with them; what does not fit changes nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from core_config.resolve import resolve
 from core_frontend.llm import LLM
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_supervision.link.anonymous_file import anonymous_file
+from tests.inside import worker_of
 from tests.kv.connector_rows import tiers_of
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
@@ -133,7 +132,7 @@ def test_weights_in_use_may_go_first(tiny_llama: Path, newer_llama: Path, monkey
             assert llm.finish_weight_update("back") == "back"
         assert answers(llm) == before
 
-        worker = llm._live_client().worker
+        worker = worker_of(llm)
         build, tries = worker.build_models, iter([True])
 
         def fails_once(*args: Any) -> Any:

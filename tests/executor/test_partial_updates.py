@@ -1,7 +1,5 @@
 """An update of some tensors builds only what is made of them, and has the bits of an engine that was started with them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from safetensors.torch import save_file
 from core.api.errors import UserError, UtilityError
 from core_frontend.llm import LLM
 from core_runtime.executor.runner_building import RunnerBuilder
-from core_runtime.executor.worker import Worker
+from tests.inside import worker_of
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
 
@@ -23,11 +21,6 @@ NORM = "model.layers.2.input_layernorm.weight"
 
 def engine(path: Path, **settings: Any) -> LLM:
     return LLM(str(path), **{**SETTINGS, **settings})
-
-
-def worker_of(llm: LLM) -> Worker:
-    worker: Worker = llm._live_client().worker
-    return worker
 
 
 def kernels_of(llm: LLM, number: int = 0) -> dict[str, object]:

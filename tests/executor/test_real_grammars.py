@@ -1,7 +1,5 @@
 """The backends that people use, on a tiny random model: every answer that stops validates, whatever happens around it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +9,9 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec
-from core_frontend.batch_run import run_batch
 from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.model_runner import ModelRunner
+from tests.inside import run_entries, with_grammar, worker_of
 
 pytest.importorskip("xgrammar")
 
@@ -49,7 +47,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def answers(path: Path, backend: str, alone: bool = False, **settings: object) -> list:
     with LLM(model=str(path), max_model_len=160, max_num_seqs=8, **settings) as llm:
-        worker = llm._live_client().core.executor.worker
+        worker = worker_of(llm)
         backends = GrammarBackends(worker.config, worker.plugins, worker.spec.vocab_size)
         compiler = backends.load(backend)
         entries = []
@@ -57,12 +55,11 @@ def answers(path: Path, backend: str, alone: bool = False, **settings: object) -
             grammar = CompiledGrammar(backend, str(number), compiler.compile(spec))
             for prompt, asked in zip(PROMPTS, ASKED, strict=True):
                 name = f"{number} {prompt}"
-                entries.append(llm._input.process(name, prompt, asked, grammar=grammar))
-        client = llm._live_client()
+                entries.append(with_grammar(llm, name, prompt, asked, grammar))
         batches = [[entry] for entry in entries] if alone else [entries]
         found = []
         for batch in batches:
-            found += run_batch(client, llm._output, batch, False)
+            found += run_entries(llm, batch)
         return [
             (choice.text, choice.token_ids, choice.finish_reason, choice.stop_reason)
             for output in found

@@ -1,7 +1,5 @@
 """What is recorded, for which sizes, and what a replay is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_runtime.executor.recorder import Recorder

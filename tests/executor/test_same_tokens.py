@@ -1,7 +1,5 @@
 """Same request, same tokens: whatever chunks, blocks, caches, preemptions, drafts or neighbours there are."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -16,6 +14,7 @@ from core import LLM, SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core_kit.devices.wired import wired
 from core_runtime.executor.uniproc import UniprocExecutor
+from tests.inside import core_of
 
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",
@@ -88,32 +87,23 @@ VARIANTS = {
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
     "planned ahead, blocks from host memory": {
-        "async_scheduling": True,
-        "num_gpu_blocks_override": TIGHT,
-        "kv_offloading_size": 0.01,
-        "rounds": 3,
+        "async_scheduling": True, "num_gpu_blocks_override": TIGHT, "kv_offloading_size": 0.01, "rounds": 3,
     },
     "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
     "drafts planned ahead": {"async_scheduling": True, "speculative_config": NGRAM, "rounds": 2},
     "drafts planned ahead, preempted": {
-        "async_scheduling": True,
-        "speculative_config": NGRAM,
-        "num_gpu_blocks_override": TIGHT,
-        "rounds": 2,
+        "async_scheduling": True, "speculative_config": NGRAM, "num_gpu_blocks_override": TIGHT, "rounds": 2,
     },
     "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
     "short stalls": {"max_stall_ms": 0.001, "rounds": 2},
     "many partial prefills": {
-        "max_num_partial_prefills": 3,
-        "max_long_partial_prefills": 2,
-        "long_prefill_token_threshold": 5,
-        "scheduler_reserve_full_isl": False,
-        "num_gpu_blocks_override": TIGHT,
+        "max_num_partial_prefills": 3, "max_long_partial_prefills": 2, "long_prefill_token_threshold": 5,
+        "scheduler_reserve_full_isl": False, "num_gpu_blocks_override": TIGHT,
     },
     "fair": {"scheduling_policy": "fair", "max_num_batched_tokens": 8},
     "never captured": {"enforce_eager": True},
     "one thread": {"platform_config": {"threads": 1}},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -130,14 +120,9 @@ def expected_of_llama(tiny_llama: Path) -> list:
 
 
 WIRED = (
-    "in company",
-    "chunks of 8",
-    "preempted",
-    "drafts",
-    "planned ahead, preempted",
-    "planned ahead, blocks from host memory",
-    "drafts planned ahead, preempted",
-)
+    "in company", "chunks of 8", "preempted", "drafts", "planned ahead, preempted",
+    "planned ahead, blocks from host memory", "drafts planned ahead, preempted",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", WIRED)
@@ -238,7 +223,7 @@ def fail_some_steps(executor: Any) -> None:
 def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, settings: dict[str, object]) -> None:
     expected = results(tiny_llama, dtype="float32", alone=True)
     llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, **settings)
-    core = llm._live_client().core
+    core = core_of(llm)
     fail_some_steps(core.executor)
     outputs = llm.generate(PROMPTS, params(), use_tqdm=False)
     assert core.stats().num_failed_steps == 5

@@ -1,7 +1,5 @@
 """An engine that slept goes on to the bit, and its memory was really given back."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 
 from core.api.errors import RequestError, UtilityError
 from core_frontend.llm import LLM
+from tests.inside import core_of, worker_of
 from tests.new_weights import SETTINGS, answers, answers_of
 from tests.tiny_models import save_checkpoint
 
@@ -83,7 +82,7 @@ def test_a_wake_up_without_memory_for_the_cache_can_be_repeated(
 ) -> None:
     with engine(tiny_llama) as llm:
         before = answers(llm)
-        worker = llm._live_client().worker
+        worker = worker_of(llm)
         opened: list[object] = []
         open_device, steps, tries = worker.open_device, worker._step_runner, iter([True])
 
@@ -97,7 +96,7 @@ def test_a_wake_up_without_memory_for_the_cache_can_be_repeated(
         llm.sleep()
         with pytest.raises(MemoryError):
             llm.wake_up()
-        assert llm._call("lifecycle")["missing"] == ["kv_cache"]
+        assert core_of(llm).call("lifecycle")["missing"] == ["kv_cache"]
         assert not hasattr(worker, "kv_memory")
         models = worker.instances
         llm.wake_up()
@@ -160,10 +159,9 @@ def resident(kind: str) -> int:
 def test_memory_of_the_embedded_model_is_given_back() -> None:
     with LLM(max_model_len=512, kv_cache_memory_bytes=128 << 20, enable_sleep_mode=True) as llm:
         before = answers(llm)
-        worker = llm._live_client().worker
+        worker = worker_of(llm)
         weights = worker.weights_nbytes
-        worker.kv_memory._buffers[0].fill_(0)
-        touched = worker.kv_memory._buffers[0].nbytes
+        touched = worker.kv_memory.of_layer(0).fill_(0).nbytes
         gc.collect()
         awake = resident("RssAnon")
         llm.sleep(1)

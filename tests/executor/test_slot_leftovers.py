@@ -1,8 +1,6 @@
 """Nothing of a slot's earlier owner reaches the next one: random requests come, end, are preempted and aborted, and each has
 the tokens and log-probabilities that it gets alone, in a batch that no other sequence was ever in."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from array import array

@@ -1,7 +1,5 @@
 """The state canary: flipped bits are found by class before requests are taken, clean starts raise no alarm."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
@@ -19,6 +17,7 @@ from core_kv_connectors.tiers.page_file import PageError, page_parts, read_page
 from core_observers.engine import canary
 from core_observers.engine.canary import Canary, StateError
 from core_runtime.executor.canary import State
+from tests.inside import core_of
 
 
 def open_llm(path: Path, records: Path | None, **settings: object) -> LLM:
@@ -26,17 +25,13 @@ def open_llm(path: Path, records: Path | None, **settings: object) -> LLM:
     return LLM(model=str(path), max_model_len=128, max_num_seqs=2, state_canary=directory, **settings)
 
 
-def engine_of(llm: LLM):
-    return llm._client.core
-
-
 def state_of(llm: LLM) -> State:
-    return engine_of(llm).executor.state
+    return core_of(llm).executor.state
 
 
 def check(llm: LLM) -> None:
     """What a start does before requests are taken."""
-    engine = engine_of(llm)
+    engine = core_of(llm)
     Canary.open(engine.config, engine.executor).check(engine.compute, engine.config)
 
 
@@ -71,7 +66,7 @@ def test_the_state_is_all_of_the_weights_and_never_changes(
 ) -> None:
     llm = open_llm(request.getfixturevalue(family), tmp_path)
     state = state_of(llm)
-    weights = engine_of(llm).executor.worker.weights_nbytes
+    weights = core_of(llm).executor.worker.weights_nbytes
     held = sum(tensor.nbytes for name, tensor in state.tensors.items() if kind_of(name) == "matrices")
     assert weights <= held < weights + 4096 * len(state.names)
     before = {name: list(state.checksum(name))[-1] for name in state.names}
@@ -154,14 +149,14 @@ def test_large_weights_are_compared_in_idle_time(tiny_llama: Path, tmp_path: Pat
     first = open_llm(tiny_llama, tmp_path)
     (path,) = tmp_path.iterdir()
     assert json.loads(path.read_text())["checksums"] == {}
-    while engine_of(first).idle() is not None:
+    while core_of(first).idle() is not None:
         pass
     assert len(json.loads(path.read_text())["checksums"]) == len(state_of(first).names)
     first.close()
     second = open_llm(tiny_llama, tmp_path)
     flip(random.Random(0), state_of(second), state_of(second).names[-1])
     with pytest.raises(StateError, match="1 of"):
-        while engine_of(second).idle() is not None:
+        while core_of(second).idle() is not None:
             pass
     second.close()
 

@@ -1,7 +1,5 @@
 """Copies of states between blocks of the cache, as a plan orders them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

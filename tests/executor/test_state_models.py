@@ -1,7 +1,5 @@
 """A state is changed once by every token: company, preemption, aborts, failing steps and steps planned ahead."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """States are cached behind block edges and rolled back behind rejected drafts: tokens and logprobs stay what they are."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -66,7 +64,7 @@ def test_rejected_drafts_leave_no_trace(tiny_lfm2: Path, count: int, budget: int
         for _ in range(2):
             outputs = llm.generate(batch, asked, use_tqdm=False)
             assert [told(output) for output in outputs] == plain
-        stats = llm._client.core.scheduler.stats()
+        stats = llm.stats()
     assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
     assert stats.prefix_hits > 0
     assert stats.num_preemptions > 0

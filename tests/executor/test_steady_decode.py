@@ -1,7 +1,5 @@
 """Steps that only continue: taken where they can be, left where somebody wants more, and a broken row ends alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps go to a device before the results of those before them are known, whoever comes, ends or is preempted meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from core import LLM, SamplingParams
 from core_runtime.executor.steps.token_table import TokenTable
 from tests.executor.test_doubles import TORCH, double
 from tests.executor.test_gpu_steps import calls_of, watched
+from tests.inside import core_of, worker_of
 
 ROOM = {"max_model_len": 64, "block_size": 8, "dtype": "float32", "num_gpu_blocks_override": 64}
 NARROW = {"max_num_seqs": 3, "max_num_batched_tokens": 12}
@@ -38,17 +37,17 @@ def expected(checkpoint: Path, params: list[SamplingParams], **settings: object)
 @contextlib.contextmanager
 def counted(llm: LLM) -> Iterator[Counter]:
     """How often a step was submitted while another was in flight, what the steps were, and which of them waited for it."""
-    executor = llm._client.core.executor
+    executor = core_of(llm).executor
     ahead = executor.worker.ahead
     submit = executor.submit
     found: Counter = Counter()
 
     def counting(plan):
-        num_before, num_reads = len(ahead._in_flight), calls_of(llm).reads.total()
+        num_before, num_reads = len(ahead.in_flight), calls_of(llm).reads.total()
         ticket = submit(plan)
         if num_before and plan.total_num_tokens:
             found["behind another"] += 1
-            found["waited"] += len(ahead._in_flight) <= num_before
+            found["waited"] += len(ahead.in_flight) <= num_before
             found["read"] += calls_of(llm).reads.total() > num_reads
             found["new"] += bool(plan.new)
             found["left"] += bool(plan.removed)
@@ -87,7 +86,7 @@ def test_sequences_are_preempted_with_a_token_in_flight(tiny_llama: Path) -> Non
     wanted = expected(tiny_llama, params, **short)
     with LLM(model=str(tiny_llama), **(ROOM | NARROW | short), **double("gpu")) as llm, counted(llm) as found:
         assert answers(llm, params) == wanted
-        assert llm._client.core.scheduler.stats().num_preemptions > 0
+        assert llm.stats().num_preemptions > 0
     assert found["waited"] == 0, found
 
 
@@ -109,7 +108,7 @@ def test_a_step_that_fails_when_it_is_asked_for_is_the_one_that_failed(tiny_llam
     params = [penalized for _ in range(3)]
     wanted = expected(tiny_llama, params)
     with LLM(model=str(tiny_llama), **ROOM, **NARROW, **double("gpu")) as llm:
-        runner = llm._client.core.executor.worker.runner
+        runner = worker_of(llm).runner
         compute = runner.compute
         calls = 0
 
@@ -122,7 +121,7 @@ def test_a_step_that_fails_when_it_is_asked_for_is_the_one_that_failed(tiny_llam
 
         runner.compute = failing
         assert answers(llm, params) == wanted
-        stats = llm._client.core.scheduler.stats()
+        stats = llm.stats()
         assert calls > 4 and stats.num_failed_steps == 1 and stats.num_violations == 0
 
 

@@ -1,7 +1,5 @@
 """Plans and results arrive as they were sent, whatever they hold, and plans of steady decode are small."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Packages written against the documentation alone, and packages that `core plugins new` writes: installed once, by pip."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

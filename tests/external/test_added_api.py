@@ -1,7 +1,5 @@
 """An API of another package, written against docs/plugins/api.md: served beside the engine's own, and kept by the journal."""
 
-from __future__ import annotations
-
 import functools
 import json
 

@@ -1,7 +1,5 @@
 """A separate package brings a command of `core`: it is listed without being imported, run when it is typed, and checked."""
 
-from __future__ import annotations
-
 import json
 
 

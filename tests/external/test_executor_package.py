@@ -3,8 +3,6 @@
 Oracle: its own rule, the prompt again with every token raised by a number.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

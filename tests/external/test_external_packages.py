@@ -1,8 +1,6 @@
 """A separate package with one plugin of each kind is installed with pip, listed, and used to generate text; a broken
 one becomes rows and sentences. Oracle for the text: transformers on the same dequantized weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What `core plugins new` writes works as written: installed by pip, listed, checked, and its own tests pass."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 """A backend of latent layers that a stranger wrote: installed by pip, checked by the kit, and DeepSeek models run on it.
 Oracle: transformers on the same checkpoint."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Packages that no built-in plugin resembles, each written against the documentation and installed by pip: they pass the
 kit's checks, and models run on them. The oracle of every text is the same model in plain numbers on the built-in plugins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A KV connector of a separate package serves prefixes that left the pool, in the same engine and in a later one. Oracle for
 the text: the engine without it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

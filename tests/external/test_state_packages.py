@@ -1,8 +1,6 @@
 """A backend of layers with a state that a stranger wrote, and a family of models that has them: installed by pip, checked by
 the kit, run. Oracle: the model written down here, one token after the other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

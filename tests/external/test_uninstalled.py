@@ -1,7 +1,5 @@
 """One distribution of ours less: its choices are missed by a sentence, and everything else works."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

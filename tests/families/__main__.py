@@ -3,8 +3,6 @@
 Owns: what is printed for whoever writes a row. Never does: judge (the tests do). Called by: people.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ Owns: how the common values, the table's changes and a wrapper become one config
 Called by: the oracle, the tests, the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

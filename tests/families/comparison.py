@@ -3,8 +3,6 @@
 Owns: the ways. Never does: judge a distance. Called by: the tests of rows, the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

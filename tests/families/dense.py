@@ -1,20 +1,14 @@
 """Tiny configurations of dense decoders. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]
 SLIDING = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
 YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}
+}  # fmt: skip
 LONG_FACTORS = {
     "rope_type": "longrope",
     "rope_theta": 5000.0,
@@ -114,7 +108,7 @@ DENSE: dict[str, dict[str, Changes]] = {
                 "ext_pw_out_channel": 32,
                 "nemo_conv_channels": 32,
             },
-        },
+        }
     },
     "gemma": {"plain": {}},
     "gemma2": {"plain": {}},

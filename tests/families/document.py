@@ -4,8 +4,6 @@ Owns: the text of that document. Never does: run a model; it reads what the test
 (`pytest tests/families -m "models or not models"`). Called by: people, and the test that compares.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from typing import Any

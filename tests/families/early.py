@@ -1,7 +1,5 @@
 """Tiny configurations of the decoders of GPT-2's time. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]
@@ -16,10 +14,7 @@ EARLY: dict[str, dict[str, Changes]] = {
     "gpt_bigcode": {"plain": {**GPT2}, "many heads": {**GPT2, "multi_query": False}},
     "gpt_neo": {
         "plain": {
-            "num_layers": 4,
-            "num_heads": 4,
-            "window_size": 7,
-            "attention_types": [[["global", "local"], 2]],
+            "num_layers": 4, "num_heads": 4, "window_size": 7, "attention_types": [[["global", "local"], 2]],
             "intermediate_size": 88,
         }
     },
@@ -43,12 +38,7 @@ EARLY: dict[str, dict[str, Changes]] = {
     },
     "mpt": {
         "plain": {
-            "d_model": 48,
-            "n_heads": 6,
-            "n_layers": 3,
-            "expansion_ratio": 2,
-            "max_seq_len": 256,
-            "logit_scale": None,
+            "d_model": 48, "n_heads": 6, "n_layers": 3, "expansion_ratio": 2, "max_seq_len": 256, "logit_scale": None,
             "attn_config": {"clip_qkv": 0.9, "softmax_scale": 0.3},
         }
     },
@@ -56,10 +46,7 @@ EARLY: dict[str, dict[str, Changes]] = {
         "plain": {"num_kv_heads": 2, "ffn_hidden_size": 88, "bias": True},
         "new": {"num_kv_heads": 2, "ffn_hidden_size": 88, "bias": True, "new_decoder_architecture": True},
         "new, one norm": {
-            "num_kv_heads": 2,
-            "ffn_hidden_size": 88,
-            "new_decoder_architecture": True,
-            "num_ln_in_parallel_attn": 1,
+            "num_kv_heads": 2, "ffn_hidden_size": 88, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
         },
         "alibi": {"ffn_hidden_size": 88, "alibi": True, "bias": True},
         "serial": {"ffn_hidden_size": 88, "parallel_attn": False, "multi_query": False, "bias": True},
@@ -69,5 +56,5 @@ EARLY: dict[str, dict[str, Changes]] = {
     "xglm": {"plain": {"d_model": 48, "ffn_dim": 88, "num_layers": 3, "attention_heads": 4}},
     "openai-gpt": {"plain": {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256, "afn": "gelu"}},
     "cpmant": {"plain": {"dim_head": 12, "dim_ff": 88, "prompt_length": 4}},
-}
+}  # fmt: skip
 """Architecture → variant → values of its own, over the common ones."""

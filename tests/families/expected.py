@@ -3,15 +3,13 @@
 Owns: the tolerance, its exceptions, and what is refused. Called by: the tests of rows, the document.
 """
 
-from __future__ import annotations
-
 TOLERANCE = 2e-4
 """Largest absolute difference of a logit."""
 TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {
     ("qwen3_5_moe_text", "usual"): (
         5e-4,
         "layers magnify rounding: in pieces, matrices are multiplied in another order",
-    ),
+    )
 }
 """Architecture and variant → a tolerance of its own, and why."""
 REFUSED: dict[tuple[str, str], str] = {

@@ -4,8 +4,6 @@ Owns: the caches of every kind of layer, and the steps. Never does: schedule, sa
 Called by: the tests of rows, the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Tiny configurations of decoders some of whose layers keep a state. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]
@@ -9,17 +7,10 @@ LINEAR = ["linear_attention", "linear_attention", "full_attention", "linear_atte
 CONV = ["conv", "full_attention", "conv", "conv"]
 THIRD = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.34}
 FALCON = {
-    "head_dim": 16,
-    "mamba_d_ssm": 96,
-    "lm_head_multiplier": 0.7,
-    "mlp_multipliers": [0.8, 1.3],
-    "key_multiplier": 0.7,
-    "attention_out_multiplier": 0.8,
-    "attention_in_multiplier": 1.2,
-    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
-    "ssm_in_multiplier": 1.3,
-    "ssm_out_multiplier": 0.75,
-}
+    "head_dim": 16, "mamba_d_ssm": 96, "lm_head_multiplier": 0.7, "mlp_multipliers": [0.8, 1.3],
+    "key_multiplier": 0.7, "attention_out_multiplier": 0.8, "attention_in_multiplier": 1.2,
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7], "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.75,
+}  # fmt: skip
 MAMBA1 = {"state_size": 8, "expand": 2, "conv_kernel": 3, "time_step_rank": 5}
 
 HYBRIDS: dict[str, dict[str, Changes]] = {
@@ -43,12 +34,7 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
         }
     },
     "jamba": {
-        "plain": {
-            "attn_layer_period": 3,
-            "attn_layer_offset": 1,
-            "expert_layer_period": 2,
-            "expert_layer_offset": 1,
-        }
+        "plain": {"attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
     },
     "bamba": {"plain": {"attn_layer_indices": [1, 3], "rope_parameters": THIRD}},
     "granitemoehybrid": {

@@ -1,20 +1,14 @@
 """Tiny configurations of decoders with experts, and of latent attention. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]
 WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
 SPARSE = ["dense", "sparse", "sparse", "dense"]
 LATENT_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 5000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "mscale": 0.8,
+    "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.8,
     "mscale_all_dim": 0.7,
-}
+}  # fmt: skip
 
 MIXTURES: dict[str, dict[str, Changes]] = {
     "mixtral": {"plain": {}},

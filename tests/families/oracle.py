@@ -4,8 +4,6 @@ Owns: the random weights and the reference results. Never does: use a class of c
 sequence), or run anything of ours. Called by: the tests of rows, the command line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -18,12 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from core_kit.checkpoints import write_tokenizer
 from tests.families.architectures import ENCODERS, USUAL, WRAPPERS, tiny_config, tiny_values, told

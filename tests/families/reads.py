@@ -3,8 +3,6 @@
 Owns: the watching of a configuration. Never does: say what a key means. Called by: the command line, the facts.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,26 +15,11 @@ from tests.families.oracle import build, logits_of
 
 READERS = ("/modeling_", "/masking_utils.py", "/activations.py", "/integrations/")
 UNINTERESTING = {
-    "_attn_implementation",
-    "_attn_implementation_internal",
-    "_experts_implementation",
-    "_experts_implementation_internal",
-    "_pre_quantization_dtype",
-    "architectures",
-    "attention_dropout",
-    "base_model_tp_plan",
-    "dtype",
-    "get_text_config",
-    "initializer_range",
-    "name_or_path",
-    "output_attentions",
-    "output_hidden_states",
-    "pruned_heads",
-    "quantization_config",
-    "return_dict",
-    "to_dict",
-    "use_cache",
-}
+    "_attn_implementation", "_attn_implementation_internal", "_experts_implementation",
+    "_experts_implementation_internal", "_pre_quantization_dtype", "architectures", "attention_dropout",
+    "base_model_tp_plan", "dtype", "get_text_config", "initializer_range", "name_or_path", "output_attentions",
+    "output_hidden_states", "pruned_heads", "quantization_config", "return_dict", "to_dict", "use_cache",
+}  # fmt: skip
 """Read for every model, and without a meaning for its results."""
 
 

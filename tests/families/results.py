@@ -3,8 +3,6 @@
 Owns: one small file a variant. Never does: measure. Called by: the tests (write), the document (reads).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What configurations of llamas say without the words that transformers writes when it saves them."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import SmolLM3Config
 
@@ -11,14 +9,9 @@ from core_runtime.specs.model_part import Part
 from tests.families.architectures import tiny_config
 
 SMOL = {
-    "model_type": "smollm3",
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+    "model_type": "smollm3", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("changes", [{}, {"no_rope_layer_interval": 3}, {"no_rope_layers": [0, 1, 1, 0, 1, 1, 1, 1]}])

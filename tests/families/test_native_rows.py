@@ -1,7 +1,5 @@
 """Rows on the native kernels of the CPU: they serve all of a model's operations, so that a step can be recorded."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.api.reason import Reason

@@ -3,8 +3,6 @@
 ChatGLM is GLM: same numbers, other tensors and keys.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 """Rows of checkpoints whose code transformers does not have: a llama of transformers under their names and layouts, or with
 what they do differently, gives the same logits."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -28,14 +26,9 @@ Tensors = dict[str, Tensor]
 Converter = Callable[[Config, Tensors], None]
 
 SIZES: Config = {
-    "vocab_size": 263,
-    "hidden_size": 48,
-    "intermediate_size": 88,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 6,
-    "max_position_embeddings": 256,
-}
+    "vocab_size": 263, "hidden_size": 48, "intermediate_size": 88, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 6, "max_position_embeddings": 256,
+}  # fmt: skip
 USUAL_VALUES: Config = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,

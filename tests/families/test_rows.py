@@ -1,7 +1,5 @@
 """Every row of the family table against transformers: logits of whole prompts, chunks and batches, and greedy tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -93,7 +91,7 @@ def test_tokens_equal_transformers(model_type, variant):
         tokens["from the prefix cache"] = _generate(llm, [same], greedy)[0]
     with _tight_llm(expected.path) as llm:
         tokens["in chunks, preempted"] = _generate(llm, [same, *others, same], greedy)[0]
-        preemptions = llm._client.stats().num_preemptions
+        preemptions = llm.stats().num_preemptions
     wrong = {way: found for way, found in tokens.items() if found != expected.tokens}
     assert not wrong, f"expected {expected.tokens}"
     assert preemptions > 0 or not _grows(expected.path)
@@ -115,14 +113,7 @@ def test_the_document_has_every_family():
 
 
 def _llm(path, **settings):
-    return LLM(
-        str(path),
-        dtype="float32",
-        max_model_len=LONGEST,
-        block_size=4,
-        use_tqdm_on_load=False,
-        **settings,
-    )
+    return LLM(str(path), dtype="float32", max_model_len=LONGEST, block_size=4, use_tqdm_on_load=False, **settings)
 
 
 def _tight_llm(path):

@@ -1,7 +1,5 @@
 """Checkpoints of unusual sizes through a whole engine: each token is the best one by transformers' logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,9 @@ from core import LLM, SamplingParams
 from tests.families.oracle import randomize
 
 COMMON: dict[str, Any] = {
-    "num_attention_heads": 6,
-    "vocab_size": 211,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "sliding_window": 16,
-}
+    "num_attention_heads": 6, "vocab_size": 211, "max_position_embeddings": 512, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 0, "sliding_window": 16,
+}  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "gpt_oss": {
         "hidden_size": 96,

@@ -3,19 +3,13 @@
 Owns: those words. Never does: read a configuration. Called by: the document.
 """
 
-from __future__ import annotations
-
 from core.api.specs import AttentionSpec, LatentSpec, MixerSpec, StateSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 ORDERS = {
-    "pre": "",
-    "sandwich": "norms on both sides",
-    "post": "norms behind",
-    "residual_post": "norms of the stream",
-    "parallel": "parallel blocks",
-    "parallel_two": "parallel blocks with two norms",
-}
+    "pre": "", "sandwich": "norms on both sides", "post": "norms behind", "residual_post": "norms of the stream",
+    "parallel": "parallel blocks", "parallel_two": "parallel blocks with two norms",
+}  # fmt: skip
 
 
 def in_words(spec: DecoderSpec) -> str:

@@ -1,7 +1,5 @@
 """Tiny configurations of models that wrap a text decoder: their text alone is run. Data alone, see `architectures`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Changes = dict[str, Any]

@@ -1,7 +1,5 @@
 """Answers for tests: tools, conversations, parsing in pieces, and the rendered turns of `assistant_turns.txt`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

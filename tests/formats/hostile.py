@@ -1,22 +1,13 @@
 """Answers that make no sense: a row's markers and pieces of JSON in any order."""
 
-from __future__ import annotations
-
 from formats.answers import parsed
 
 from core_formats.answers.events import CallEnd, CallStart
 
 PIECES = [
-    '{"name": "now", "arguments": {}}',
-    '{"name":"',
-    "now",
-    "get_weather",
-    '(city="x")',
-    '"',
-    "\\",
-    "\\u00e9",
+    '{"name": "now", "arguments": {}}', '{"name":"', "now", "get_weather", '(city="x")', '"', "\\", "\\u00e9",
     "\\ud83d",
-]
+]  # fmt: skip
 PIECES += ["{", "}", "[", "]", ",", ":", " ", "\n", "x", "=", '{"a":1}', "'", '"""', "call:", "</", ">", "```", "}}"]
 
 

@@ -25,16 +25,10 @@ END = 256
 
 # Rows for whose models xgrammar has a tag, and the name that it has there.
 BUILT_IN = {
-    "hermes": "qwen_3",
-    "qwen3_coder": "qwen_3_coder",
-    "deepseek_v31": "deepseek_v3_1",
-    "kimi_k2": "kimi",
-    "llama3_json": "llama",
-    "deepseek_v32": "deepseek_v3_2",
-    "deepseek_v4": "deepseek_v4",
-    "glm47": "glm_4_7",
+    "hermes": "qwen_3", "qwen3_coder": "qwen_3_coder", "deepseek_v31": "deepseek_v3_1", "kimi_k2": "kimi",
+    "llama3_json": "llama", "deepseek_v32": "deepseek_v3_2", "deepseek_v4": "deepseek_v4", "glm47": "glm_4_7",
     "mimo": "mimo",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

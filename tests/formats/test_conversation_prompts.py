@@ -1,7 +1,5 @@
 """Tools for models whose chat template shows none, and tools without descriptions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lark grammars of custom tools, held within JSON strings. The oracle is llguidance on the grammar and text as they are."""
 
-from __future__ import annotations
-
 import json
 import random
 

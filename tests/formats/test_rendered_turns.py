@@ -14,15 +14,9 @@ FEW = [("get_weather", {"city": 'R"<', "days": 1}), ("now", {})]
 ROWS = {row.name: row for row in own_rows()}
 TURNS = turns()
 ENDS = [
-    "<|im_end|>",
-    "<|end_of_text|>",
-    "</longcat_s>",
-    "<|endoftext|>",
-    "<end_of_sentence>",
-    "</s>",
-    "<|eos|>",
+    "<|im_end|>", "<|end_of_text|>", "</longcat_s>", "<|endoftext|>", "<end_of_sentence>", "</s>", "<|eos|>",
     "<|eom|>",
-]
+]  # fmt: skip
 ENDS += [
     "<|end|>",
     "<|eot_id|>",

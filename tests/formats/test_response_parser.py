@@ -209,8 +209,7 @@ def test_ids_are_the_models_own_or_of_the_rows_form():
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("hermes", '<tool_call>{"name": "now"}</tool_call>'), ("mistral", "[TOOL_CALLS]now[ARGS]{}")],
+    ("name", "text"), [("hermes", '<tool_call>{"name": "now"}</tool_call>'), ("mistral", "[TOOL_CALLS]now[ARGS]{}")]
 )
 def test_ids_that_are_drawn_from_a_seed_come_again(name, text):
     drawn = [ResponseParser(row(name), TOOLS, draw=Random(seed)).push(text)[0].id for seed in (1, 1, 2)]

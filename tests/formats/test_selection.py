@@ -1,7 +1,5 @@
 """Which format is taken: arguments first, then the checkpoint; and what is wrong with them is said before the start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

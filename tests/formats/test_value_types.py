@@ -1,7 +1,5 @@
 """The types of a tool's arguments: found with bounded work, and read as JSON that every reader takes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

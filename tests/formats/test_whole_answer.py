@@ -1,7 +1,5 @@
 """Whole answers of conversations with tools."""
 
-from __future__ import annotations
-
 from formats.answers import TOOLS
 
 from core_formats.answers.plan import AnswerPlan

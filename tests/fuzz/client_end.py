@@ -4,8 +4,6 @@ Owns: good messages of an engine, and a client of a socket that says what a fold
 Called by: the table of targets.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

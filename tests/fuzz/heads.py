@@ -6,8 +6,6 @@ Never does: damage anything. Called by: the table of targets.
 The server is the real one over an engine without a model. It runs in a thread.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -3,8 +3,6 @@
 Owns: the kinds of damage. Never does: know a format. Called by: the workers.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable
@@ -28,19 +26,8 @@ EDGES = (
 )
 """Numbers at which counts and sizes go wrong."""
 WORDS = (
-    b"null",
-    b"-1",
-    b"1e999",
-    b"NaN",
-    b'""',
-    b"[]",
-    b"{}",
-    b"[[[[",
-    b'"\\ud800"',
-    b"..",
-    b"/etc/passwd",
-    b"F8_E4M3",
-)
+    b"null", b"-1", b"1e999", b"NaN", b'""', b"[]", b"{}", b"[[[[", b'"\\ud800"', b"..", b"/etc/passwd", b"F8_E4M3",
+)  # fmt: skip
 """Text at which JSON and names go wrong."""
 NEAR_THE_START = 4096
 

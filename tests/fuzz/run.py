@@ -4,8 +4,6 @@ Owns: the workers and what they found. Never does: read a file itself. Findings 
 file each with its name in front, and replayed by `make test`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -4,8 +4,6 @@ Owns: good messages of both kinds, and the readers of a folder of them. Never do
 Called by: the table of targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ Owns: this table. Never does: damage a file. Called by: the workers, the replay 
 A target reads a folder. It may return or raise CoreError; everything else is a finding.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz import client_end, engine_end, heads, steps
+from tests.loaders.gguf_files import finish
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,10 +130,7 @@ def _gguf(folder: Path) -> None:
     for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
         writer.add_tensor(name, np.ones(32, dtype=np.float32))
     writer.add_tensor("token_embd.weight", draw((64, 32)).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def _explained(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Every damaged file that ever broke a reader is read or refused with a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,8 +7,6 @@ Before a case, its damaged file is written to `FOLDER/case`, so that it is there
 output, one JSON object a line.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import resource

@@ -1,7 +1,5 @@
 """Tests that need a GPU: `make gpu-test`."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The platform, its kernels and attention on a real GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 from core import LLM, SamplingParams
 from core_kit import cases
+from tests.inside import core_of, worker_of
 
 pytestmark = pytest.mark.gpu
 
@@ -66,7 +65,7 @@ def test_the_same_tokens_in_company(tiny_llama: Path, expected: list[list[int]],
 def test_nothing_waits_between_a_plan_and_its_result(tiny_llama: Path) -> None:
     with engine(tiny_llama) as llm:
         tokens(llm)
-        executor = llm._client.core.executor
+        executor = core_of(llm).executor
         submit, followed = executor.submit, 0
 
         def strict(plan):
@@ -87,7 +86,7 @@ def test_nothing_waits_between_a_plan_and_its_result(tiny_llama: Path) -> None:
 
 def test_memory_is_given_up_and_taken_again(tiny_llama: Path) -> None:
     with engine(tiny_llama, enable_prefix_caching=False, kv_cache_memory_bytes=1 << 30) as llm:
-        runtime = llm._client.core.executor.worker.runtime
+        runtime = worker_of(llm).runtime
         first = tokens(llm)
         free = runtime.available_memory()
         released = runtime.release("kv")

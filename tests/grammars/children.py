@@ -3,8 +3,6 @@
 Owns: the child and its end. Called by: `tests.grammars.prove`, the test of malicious input.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Owns: the oracle, and the cases in `schemas/`. Never does: ask a backend. Called by: the tests of this folder.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 import warnings

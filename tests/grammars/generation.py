@@ -3,8 +3,6 @@
 Owns: the sampler and the vocabulary. Never does: know JSON. Called by: `tests.grammars.prove` and its slice in the suite.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from functools import cache

@@ -3,8 +3,6 @@
 Owns: their use without either process. Never does: judge a schema. Called by: the tests of the tables, `tests.grammars.prove`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Owns: the list. Called by: `tests.grammars.prove`, the test of malicious input.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

@@ -4,8 +4,6 @@ Writes docs/structured-output.json, from which `tests.grammars.document` writes 
 Owns: the run and its figures. Never does: know a backend's calls.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

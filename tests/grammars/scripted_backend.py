@@ -1,7 +1,5 @@
 """A grammar plugin that does what its specification says: sleep, hang, crash, take memory, or refuse. Loaded from this file."""
 
-from __future__ import annotations
-
 import os
 import time
 

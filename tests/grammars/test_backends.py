@@ -1,7 +1,5 @@
 """Answers that a backend lets through follow the grammar. Oracles: `re`, `json`, `jsonschema`."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Grammars are compiled once, beside everybody else's work, and within limits."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Regular expressions are read once: their parts, size and anchors."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Random answers under a grammar validate; `make test-grammars` does this for hundreds of schemas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tables say is honoured, is: the libraries refuse every text there that `jsonschema` refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Malicious specifications against a real server: each is answered in time, and streams beside them never stall."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

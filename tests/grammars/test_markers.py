@@ -1,7 +1,5 @@
 """In structural tags the text of a special token means the token."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

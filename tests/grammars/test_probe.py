@@ -1,7 +1,5 @@
 """What is too much work is refused when it is compiled: limits of backends, masks that take longer with each token."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """What a request asks for becomes a specification, or a sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Structural tags as llguidance reads them. The oracle is xgrammar's own matcher over the same tag and vocabulary."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

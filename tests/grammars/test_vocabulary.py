@@ -1,7 +1,5 @@
 """The bytes of tokens are those that xgrammar finds in the same tokenizer by itself."""
 
-from __future__ import annotations
-
 import pytest
 import tokenizers
 from tokenizers import decoders, models

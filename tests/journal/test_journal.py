@@ -1,7 +1,5 @@
 """The journal on disk: what is read back is what was written, whatever happens to files and disk in between."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Native latent attention: against float64, and the same bits for any chunks, blocks, neighbours, threads and recordings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from kernels.test_cpu_paged_attention import Sequences

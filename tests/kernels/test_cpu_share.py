@@ -94,8 +94,7 @@ def test_threads_follow_a_quota_that_changes_and_leave_other_sizes_alone(machine
 
 def test_threads_that_are_held_back_beside_idle_processors_become_fewer_and_are_tried_again(machine, monkeypatch):
     machine("max 100000")
-    clock = [100.0]
-    spent = [Account(ran=2.0, waited=6.0, idle=6.0)]
+    clock, spent = [99.0], [Account()]
     totals = [Account()]
 
     def account(ids, usable):
@@ -107,7 +106,8 @@ def test_threads_that_are_held_back_beside_idle_processors_become_fewer_and_are_
     monkeypatch.setattr(follower.time, "monotonic", lambda: clock[0])
     pool = Pool(8)
     follow = Follower(pool, 8, 0)
-    follow._looked_at = 99.0
+    follow.look()
+    clock[0], spent[0] = 100.0, Account(ran=2.0, waited=6.0, idle=6.0)
     follow.look()
     assert pool.size == 2
     spent[0] = Account(ran=2.0, waited=0.1, idle=6.0)

@@ -1,7 +1,5 @@
 """Kinds of routers and experts beyond the gated ones of Mixtral: against transformers, native and in plain torch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import GptOssConfig, Llama4TextConfig, NemotronHConfig, PhimoeConfig

@@ -1,7 +1,5 @@
 """Operations that torch compiles in the background: used from a later step on, and only with the reference's bits."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading
@@ -9,6 +7,7 @@ import time
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from core.plugin.registry import PluginRegistry
 from core_config.selection import select_kernels
@@ -161,10 +160,10 @@ def test_torch_compiles_for_a_processor(tmp_path, monkeypatch):
     assert {"gated", "rotary"} <= compiled
     assert any(tmp_path.rglob("*.so"))
     provider.begin_step()
-    torch._dynamo.utils.counters.clear()
+    counters.clear()
     with torch.inference_mode():
         for used in operations:
             assert used(provider).equal(used(ReferenceKernels()))
         for rows in (1, 2, 17):
             assert turned(provider, rows).equal(turned(ReferenceKernels(), rows))
-    assert not torch._dynamo.utils.counters["stats"]
+    assert not counters["stats"]

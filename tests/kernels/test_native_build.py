@@ -67,15 +67,20 @@ def test_what_the_compiler_says_is_kept_until_a_build_succeeds(source):
     assert built and not error.exists()
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="needs instruction sets to leave out")
-def test_an_old_compiler_leaves_out_what_it_does_not_know(source):
+def calls_of(source, text):
+    """The calls of a compiler that notes them, and the one for the dispatch."""
     compiler = source / "compiler"
-    compiler.write_text(OLD_COMPILER.format(log=source / "log"))
+    compiler.write_text(text.format(log=source / "log"))
     compiler.chmod(stat.S_IRWXU)
     error, built = compile_with(source, compiler)
     assert built and not error.exists()
     calls = (source / "log").read_text().splitlines()
-    dispatch = next(call for call in calls if "dispatch.cpp" in call)
+    return calls, next(call for call in calls if "dispatch.cpp" in call)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="needs instruction sets to leave out")
+def test_an_old_compiler_leaves_out_what_it_does_not_know(source):
+    calls, dispatch = calls_of(source, OLD_COMPILER)
     left_out, kept = {"x86_64": ("AVX512_VNNI_BF16", "AVX512_VNNI"), "aarch64": ("NEON_BF16", "NEON_DOT")}[
         platform.machine()
     ]
@@ -206,13 +211,7 @@ touch "$2"
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processors")
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="needs an instruction set to leave out")
 def test_files_are_compiled_in_parallel(source):
-    compiler = source / "compiler"
-    compiler.write_text(PATIENT_COMPILER.format(log=source / "log"))
-    compiler.chmod(stat.S_IRWXU)
-    error, built = compile_with(source, compiler)
-    assert built and not error.exists()
-    calls = (source / "log").read_text().splitlines()
-    dispatch = next(call for call in calls if "dispatch.cpp" in call)
+    calls, dispatch = calls_of(source, PATIENT_COMPILER)
     lone = next(call for call in calls if "kernels_" in call and "generic" not in call)
     name = lone[lone.index("kernels_") + 8 : lone.index(".cpp")]
     assert f"-DCORE_HAVE_{name.upper()} " in dispatch, "the first call waited for a second one in vain"

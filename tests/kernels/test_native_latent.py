@@ -1,7 +1,5 @@
 """A matrix for each head, and a whole latent mixer on native kernels: values in float64, equal bits, recorded and replayed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -76,18 +76,22 @@ FILTERS = [
 ]  # fmt: skip
 
 
+def filters_of(params):
+    chosen = SamplingParams(**params)
+    least = np.log(params["min_p"]) if "min_p" in params else np.finfo(np.float32).min
+    return (
+        torch.full((ROWS,), chosen.top_k),
+        torch.full((ROWS,), chosen.top_p, dtype=torch.float64),
+        torch.full((ROWS,), float(np.float32(least)), dtype=torch.float32),
+    )
+
+
 @pytest.mark.parametrize("params", FILTERS, ids=str)
 @pytest.mark.parametrize("vocab", [3, 130, 9000])
 def test_filters_leave_the_same_candidates(kernels, isa, vocab, params):
     """Many draws a row: a wrong limit shows as another token. Rounded logits have ties, also at the limit."""
     generator = torch.Generator().manual_seed(vocab)
-    chosen = SamplingParams(**params)
-    least = np.log(params["min_p"]) if "min_p" in params else np.finfo(np.float32).min
-    filters = (
-        torch.full((ROWS,), chosen.top_k),
-        torch.full((ROWS,), chosen.top_p, dtype=torch.float64),
-        torch.full((ROWS,), float(np.float32(least)), dtype=torch.float32),
-    )
+    filters = filters_of(params)
     for spread, step in ((0.0, 1.0), (2.0, 0.25), (3.0, 0.0), (20.0, 0.0)):
         logits = torch.randn(ROWS, vocab, generator=generator) * spread
         logits = (logits / step).round() * step if step else logits
@@ -95,7 +99,7 @@ def test_filters_leave_the_same_candidates(kernels, isa, vocab, params):
         keys = draw_keys(generator)
         for temperature in (0.7, 1.5):
             got = native_winners(kernels.race, logits, range(ROWS), keys, [temperature] * ROWS, filters)
-            assert got == filtered_winners(logits, keys, temperature, chosen)
+            assert got == filtered_winners(logits, keys, temperature, SamplingParams(**params))
 
 
 def test_temperature_zero_takes_the_first_of_the_largest(kernels, isa):
@@ -183,13 +187,7 @@ def test_masked_rows_are_raced_as_if_their_logits_were_masked(kernels, isa, voca
     generator = torch.Generator().manual_seed(vocab)
     words, allowed = random_masks(ROWS - 2, vocab, generator)
     index = torch.tensor([*range(ROWS - 3), -1, 3, -1])
-    chosen = SamplingParams(**params)
-    least = np.log(params["min_p"]) if "min_p" in params else np.finfo(np.float32).min
-    filters = (
-        torch.full((ROWS,), chosen.top_k),
-        torch.full((ROWS,), chosen.top_p, dtype=torch.float64),
-        torch.full((ROWS,), float(np.float32(least)), dtype=torch.float32),
-    )
+    filters = filters_of(params)
     which = torch.arange(ROWS).flip(0)
     for spread, step in ((0.0, 1.0), (2.0, 0.25), (20.0, 0.0)):
         logits = torch.randn(ROWS, vocab, generator=generator) * spread

@@ -1,7 +1,5 @@
 """Layers with a state on the native kernels: against the reference, to the bit in any cut and company, on the tape."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Products of weights in planes of bits, as GGUF stores them: the bits of the same weights as 8-bit groups, everywhere."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A tape of native calls: recorded once, replayed for other numbers of rows, with the bits of the calls themselves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Weights that are prepared in memory of the caller: as many bytes as told, and the bits of those that allocate."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

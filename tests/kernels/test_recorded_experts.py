@@ -1,7 +1,5 @@
 """A router, its experts and the one that all share, recorded and replayed: the bits of the calls themselves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The kernels of `--numerics reference`: a row's bits alone, among others and at any address; values against float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

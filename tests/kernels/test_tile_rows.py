@@ -1,7 +1,5 @@
 """Tables of tiles: which line is taken for a weight, and what is wrong with a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

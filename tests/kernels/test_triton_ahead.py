@@ -1,7 +1,5 @@
 """Kernels compiled ahead are found by launches, for a chip that is not in this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -85,11 +83,7 @@ def _run(script: str, cache: Path, *words: str) -> list:
 
 
 def test_what_was_compiled_is_there(tmp_path: Path) -> None:
-    assert _run(ROWS, tmp_path) == [
-        [True, "sm_90", False, ""],
-        [True, "sm_90", True, ""],
-        [True, "sm_89", False, ""],
-    ]
+    assert _run(ROWS, tmp_path) == [[True, "sm_90", False, ""], [True, "sm_90", True, ""], [True, "sm_89", False, ""]]
     assert list(tmp_path.rglob("*.cubin"))
 
 

@@ -1,7 +1,5 @@
 """Tuning: the quickest tile by a clock made up here, and products made again from what was launched."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

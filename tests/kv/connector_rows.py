@@ -1,7 +1,5 @@
 """The KV connectors that the configuration's stage would choose, for configurations that tests write by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

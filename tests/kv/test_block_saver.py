@@ -141,7 +141,7 @@ def test_copies_that_fail_are_made_up_for(world):
 
 def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch):
     monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 0.01)
-    writer, failures = world.disk._writer, iter(range(3))
+    writer, failures = world.disk.writer, iter(range(3))
     store = writer._store
 
     def fail(*args):
@@ -158,7 +158,7 @@ def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch
 def test_a_disk_that_fails_wakes_nobody_often(world, monkeypatch):
     monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 30.0)
     world.engine.run(FIRST)
-    world.disk._writer.rest.begin()
+    world.disk.writer.rest.begin()
     assert world.services.save_idle(world.kv, world.engine.device.copy) > 20_000
 
 
@@ -185,6 +185,6 @@ def test_the_end_does_not_wait_for_a_disk_that_fails(world, monkeypatch):
     copies = []
     world.engine.run(FIRST)
     monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 1000.0)
-    world.disk._writer.rest.begin()
+    world.disk.writer.rest.begin()
     world.services.close(world.kv, copies.append, 60.0)
     assert copies == []

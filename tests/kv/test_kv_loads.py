@@ -108,7 +108,7 @@ def test_a_look_up_does_not_wait_for_the_disk(world):
     hit = world.kv.lookup(sequence)
     assert hit.num_tokens == 32 and len(hit.loads) == 8
     world.kv.attach(sequence, hit)
-    assert sequence.load is None and world.tiers.pages._reader._num_bytes == 0
+    assert sequence.load is None and world.tiers.pages.reader.num_bytes == 0
     world.kv.check_integrity([sequence])
     world.kv.free(sequence)
 
@@ -146,7 +146,7 @@ def test_who_does_not_wait_any_more_leaves_nothing_behind(world):
     world.await_load(second)
     assert world.kv.lookup(second).num_tokens == 32 and first.load is None
     world.kv.free(second)
-    assert world.tiers.pages._reader._num_bytes == 0 and world.disk.num_reads == 9
+    assert world.tiers.pages.reader.num_bytes == 0 and world.disk.num_reads == 9
     world.kv.check_integrity([])
 
 

@@ -104,12 +104,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.look(sequence)
 
     @precondition(lambda self: self.running)
-    @rule(
-        index=st.integers(0, 100),
-        count=st.integers(1, MAX_STEP),
-        fresh=st.integers(0, 1),
-        wrong=st.integers(0, 2),
-    )
+    @rule(index=st.integers(0, 100), count=st.integers(1, MAX_STEP), fresh=st.integers(0, 1), wrong=st.integers(0, 2))
     def step(self, index, count, fresh, wrong):
         """wrong: how many drafts behind the known tokens are verified and rejected."""
         sequence = self.running[index % len(self.running)]

@@ -77,10 +77,10 @@ def test_nothing_is_registered_behind_a_collision(monkeypatch):
     """Two prefixes with one digest: the later one's following blocks would be taken for the earlier one's."""
     kv = KVManager(30, 4)
 
-    def weak(parent, token_ids, extra=()):
+    def weak(hasher, parent, token_ids, extra=()):
         return PrefixKey(parent[:1] + bytes([sum(token_ids) % 251]), bytes(token_ids))
 
-    monkeypatch.setattr(kv._keys._hasher, "key", weak)
+    monkeypatch.setattr(PrefixHasher, "key", weak)
     for tokens in ([1, 2, 3, 4, 9, 9, 9, 9, 0], [4, 3, 2, 1, 5, 5, 5, 5, 0]):
         sequence = KVSequence(tokens)
         kv.attach(sequence, kv.lookup(sequence))

@@ -1,7 +1,5 @@
 """At which edges states are kept, how long, and what a hit needs of them."""
 
-from __future__ import annotations
-
 from core.api.specs import KVGroup
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence

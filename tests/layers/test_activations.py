@@ -1,7 +1,5 @@
 """The names of activations mean what transformers computes; a wrong name is refused by a sentence."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers.activations import ACT2FN, XIELUActivation
@@ -11,13 +9,9 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from core_runtime.layers import activations
 
 THEIRS = {
-    "silu": "silu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
+    "silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2",
     "quick_gelu": "quick_gelu",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", THEIRS)

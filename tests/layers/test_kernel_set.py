@@ -1,7 +1,5 @@
 """Which provider's operation runs: the best one that serves it, also where another could do two steps in one call."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

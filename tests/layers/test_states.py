@@ -1,7 +1,5 @@
 """States in blocks of every size are read as they were written, and nothing beside them changes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

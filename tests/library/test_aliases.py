@@ -1,7 +1,5 @@
 """vLLM's module paths: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -39,8 +37,7 @@ def test_names_of_the_package_can_be_imported() -> None:
 
 def test_a_module_that_is_there_as_a_whole_is_asked_for_every_name() -> None:
     exec(
-        "from core_compat.config import PoolerConfig as a; from core_config import PoolerConfig as b; assert a is b",
-        {},
+        "from core_compat.config import PoolerConfig as a; from core_config import PoolerConfig as b; assert a is b", {}
     )
     exec("from core_compat.version import __version__ as a; from core import __version__ as b; assert a == b", {})
     with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):

@@ -1,7 +1,5 @@
 """Beam search against that of transformers, on models of random weights that end often."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

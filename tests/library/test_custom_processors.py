@@ -1,8 +1,5 @@
 """Logits processors and modes of log-probabilities in a whole engine, beside transformers' own numbers."""
 
-from __future__ import annotations
-
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,21 +126,17 @@ def test_mistakes_in_names_are_told_before_weights_are_read(tiny_llama: Path) ->
 
 
 @pytest.mark.slow
-def test_the_engine_in_a_process_of_its_own_refuses_mistakes_as_well(
+async def test_the_engine_in_a_process_of_its_own_refuses_mistakes_as_well(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=":")
-
-    async def main() -> None:
-        async with AsyncLLM(str(tiny_llama), logits_processors=[Shifts, Target], **SETTINGS) as engine:
-            with pytest.raises(RequestError, match="shift is 'far'"):
-                async for _ in engine.generate("a", params({"shift": "far"}), "wrong"):
-                    pass
-            async for output in engine.generate("a", params({"target_token": 9}), "right"):
-                last = output
-            assert tokens([last]) == [[9] * 12]
-
-    asyncio.run(main())
+    async with AsyncLLM(str(tiny_llama), logits_processors=[Shifts, Target], **SETTINGS) as engine:
+        with pytest.raises(RequestError, match="shift is 'far'"):
+            async for _ in engine.generate("a", params({"shift": "far"}), "wrong"):
+                pass
+        async for output in engine.generate("a", params({"target_token": 9}), "right"):
+            last = output
+        assert tokens([last]) == [[9] * 12]
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])

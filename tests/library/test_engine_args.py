@@ -1,7 +1,5 @@
 """Engine arguments as an object: from keywords and command lines, to what `LLM` is called with."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """`LLMEngine` and `AsyncLLM` on a model that follows a formula: the loops that scripts write around them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator
@@ -14,19 +12,11 @@ import pytest
 from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
 import core_frontend.library.async_llm as async_module
-from core import (
-    LLM,
-    AsyncEngineArgs,
-    AsyncLLM,
-    EngineArgs,
-    LLMEngine,
-    RequestOutput,
-    SamplingParams,
-    SharedTensors,
-)
+from core import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, SamplingParams, SharedTensors
 from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
 from core_frontend.async_engine import AsyncEngine
+from tests.inside import core_of
 
 TARGET = "engine.fakes:FakeExecutor"
 
@@ -83,7 +73,7 @@ def test_requests_join_while_others_run(fakes: list[dict[str, Any]]) -> None:
         }
         assert all(output.finished for output in last.values())
         assert engine.stats().num_running == engine.stats().num_waiting == 0
-        assert not engine._live_client().has_work()
+        assert not core_of(engine).has_work()
 
 
 def test_the_prefix_cache_is_forgotten_while_requests_run(fakes: list[dict[str, Any]]) -> None:
@@ -170,7 +160,7 @@ def test_the_worker_can_be_called(fakes: list[dict[str, Any]], monkeypatch: pyte
                 llm.collective_rpc(name)
 
 
-def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
+async def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
     async def stream(engine: AsyncLLM, name: str, params: SamplingParams) -> list[int]:
         ids: list[int] = []
         async for output in engine.generate(name, params, request_id=name, lora_request=None):
@@ -210,11 +200,8 @@ def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
         with pytest.raises(EngineDeadError, match="shut down"):
             await anext(engine.generate("x", params, "x"))
 
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(30):
+        await main()
 
 
 def test_prompts_are_queued_and_waited_for(fakes: list[dict[str, Any]]) -> None:

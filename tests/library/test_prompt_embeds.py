@@ -1,7 +1,5 @@
 """Prompts that are embeddings, against transformers on the same checkpoint, and against the tokens that they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of the package `core` that other distributions offer: found by entry points, missed with a sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

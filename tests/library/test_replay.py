@@ -1,7 +1,5 @@
 """Outputs that are replayed in place of being sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tokenizer that scripts get, against transformers' own class on the same files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts written for vLLM, with only the name of the imported package changed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

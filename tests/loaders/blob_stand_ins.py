@@ -1,7 +1,5 @@
 """The listing and the ranged read of Google Cloud Storage (JSON) and Azure Blob Storage (XML), of one bucket."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

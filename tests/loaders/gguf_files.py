@@ -1,7 +1,5 @@
 """Small GGUF files, written by the `gguf` package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +72,7 @@ def write_gguf(
     for name, given in (tensors or {}).items():
         if given is not None and name not in shapes(arch, head_dim):
             writer.add_tensor(name, given)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -100,3 +95,10 @@ def shapes(arch: str, head_dim: int) -> dict[str, tuple[int, ...]]:
     for index in range(LAYERS):
         found |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
     return found
+
+
+def finish(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,7 +1,5 @@
 """The check that every loader of the same model passes: the same tensors to the bit, whatever order they come in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

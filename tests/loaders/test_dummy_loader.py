@@ -1,7 +1,5 @@
 """Invented weights: the shapes of real ones, the same in every run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

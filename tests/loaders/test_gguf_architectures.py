@@ -3,8 +3,6 @@
 The files and logits are in `tests/checkpoints/gguf`, see `make.py` there.
 """
 
-from __future__ import annotations
-
 import lzma
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The GGUF loader against transformers' reading of the same files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the metadata of GGUF files mean, by architecture, and the sentences for those that cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What moves rows, on packed rows: stacks of experts, parts of fused matrices, rotary pairs, groups of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from core_loaders.gguf.loader import GGUFLoader
 from core_quantization.gguf.method import GGUFMethod
 from tests.checkpoints.gguf.cases import IDS
 from tests.families.harness import Harness, Piece
+from tests.loaders.gguf_files import finish
 from tests.loaders.test_gguf_architectures import unpacked
 from tests.loaders.test_gguf_split import copy_metadata
 
@@ -52,10 +51,7 @@ def rewritten(
             writer.add_tensor(name, quantize(values, number), raw_dtype=number)
         else:
             writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return to
 
 

@@ -1,7 +1,5 @@
 """The GGUF header reader against the `gguf` package, and against damage."""
 
-from __future__ import annotations
-
 import random
 import struct
 from pathlib import Path

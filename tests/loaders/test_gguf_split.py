@@ -1,7 +1,5 @@
 """Models in several GGUF files, and directories with GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from core.api.errors import CheckpointError
 from core_loaders.gguf import manifest as gguf_manifest
 from core_loaders.gguf.loader import GGUFLoader
 from core_runtime.specs.checkpoint import FileFacts
-from tests.loaders.gguf_files import write_gguf
+from tests.loaders.gguf_files import finish, write_gguf
 
 COUNT = 3
 
@@ -35,10 +33,7 @@ def parts_of(whole: Path, folder: Path, base: str = "model") -> list[Path]:
         writer.add_int32("split.tensors.count", len(reader.tensors))
         for tensor in reader.tensors[number::COUNT]:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         paths.append(path)
     return paths
 

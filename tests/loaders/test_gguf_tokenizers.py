@@ -1,7 +1,5 @@
 """Tokenizers of GGUF files of every kind: the same ids as the files that such a tokenizer was converted from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints that lie: no name leads out of their directory, nothing of a pickle runs, and no claim takes memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Mistral's own layout against the models of transformers that it was made from."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

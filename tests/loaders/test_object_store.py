@@ -1,7 +1,5 @@
 """Models in buckets: S3 against moto's server; Google's and Azure's clients against stand-ins of the calls that are used."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`core convert`, and models that start from what it writes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -63,10 +61,7 @@ def test_answers_are_the_same_to_the_bit(tiny_llama: Path, packed: Path) -> None
     assert answers(packed, model_loader_extra_config={"map": True}) == expected
 
 
-@pytest.mark.parametrize(
-    ("family", "quantization"),
-    [("deepseek_v2", None), ("mixtral", "nvfp4")],
-)
+@pytest.mark.parametrize(("family", "quantization"), [("deepseek_v2", None), ("mixtral", "nvfp4")])
 def test_latents_experts_and_tables_of_formats(family: str, quantization: str | None, tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source", family=family)
     words = [] if quantization is None else ["--quantization", quantization]

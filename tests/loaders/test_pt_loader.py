@@ -1,7 +1,5 @@
 """The loader of torch's files against torch, and pickles with code, of which nothing is run."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The safetensors loader against the safetensors library, on checkpoints that transformers wrote."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`core save-sharded` and the loader of what it writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

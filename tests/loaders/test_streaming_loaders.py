@@ -1,7 +1,5 @@
 """runai_streamer, fastsafetensors and tensorizer, through the real libraries: the same tensors as the files hold."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

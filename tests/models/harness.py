@@ -1,7 +1,5 @@
 """Builds a decoder on reference kernels from a transformers model, without plugins, and runs it by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -69,10 +67,7 @@ class Harness:
         self._start(loading.run(loader), chosen, reduce)
 
     def _start(
-        self,
-        weights: DecoderWeights,
-        chosen: KernelSet,
-        reduce: Callable[[torch.Tensor], None] | None = None,
+        self, weights: DecoderWeights, chosen: KernelSet, reduce: Callable[[torch.Tensor], None] | None = None
     ) -> None:
         """A decoder of these weights, with an empty cache."""
         device = torch.device("cpu")

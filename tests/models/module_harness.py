@@ -1,7 +1,5 @@
 """Runs a model of transformers on reference kernels and paged attention by hand, from its state dict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

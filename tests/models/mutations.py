@@ -4,8 +4,6 @@ Owns: the values that a key is changed to, and the comparison. Never does: decid
 Called by: the mutation test.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

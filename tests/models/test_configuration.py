@@ -1,7 +1,5 @@
 """A configuration remembers what was read of it, and refuses values that cannot be."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

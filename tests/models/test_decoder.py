@@ -1,7 +1,5 @@
 """The generic decoder against transformers on tiny random weights, whole, in chunks, and with company."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (
@@ -19,14 +17,9 @@ from core_runtime.models.families import decoder_spec, family_for
 from tests.models.harness import Harness
 
 SMALL = {
-    "vocab_size": 199,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
+    "vocab_size": 199, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 256,
+}  # fmt: skip
 LATENT = {
     **{key: value for key, value in SMALL.items() if key != "num_key_value_heads"},
     "kv_lora_rank": 20,
@@ -39,13 +32,9 @@ LATENT = {
     "rms_norm_eps": 1e-5,
 }
 YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "original_max_position_embeddings": 32,
-    "beta_fast": 16,
-    "beta_slow": 2,
-}
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32,
+    "beta_fast": 16, "beta_slow": 2,
+}  # fmt: skip
 CONFIGS = {
     "llama": LlamaConfig(**SMALL),
     "llama_bias_untied": LlamaConfig(

@@ -1,7 +1,5 @@
 """The data about absent keys is what the installed transformers fills in."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Experts on their way from the checkpoint to a kernel: as one weight where a provider takes it, else one by one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

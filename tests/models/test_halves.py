@@ -1,7 +1,5 @@
 """Halves of blocks joined in one call: the bits of norm, addition and norm one after the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

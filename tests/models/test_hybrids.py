@@ -1,11 +1,10 @@
 """Models with states, in the whole engine: drafts, a prefix that is found again, and the recorded step."""
 
-from __future__ import annotations
-
 import pytest
 
 from core import LLM, SamplingParams
 from tests.families.oracle import NUM_TOKENS, reference
+from tests.inside import worker_of
 
 MODEL_TYPES = ("qwen3_5_text", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2")
 AGAIN = [1, *[90, 91, 92] * 7]
@@ -45,7 +44,7 @@ def test_drafts_and_found_prefixes_change_no_token(model_type):
     with _llm(model_type, dtype="float32") as llm:
         plain = _tokens(llm, prompts)
         again = llm.generate([{"prompt_token_ids": AGAIN}], SamplingParams(max_tokens=1), use_tqdm=False)
-        assert llm._client.core.executor.worker.runner.forward.captured(1)
+        assert worker_of(llm).runner.forward.captured(1)
     assert again[0].num_cached_tokens > 0
     if expected.tokens:
         assert plain[0] == expected.tokens

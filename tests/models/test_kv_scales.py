@@ -1,7 +1,5 @@
 """Scales of a checkpoint's KV cache reach the attention layers, and wrong ones are refused by name."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

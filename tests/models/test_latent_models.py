@@ -1,8 +1,6 @@
 """DeepSeek models from real checkpoints, through the whole engine: against transformers, and the same bits whatever
 happens around a request."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -18,7 +16,10 @@ from core_config.resolve import resolve
 from core_runtime.executor.worker import Worker
 from core_runtime.layers.rotary import inverse_frequencies
 from core_runtime.models.families import decoder_spec
+from tests.models.published import PUBLISHED
 from tests.tiny_models import save_checkpoint
+
+LITE = PUBLISHED["DeepSeek-V2-Lite"]
 
 PROMPTS = [list(range(5, 52)), [9, 9, 8, 7] * 5, [200]]
 ROOM = {"max_model_len": 128, "kv_cache_memory_bytes": 4 << 20, "max_num_seqs": 4}
@@ -200,53 +201,12 @@ def test_impossible_configurations_are_sentences(checkpoints, changes, sentence)
         LLM(model=str(checkpoints["v3"]), hf_overrides=changes)
 
 
-PUBLISHED = {
-    "architectures": ["DeepseekV2ForCausalLM"],
-    "model_type": "deepseek_v2",
-    "hidden_size": 2048,
-    "intermediate_size": 10944,
-    "moe_intermediate_size": 1408,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "vocab_size": 102400,
-    "max_position_embeddings": 163840,
-    "kv_lora_rank": 512,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "first_k_dense_replace": 1,
-    "moe_layer_freq": 1,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 6,
-    "n_group": 1,
-    "topk_group": 1,
-    "topk_method": "greedy",
-    "norm_topk_prob": False,
-    "routed_scaling_factor": 1.0,
-    "scoring_func": "softmax",
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 40,
-        "original_max_position_embeddings": 4096,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 0.707,
-        "mscale_all_dim": 0.707,
-    },
-}
-"""A configuration as the published checkpoints spell it."""
-
-
 def test_the_older_spelling_means_the_same() -> None:
     """Oracle: the modules that transformers builds from it."""
     with torch.device("meta"):
-        config = AutoConfig.for_model(**PUBLISHED)
+        config = AutoConfig.for_model(**LITE)
         reference = AutoModelForCausalLM.from_config(config)
-    spec = decoder_spec(PUBLISHED)
+    spec = decoder_spec(LITE)
     block, layer = spec.blocks[-1], reference.model.layers[-1]
     assert block.mixer.scale == pytest.approx(layer.self_attn.scaling, rel=1e-12)
     assert block.rope.attention_factor == pytest.approx(reference.model.rotary_emb.attention_scaling)
@@ -260,8 +220,8 @@ def test_the_older_spelling_means_the_same() -> None:
 
 
 def test_rotary_angles_of_the_published_configuration() -> None:
-    rope = decoder_spec(PUBLISHED).blocks[0].rope
-    config = AutoConfig.for_model(**PUBLISHED)
+    rope = decoder_spec(LITE).blocks[0].rope
+    config = AutoConfig.for_model(**LITE)
     expected, factor = ROPE_INIT_FUNCTIONS["yarn"](config)
     assert factor == pytest.approx(rope.attention_factor)
     torch.testing.assert_close(inverse_frequencies(rope, 64).float(), expected, rtol=1e-5, atol=0)

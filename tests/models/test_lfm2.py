@@ -1,7 +1,5 @@
 """LFM2, whose layers are short convolutions and full attention, against transformers, on real checkpoints of random weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from core.api.errors import UserError
 from core_config.resolve import resolve
 from core_kit.checkpoints import write_tokenizer
 from core_runtime.models.families import decoder_spec
+from tests.inside import worker_of
 
 SMALL = {
     "vocab_size": 260,
@@ -87,7 +86,7 @@ def test_tokens_and_logprobs_equal_transformers(checkpoint, oracle, chunk, block
         **settings,
     ) as llm:
         outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
-        assert llm._client.core.executor.worker.runner.forward.captured(1), "native states are recorded with the rest"
+        assert worker_of(llm).runner.forward.captured(1), "native states are recorded with the rest"
     for prompt, output, (tokens, expected) in zip(PROMPTS, outputs, oracle, strict=True):
         assert list(output.outputs[0].token_ids) == tokens
         told = [*output.prompt_logprobs[1:], *output.outputs[0].logprobs]
@@ -104,7 +103,7 @@ def test_quantized_projections_stay_near(tmp_path):
         settings = {"dtype": "float32", "max_model_len": 128, "kv_cache_memory_bytes": 4 << 20, "quantization": method}
         with LLM(str(path), use_tqdm_on_load=False, **settings) as llm:
             (output,) = llm.generate([{"prompt_token_ids": PROMPTS[0]}], asked, use_tqdm=False)
-            weights = llm._client.core.executor.worker.weights_nbytes
+            weights = worker_of(llm).weights_nbytes
         found[method] = [next(iter(entry.values())).logprob for entry in output.prompt_logprobs[1:]], weights
     assert found["int8"][0] != found[None][0]
     assert found["int8"][0] == pytest.approx(found[None][0], abs=0.25)
@@ -115,7 +114,7 @@ def test_the_plan_is_what_the_engine_takes(checkpoint):
     given = {"model": str(checkpoint), "dtype": "float32", "kv_cache_memory_bytes": 1 << 20, "max_model_len": 64}
     done = resolve({**given, "device": "cpu", "use_tqdm_on_load": False}, context="llm", environ={})
     with LLM(str(checkpoint), use_tqdm_on_load=False, **{k: v for k, v in given.items() if k != "model"}) as llm:
-        worker = llm._client.core.executor.worker
+        worker = worker_of(llm)
         assert (done.memory.weights, done.memory.kv) == (worker.weights_nbytes, worker.kv_nbytes)
         assert done.memory.workspace == worker.runner.forward.model.workspace.nbytes
         assert done.memory.num_blocks == worker.num_blocks

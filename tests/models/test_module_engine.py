@@ -1,7 +1,5 @@
 """`--model-impl` through the whole engine: the same tokens as the engine's own layers, and who is asked when."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Models of transformers on the engine's attention, cache and matrices, against transformers' own forward passes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,8 @@ from core_runtime.models.unread import unknown_to_class
 from tests.families.harness import Harness, Piece
 
 SHAPE = {
-    "hidden_size": 48,
-    "intermediate_size": 88,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 131,
-}
+    "hidden_size": 48, "intermediate_size": 88, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 131,
+}  # fmt: skip
 SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 128}
 GROUPED = {**SHAPE, **SPECIAL, "num_key_value_heads": 2, "head_dim": 12}
 ATTENTION = {name: value for name, value in GROUPED.items() if name != "intermediate_size"}

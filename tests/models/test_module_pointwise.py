@@ -1,7 +1,5 @@
 """Norms and activations of transformers are computed natively where that gives the same numbers, and only there."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Each key of each family's configuration is changed: our logits follow those of transformers, or the change is refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

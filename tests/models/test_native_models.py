@@ -1,7 +1,5 @@
 """Whole models on the native kernels: every instruction set, and sizes that no kernel likes, against transformers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -66,14 +64,9 @@ def test_an_instruction_set_of_another_machine_is_refused(tiny_llama):
 
 
 ODD = {
-    "hidden_size": 577,
-    "head_dim": 80,
-    "intermediate_size": 1001,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 2,
-    "vocab_size": 50_257,
-}
+    "hidden_size": 577, "head_dim": 80, "intermediate_size": 1001, "num_attention_heads": 1,
+    "num_key_value_heads": 1, "num_hidden_layers": 2, "vocab_size": 50_257,
+}  # fmt: skip
 
 
 QUICK = ("generic", "avx512_vnni_bf16")

@@ -1,7 +1,5 @@
 """Weights with an order of inputs on their way to kernels: fused where their orders are equal, else side by side."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of a model, whose partial sums are added up, against the whole: heads, inner sizes, experts, vocabulary, blocks."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,15 +24,9 @@ from tests.models.harness import Harness
 from tests.models.test_decoder import checkpoint_tensors
 
 SHAPE = {
-    "vocab_size": 200,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "max_position_embeddings": 256,
-}
+    "vocab_size": 200, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 256,
+}  # fmt: skip
 LATENT = {
     **{key: value for key, value in SHAPE.items() if key not in ("num_key_value_heads", "head_dim")},
     "kv_lora_rank": 20,

@@ -1,7 +1,5 @@
 """Progress of loading, in bytes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

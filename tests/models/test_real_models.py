@@ -1,7 +1,5 @@
 """Both real models against transformers on the same weights, dequantized, in float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,11 +13,7 @@ from transformers import AutoModelForCausalLM, GgufConfig
 from core import LLM, SamplingParams
 from tests.real_models import gemma3_path, smollm2_path
 
-PROMPTS = [
-    "The capital of France is",
-    "Once upon a time, in a small village by the sea,",
-    "def fibonacci(n):\n    ",
-]
+PROMPTS = ["The capital of France is", "Once upon a time, in a small village by the sea,", "def fibonacci(n):\n    "]
 LOGPROB_TOLERANCE = 2e-3
 PATHS = {"smollm2": smollm2_path, "gemma3": gemma3_path}
 LONGER = pytest.param("gemma3", marks=pytest.mark.models)

@@ -1,7 +1,5 @@
 """The state operations against transformers' own layers, each family's sizes being read from its configuration."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable
@@ -29,13 +27,9 @@ LENGTHS = (19, 8, 1)
 LIMIT = 2e-5
 COMMON = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 PREFIXED = {
-    "mamba_n_heads": 6,
-    "mamba_d_head": 10,
-    "mamba_d_state": 7,
-    "mamba_n_groups": 2,
-    "mamba_d_conv": 3,
+    "mamba_n_heads": 6, "mamba_d_head": 10, "mamba_d_state": 7, "mamba_n_groups": 2, "mamba_d_conv": 3,
     "mamba_chunk_size": 8,
-}
+}  # fmt: skip
 EXPANDED = {**PREFIXED, "mamba_n_heads": 8, "mamba_proj_bias": True, "rms_norm_eps": 1e-3}
 LIMITS = {"time_step_limit": (0.3, 1.5)}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
@@ -94,16 +88,8 @@ CASES = {
         "mamba2",
         "Mamba2Mixer",
         {
-            **LIMITS,
-            "num_heads": 8,
-            "head_dim": 10,
-            "state_size": 7,
-            "n_groups": 2,
-            "conv_kernel": 3,
-            "chunk_size": 8,
-            "use_bias": True,
-            "use_conv_bias": False,
-            "layer_norm_epsilon": 1e-3,
+            **LIMITS, "num_heads": 8, "head_dim": 10, "state_size": 7, "n_groups": 2, "conv_kernel": 3,
+            "chunk_size": 8, "use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-3,
         },
     ),
     "bamba": Case(mamba2.bamba, "bamba", "BambaMixer", {**EXPANDED, **LIMITS, "attn_layer_indices": [1]}),
@@ -118,15 +104,8 @@ CASES = {
         "nemotron_h",
         "NemotronHMamba2Mixer",
         {
-            "mamba_num_heads": 6,
-            "mamba_head_dim": 10,
-            "ssm_state_size": 7,
-            "n_groups": 3,
-            "conv_kernel": 5,
-            "chunk_size": 8,
-            "use_bias": True,
-            "time_step_min": 0.4,
-            "layer_norm_epsilon": 1e-3,
+            "mamba_num_heads": 6, "mamba_head_dim": 10, "ssm_state_size": 7, "n_groups": 3, "conv_kernel": 5,
+            "chunk_size": 8, "use_bias": True, "time_step_min": 0.4, "layer_norm_epsilon": 1e-3,
             "layers_block_type": ["linear_attention", "mlp"],
         },
     ),
@@ -153,14 +132,8 @@ CASES = {
         "jamba",
         "JambaMambaMixer",
         {
-            "mamba_d_state": 5,
-            "mamba_d_conv": 3,
-            "mamba_expand": 3,
-            "mamba_dt_rank": 4,
-            "mamba_proj_bias": True,
-            "rms_norm_eps": 1e-3,
-            "attn_layer_period": 2,
-            "attn_layer_offset": 1,
+            "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_dt_rank": 4, "mamba_proj_bias": True,
+            "rms_norm_eps": 1e-3, "attn_layer_period": 2, "attn_layer_offset": 1,
         },
     ),
     "qwen3_next": Case(delta.qwen3_next, "qwen3_next", "Qwen3NextGatedDeltaNet", DELTA),
@@ -181,7 +154,7 @@ CASES = {
         renames=KIMI,
         output="o_proj",
     ),
-}
+}  # fmt: skip
 
 
 def randomize(module: torch.nn.Module, random: torch.Generator) -> None:

@@ -1,7 +1,5 @@
 """The dashboard asks for metrics that a server has, and is what Grafana imports."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from core.commands.main import main
 from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import run_server
+from tests.serving.fake_engine import set_state
 
 NAME = re.compile(r"\b(?:core|vllm):[a-z0-9_]+")
 
@@ -24,7 +23,7 @@ def exported() -> dict[str, set[str]]:
     """Samples of a server that has computed something, and their labels."""
     with run_server(ServerConfig(uvicorn_log_level="warning", vllm_metrics=True)) as running:
         running.http.post("/v1/completions", json={"prompt": "Hi"})
-        running.engine._totals.latest = SchedulerStats(step_sizes=[0] * (len(STEP_BOUNDS) + 2))
+        set_state(running.engine, SchedulerStats(step_sizes=[0] * (len(STEP_BOUNDS) + 2)))
         running.engine.restarts.restarted("crash")
         text = running.http.get("/metrics").text
     labels: dict[str, set[str]] = {}

@@ -1,7 +1,5 @@
 """What a scrape tells of speculation."""
 
-from __future__ import annotations
-
 from core.api.stats import SchedulerStats
 from core_observers.draft_metrics import drafts
 

@@ -1,7 +1,5 @@
 """Log lines name the process and come once."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

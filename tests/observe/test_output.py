@@ -1,7 +1,5 @@
 """Output that nobody takes costs lines, never the time or the life of who writes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

@@ -1,7 +1,5 @@
 """A flood of the same record is one line a minute with a count; nothing else is held back."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The page of metrics tells of a proposer that was switched off."""
 
-from __future__ import annotations
-
 import asyncio
 
 from core.api.stats import SchedulerStats

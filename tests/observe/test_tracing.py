@@ -1,7 +1,5 @@
 """Spans of requests, as OpenTelemetry's own classes and a collector of a few lines see them."""
 
-from __future__ import annotations
-
 import http.server
 import sys
 import threading

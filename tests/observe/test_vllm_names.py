@@ -3,8 +3,6 @@
 `vllm_metrics.json` has the metrics of vLLM 0.30 without their prefix: kind, then labels beside those that all of them have.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

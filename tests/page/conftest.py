@@ -1,7 +1,5 @@
 """Pages in a headless Chromium, at the widths of a desk and of a phone. A page that complains or is too wide fails its test."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

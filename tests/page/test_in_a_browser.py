@@ -1,7 +1,5 @@
 """The page in a headless Chromium, on the real small model: run with `make test-page`, which keeps pictures of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

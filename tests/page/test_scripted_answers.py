@@ -1,7 +1,5 @@
 """The page with a scripted model: what models write, reasoning, tools, keys, servers that go away."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Plugins made on the spot: manifests in temporary files, and distributions that are only metadata."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 

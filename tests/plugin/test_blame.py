@@ -1,7 +1,5 @@
 """Whatever a plugin raises, wherever it is called, names its kind, its name and its distribution."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Every way to be broken is a row and a sentence, and nobody else's trouble. All plugins here are installed distributions."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -126,14 +124,10 @@ HOOKS = {
     ),
 }
 GROUPS = {
-    "loader": "core.loaders",
-    "quantization": "core.quantization",
-    "model": "core.models",
-    "attention": "core.attention",
-    "kernels": "core.kernels",
-    "speculative": "core.speculative",
+    "loader": "core.loaders", "quantization": "core.quantization", "model": "core.models",
+    "attention": "core.attention", "kernels": "core.kernels", "speculative": "core.speculative",
     "platform": "core.platforms",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What a plugin constrains must exist: checked when its manifest is read, before anything is chosen."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.plugin.listing import listing

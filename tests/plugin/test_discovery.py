@@ -1,7 +1,5 @@
 """Names come from metadata alone, quickly, once a distribution."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """A plugin of ours that is not installed, or is of another version, is a sentence with the package and the pip line."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

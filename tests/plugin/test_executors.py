@@ -1,7 +1,5 @@
 """The engine takes its executor from the table of plugins, and says whose fault it is when that one cannot be built."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

@@ -1,7 +1,5 @@
 """What the platforms of GPUs find, over drivers that are not there."""
 
-from __future__ import annotations
-
 import ctypes
 import uuid
 
@@ -17,6 +15,11 @@ GIB = 1 << 30
 NAMES = [uuid.UUID(int=7), uuid.UUID(int=8)]
 
 
+def into(reference):
+    """What `ctypes.byref` refers to."""
+    return reference._obj
+
+
 class Cuda:
     """`libcuda` with two devices."""
 
@@ -24,11 +27,11 @@ class Cuda:
         return 0
 
     def cuDeviceGetCount(self, count):
-        count._obj.value = 2
+        into(count).value = 2
         return 0
 
     def cuDeviceGet(self, handle, index):
-        handle._obj.value = index
+        into(handle).value = index
         return 0
 
     def cuDeviceGetName(self, name, size, handle):
@@ -36,11 +39,11 @@ class Cuda:
         return 0
 
     def cuDeviceTotalMem_v2(self, total, handle):
-        total._obj.value = 141 * GIB
+        into(total).value = 141 * GIB
         return 0
 
     def cuDeviceGetAttribute(self, value, number, handle):
-        value._obj.value = {75: 9, 76: 0}[number]
+        into(value).value = {75: 9, 76: 0}[number]
         return 0
 
     def cuDeviceGetUuid_v2(self, name, handle):
@@ -58,11 +61,11 @@ class Nvml:
 
     def nvmlDeviceGetHandleByUUID(self, text, handle):
         known = {f"GPU-{NAMES[0]}".encode(): 1, f"MIG-{NAMES[1]}".encode(): 2}
-        handle._obj.value = known.get(text)
+        into(handle).value = known.get(text)
         return 0 if text in known else 6
 
     def nvmlDeviceGetMemoryInfo(self, handle, memory):
-        memory._obj.free = {1: 100 * GIB, 2: 9 * GIB}[handle.value]
+        into(memory).free = {1: 100 * GIB, 2: 9 * GIB}[handle.value]
         return 0
 
     def nvmlShutdown(self):
@@ -111,14 +114,14 @@ class Hip:
         return 0
 
     def hipGetDeviceCount(self, count):
-        count._obj.value = 1
+        into(count).value = 1
         return 0
 
     def hipDeviceGetName(self, name, size, index):
         name.value = b"AMD Instinct MI300X"
 
     def hipDeviceTotalMem(self, total, index):
-        total._obj.value = 192 * GIB
+        into(total).value = 192 * GIB
 
 
 class LevelZero:
@@ -126,17 +129,17 @@ class LevelZero:
         return 0
 
     def zeDriverGet(self, count, found):
-        count._obj.value, found[0] = 1, 11
+        into(count).value, found[0] = 1, 11
         return 0
 
     def zeDeviceGet(self, driver, count, found):
         assert driver.value == 11
-        count._obj.value, found[0] = 1, 22
+        into(count).value, found[0] = 1, 22
         return 0
 
     def zeDeviceGetMemoryProperties(self, device, count, found):
         assert device.value == 22 and found[0].type == 7
-        count._obj.value, found[0].total = 1, 48 * GIB
+        into(count).value, found[0].total = 1, 48 * GIB
         return 0
 
 

@@ -1,7 +1,5 @@
 """What is installed is not chosen: plugins of other packages neither break, nor hang, nor change what works without them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -18,15 +16,10 @@ from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.discovery import ENGINE
 from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
-from core_config.selection import (
-    select_attention,
-    select_kernels,
-    select_loader,
-    select_platform,
-    select_quantization,
-)
+from core_config.selection import select_attention, select_kernels, select_loader, select_platform, select_quantization
 from core_config.selection.ranking import NOT_CHOSEN
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
+from tests.inside import core_of
 
 ROOT = Path(__file__).parents[2]
 FILES = FileFacts("m", "/m", True, ("weights.x",))
@@ -130,7 +123,7 @@ def answers(model, **settings):
     with LLM(str(model), **{**SETTINGS, **settings}) as llm:
         params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
         texts = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
-        return texts, llm._client.core.executor.numerics
+        return texts, core_of(llm).executor.numerics
 
 
 CHIP = """
@@ -171,7 +164,7 @@ def test_a_start_without_the_engines_own_kernels_has_its_own_numerics_and_plan(m
     plan = resolve({"model": str(tiny_llama), "plugins": "no:cpu_native"}, context="llm", environ={})
     monkeypatch.setattr(kernels.NativeKernels, "__init__", lambda self, threads: {}["oops"])
     with caplog.at_level(logging.WARNING, logger="core"), LLM(str(tiny_llama), **SETTINGS) as llm:
-        executor = llm._client.core.executor
+        executor = core_of(llm).executor
         assert executor.numerics == plan.numerics and "cpu-native" not in executor.numerics.partition("/")[0]
         assert executor.worker.weights_nbytes == plan.memory.weights
     assert sum("kernels plugin 'cpu_native' (core-platforms" in record.getMessage() for record in caplog.records) == 1

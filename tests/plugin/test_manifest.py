@@ -1,7 +1,5 @@
 """A manifest is checked before it is believed; every failure is a sentence that names plugin and distribution."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

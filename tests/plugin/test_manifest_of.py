@@ -1,7 +1,5 @@
 """Manifests of one line: they are whole manifests, and import what they build when it is built."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

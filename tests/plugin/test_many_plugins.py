@@ -1,7 +1,5 @@
 """Two hundred installed plugins that nobody chose cost names, and nothing else: no import, no helper process."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

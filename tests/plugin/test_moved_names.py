@@ -1,7 +1,5 @@
 """A plugin that imports modules from where they were: it runs with the compat package, and is a sentence without it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A process is waited for while it gets no processor, and no longer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """What `--plugins` adds, restricts and blocks; doubles and aliases; statuses."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.api.errors import ConfigError, UserError

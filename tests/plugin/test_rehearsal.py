@@ -1,7 +1,5 @@
 """Plugins that nobody chose are tried in processes of their own: hangs, crashes and noise become sentences."""
 
-from __future__ import annotations
-
 import sys
 import time
 

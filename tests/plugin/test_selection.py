@@ -1,7 +1,5 @@
 """The rules of choice, stage by stage."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.api.errors import CoreError, UserError

@@ -1,7 +1,5 @@
 """A worker loads exactly what was chosen, or refuses with a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """How plugins are named on the command line, and where the hints about names lead."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.api.errors import ConfigError, UserError

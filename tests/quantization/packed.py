@@ -1,7 +1,5 @@
 """Kept checkpoints that real tools packed: opened by their method, and beside them the same models with plain weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,4 @@
-"""Checkpoints of bitsandbytes: the matrices that it means itself, the model's tokens, and bad input."""
-
-from __future__ import annotations
+"""Checkpoints of bitsandbytes: blocks, plain checkpoints, and bad input."""
 
 import json
 from pathlib import Path
@@ -11,29 +9,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.api.errors import CheckpointError, UserError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
-from core.commands.main import main
 from core.plugin.hookspecs import LoadContext
-from core_frontend.llm import LLM
 from core_quantization.bitsandbytes import manifest as hooks
 from core_quantization.online.manifest import OnlineArguments
 from core_quantization.online.method import OnlineMethod
 from core_runtime.specs.checkpoint import CheckpointFacts
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, differing
+from tests.quantization.packed import KEPT, Packed, changed
 
 HERE = KEPT / "bitsandbytes"
-NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 DOWN = "model.layers.0.mlp.down_proj"
 STATE = f"{Q_PROJ}.weight.quant_state.bitsandbytes__fp4"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
-    packed = Packed(HERE / name, hooks)
-    assert not differing(packed, torch.float32)
-    check_tokens(packed, tmp_path / "plain")
 
 
 def test_blocks_that_cross_rows_are_cut() -> None:
@@ -47,24 +34,6 @@ def test_blocks_that_cross_rows_are_cut() -> None:
     assert isinstance(plan, Unsupported) and "only 8 inputs in common" in plan.reason
     plan = packed.method.plan(LayerSpec(Q_PROJ, "linear", (64, 64)))
     assert isinstance(plan, PartPlan) and (plan.format, plan.activation) == ("nf4", "bf16")
-
-
-def test_the_engine_serves_the_same_tokens() -> None:
-    path = HERE / "nested"
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    llm = LLM(model=str(path), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    logits = Packed(path, hooks).logits([*PROMPT, *found])
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", str(HERE / "int8"), "--device", "cpu"]) == 0
-    assert "bitsandbytes" in capsys.readouterr().out
 
 
 def test_a_plain_checkpoint_is_rounded_to_nf4() -> None:

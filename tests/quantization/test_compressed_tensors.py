@@ -1,11 +1,7 @@
 """Checkpoints of compressed-tensors: the matrices that its own tool means, the model's tokens, and bad input."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +9,7 @@ import pytest
 import torch
 
 from core.api.errors import CheckpointError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, Unsupported
-from core_frontend.llm import LLM
 from core_quantization.compressed import manifest as hooks
 from core_quantization.compressed.declaration import read_groups
 from core_quantization.compressed.sparse import spread
@@ -69,28 +63,6 @@ def test_each_scheme_has_its_format_and_precision() -> None:
     assert asked["model.layers.0.mlp.gate_proj"][1].activation == "bf16"
     refused = asked["lm_head"][1]
     assert isinstance(refused, Unsupported) and "choose int8 or int8_row or none" in refused.reason
-
-
-def test_the_engine_serves_the_same_tokens() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    llm = LLM(model=str(MIXED), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    ids = [*PROMPT, *found]
-    logits = Packed(MIXED, hooks).logits(ids)
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_manifest_needs_no_torch() -> None:
-    code = (
-        "import sys; from core_quantization.compressed import manifest; from core.plugin.hookspecs import LoadContext;"
-        "from core_loaders.safetensors.header import ITEM_BYTES;"
-        "import core_quantization.compressed.layouts; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_tied_embedding_may_be_packed(tmp_path: Path) -> None:

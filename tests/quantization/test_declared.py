@@ -1,7 +1,5 @@
 """Where checkpoints say how they are packed, which names these declarations mean, and how small integers lie in words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

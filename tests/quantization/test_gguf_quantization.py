@@ -1,7 +1,5 @@
 """GGUF block types against the `gguf` package's own dequantization, bit for bit."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 
@@ -23,16 +21,9 @@ from core_runtime.weights.canonical import CanonicalWeight
 from tests.real_models import gemma3_path, smollm2_path
 
 LARGER = {
-    "IQ3_S": 1.55,
-    "IQ3_XXS": 2.94,
-    "IQ2_S": 3.91,
-    "IQ2_XS": 4.33,
-    "IQ2_XXS": 4.37,
-    "IQ1_M": 5.72,
-    "IQ1_S": 3.84,
-    "TQ1_0": 1.38,
-    "TQ2_0": 1.13,
-}
+    "IQ3_S": 1.55, "IQ3_XXS": 2.94, "IQ2_S": 3.91, "IQ2_XS": 4.33, "IQ2_XXS": 4.37, "IQ1_M": 5.72, "IQ1_S": 3.84,
+    "TQ1_0": 1.38, "TQ2_0": 1.13,
+}  # fmt: skip
 """Type → bytes in memory over bytes in the file, where canonical formats have no place for points of a grid."""
 SPEC = LayerSpec("layer", "linear", (0, 0))
 

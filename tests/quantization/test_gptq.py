@@ -1,10 +1,6 @@
-"""Checkpoints of GPTQ: the matrices that GPTQModel means, the model's tokens, and bad input."""
-
-from __future__ import annotations
+"""Checkpoints of GPTQ: fused modules, memory, and bad input."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,27 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from core.api.errors import CheckpointError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
-from core.commands.main import main
-from core_frontend.llm import LLM
 from core_quantization.declared.refusal import Refusal
 from core_quantization.gptq import manifest as hooks
 from core_quantization.gptq.declaration import Declaration
 from core_runtime.specs.checkpoint import CheckpointFacts
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, differing
+from tests.quantization.packed import KEPT, Packed, changed, check_tokens
 
 HERE = KEPT / "gptq"
 ORDER = HERE / "order"
-NAMES = sorted(path.parent.name for path in HERE.glob("*/digests.json"))
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
-    packed = Packed(HERE / name, hooks)
-    assert not differing(packed, torch.float16)
-    check_tokens(packed, tmp_path / "plain")
 
 
 def test_fused_modules_are_those_of_a_reference(tmp_path: Path) -> None:
@@ -79,33 +64,6 @@ def test_bytes_in_memory_are_near_those_of_the_file(name: str, ratio: float) -> 
         for suffix in ("qweight", "qzeros", "scales"):
             stored += packed.manifest.tensors[f"{plan_name}.{suffix}"].nbytes
     assert held / stored < ratio
-
-
-def test_the_engine_serves_the_same_tokens() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    llm = LLM(model=str(ORDER), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    logits = Packed(ORDER, hooks).logits([*PROMPT, *found])
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", str(ORDER), "--device", "cpu"]) == 0
-    assert "gptq" in capsys.readouterr().out
-
-
-def test_planning_needs_no_torch() -> None:
-    code = (
-        "import sys; from core_quantization.gptq import manifest, method, layout;"
-        "from core_quantization.awq import manifest, method, layout;"
-        "from core_quantization.auto_round import manifest, method;"
-        "from core_quantization.bitsandbytes import manifest, method; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_bias_of_zeros_that_nobody_needs_is_read_and_dropped(tmp_path: Path) -> None:

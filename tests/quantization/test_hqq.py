@@ -1,10 +1,6 @@
 """Checkpoints of HQQ: the matrices that hqq means, the model's tokens, and bad input."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +10,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from core.api.errors import CheckpointError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
-from core.commands.main import main
-from core_frontend.llm import LLM
 from core_quantization.declared.refusal import Refusal
 from core_quantization.hqq import manifest as hooks
 from core_quantization.hqq.declaration import check_declaration
 from core_runtime.specs.checkpoint import CheckpointFacts
 from core_runtime.weights.formats import Dense, IntGroups, SuperGroups
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
+from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
 
 HERE = KEPT / "hqq"
 BITS = HERE / "bits"
@@ -89,28 +82,6 @@ def test_four_and_eight_bits_take_no_more_memory_than_the_file() -> None:
     for module in (Q_PROJ, "model.layers.0.self_attn.k_proj", "model.layers.1.mlp.up_proj", "lm_head"):
         stored = [packed.manifest.tensors[f"{module}.{suffix}"].nbytes for suffix in ("W_q", "scale", "zero")]
         assert weights[module].nbytes == sum(stored)
-
-
-def test_the_engine_serves_the_same_tokens() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    llm = LLM(model=str(BITS), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    logits = Packed(BITS, hooks).logits([*PROMPT, *found])
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", str(BITS), "--device", "cpu"]) == 0
-    assert "hqq" in capsys.readouterr().out
-
-
-def test_planning_needs_no_torch() -> None:
-    code = "import sys; from core_quantization.hqq import manifest, method, layout; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Checkpoints that ModelOpt exported: the matrices that its own classes mean, the model's tokens, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from core.api.errors import UserError
-from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
-from core.commands.main import main
-from core_frontend.llm import LLM
 from core_quantization.modelopt import manifest as hooks
 from core_runtime.weights.formats import Codebook
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
+from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
 
 HERE = KEPT / "modelopt"
 FORMATS = {
-    "fp8": "fp8_e4m3",
-    "fp8_blocks": "fp8_e4m3",
-    "fp8_rows": "fp8_e4m3",
-    "int8": "int8_channel",
-    "mxfp4": "mxfp4",
-    "mxfp8": "fp8_e4m3",
-    "nvfp4": "nvfp4",
-    "nvfp4_of_32": "nvfp4",
-}
+    "fp8": "fp8_e4m3", "fp8_blocks": "fp8_e4m3", "fp8_rows": "fp8_e4m3", "int8": "int8_channel", "mxfp4": "mxfp4",
+    "mxfp8": "fp8_e4m3", "nvfp4": "nvfp4", "nvfp4_of_32": "nvfp4",
+}  # fmt: skip
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 
@@ -59,24 +48,6 @@ def test_blocks_of_inputs_have_their_own_scales() -> None:
     weights = packed.weights()
     assert weights[down].group_size == 128
     assert weights[Q_PROJ].group_size == 64
-
-
-def test_the_engine_serves_the_same_tokens_with_a_cache_of_8_bits_declared() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
-    path = HERE / "fp8"
-    llm = LLM(model=str(path), dtype="float32", use_tqdm_on_load=False, **settings)
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
-    finally:
-        llm.close()
-    logits = Packed(path, hooks).logits([*PROMPT, *found])
-    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
-
-
-def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", str(HERE / "nvfp4"), "--device", "cpu"]) == 0
-    assert "modelopt" in capsys.readouterr().out
 
 
 def test_inputs_that_are_scaled_first_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Checkpoints of AMD Quark: the matrices that its own tool means, the model's tokens, and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

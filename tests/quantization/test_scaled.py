@@ -4,8 +4,6 @@ The packers here follow the publications of these formats; of mxfp4 transformers
 floats are also those that transformers itself writes, in checkpoints that are kept.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

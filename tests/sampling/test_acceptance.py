@@ -1,7 +1,5 @@
 """Rules of acceptance: whose distribution the tokens follow, and what each rule says of one draft."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Arrays that grow: each is taken to more than twice its first size, in answers that a user asks for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

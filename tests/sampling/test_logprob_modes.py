@@ -1,7 +1,5 @@
 """The four modes of log-probabilities, against torch and transformers' own warpers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

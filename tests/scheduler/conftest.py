@@ -1,7 +1,5 @@
 """Runs a test with the fake executor in place and once more behind a wire."""
 
-from __future__ import annotations
-
 import pytest
 from scheduler.fake_model import FakeExecutor
 

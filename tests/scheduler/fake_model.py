@@ -4,8 +4,6 @@ Owns: the reference decoder and an executor that keeps only what a worker may ke
 Never does: know the scheduler's state. Called by: the scheduler's tests.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from array import array
@@ -272,7 +270,7 @@ class FakeExecutor:
         forced = 0 if held.request.grammar is None else MOST_FORCED
         budget = min(plan.draft_budget.get(slot, forced), room)
         if budget > 0:
-            held.drafts = self._propose(held.token_ids, self.random.randint(0, budget))[:budget]
+            held.drafts = self.propose(held.token_ids, self.random.randint(0, budget))[:budget]
         if held.drafts:
             result.num_proposed[slot] = len(held.drafts)
 
@@ -282,7 +280,7 @@ class FakeExecutor:
         begin = block_id * self.block_size
         self.cache[begin : begin + self.block_size] = [None] * self.block_size
 
-    def _propose(self, token_ids: list[int], count: int) -> list[int]:
+    def propose(self, token_ids: list[int], count: int) -> list[int]:
         drafts: list[int] = []
         for _ in range(count):
             right = next_token(token_ids + drafts)
@@ -331,6 +329,18 @@ class Client:
     def forget(self, key: SequenceKey) -> None:
         for column in (self.tokens, self.logprobs, self.prompt_logprobs, self.last, self.num_cached):
             column.pop(key, None)
+
+
+def planned_step(scheduler, executor, client=None):
+    """One step: its plan, the number of tokens by request, and the records of its outputs."""
+    planned = scheduler.schedule()
+    result = executor.execute(planned.plan)
+    scheduled = executor.named(planned.plan)
+    outputs = scheduler.finish(planned, result)
+    scheduler.check_integrity()
+    if client is not None:
+        client.receive(outputs)
+    return planned.plan, scheduled, outputs.records
 
 
 def run(scheduler: Scheduler, executor: FakeExecutor, client: Client | None = None, max_steps: int = 5000) -> Client:

@@ -31,7 +31,7 @@ def count_steps(scheduler, executor, request):
 def test_right_drafts_save_steps_and_wrong_ones_cost_none():
     request = make_request("a", PROMPT, 40)
     always = FakeExecutor(accuracy=1.0)
-    always._propose = lambda tokens, count, propose=always._propose: propose(tokens, 3)
+    always.propose = lambda tokens, count, right=always.propose: right(tokens, 3)
     scheduler = make_scheduler(num_speculative_tokens=3)
     assert count_steps(scheduler, always, request) <= 13
     stats = scheduler.stats()

@@ -1,7 +1,5 @@
 """Drafts in steps that are planned before the results of earlier ones: any pattern of acceptance gives the same tokens."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 
@@ -15,6 +13,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step import Step
 from core_kit.devices.wired import WiredExecutor
+from tests.inside import state_of
 
 PROMPT = [3, 1, 4, 1, 5]
 MAX_LENGTH = 40
@@ -149,7 +148,7 @@ def run_anything(seed: int) -> int:
     pipeline.finish()
     for request in requests:
         if request.key not in aborted | pipeline.failed:
-            output, reason, _ = reference(request, scheduler._state.limits.max_length)
+            output, reason, _ = reference(request, state_of(scheduler).limits.max_length)
             assert pipeline.client.tokens[request.key] == output
             assert pipeline.client.last[request.key].finish_reason == reason
     return pipeline.num_verified

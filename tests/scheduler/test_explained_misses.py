@@ -4,8 +4,6 @@ The oracle keeps every request that has ended, with all its tokens, and knows of
 came from it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -18,9 +16,12 @@ from core.api.messages import EngineRequest
 from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
 from core.kv.connectors import KVConnectors
+from core.kv.hashing import PrefixHasher, PrefixKey
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core_kv_connectors.misses import Explanations
+from core_kv_connectors.past import MIN_ENTRIES, Generations
+from tests.inside import state_of
 
 SIZE = 4
 TENANTS = ((None, ""), (None, "ann"), ("salt", ""), ("salt", "bob"))
@@ -186,7 +187,7 @@ def test_nothing_is_recorded_of_requests_that_do_not_ask() -> None:
     record = client.last["asks", 0].record
     assert (record.num_steps, record.num_preemptions, record.num_recomputed_tokens) == (5, 0, 0)
     assert 0 < record.entered <= record.started <= record.first_token <= record.ended
-    assert not scheduler._state.recorder
+    assert not state_of(scheduler).recorder
 
 
 def test_preemptions_and_drafts_are_counted() -> None:
@@ -230,9 +231,12 @@ def explained(*args: Any, **options: Any) -> KVManager:
     return KVManager(*args, connectors=KVConnectors([Explanations()]), **options)
 
 
-def test_a_collision_is_told_as_one() -> None:
+def test_a_collision_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def weak(hasher: PrefixHasher, parent: bytes, token_ids: list[int], extra: object = ()) -> PrefixKey:
+        return PrefixKey(b"%d" % len(token_ids), bytes(token_ids))
+
+    monkeypatch.setattr(PrefixHasher, "key", weak)
     kv = explained(30, SIZE)
-    kv._keys._hasher._digest = lambda data: b"%d" % len(data)  # all first blocks have one digest
     first = KVSequence([1] * 9)
     kv.attach(first, kv.lookup(first))
     kv.allocate_slots(first, 9)
@@ -276,18 +280,23 @@ def test_a_state_that_was_not_kept() -> None:
 
 def test_what_is_remembered_is_bounded_and_forgets_the_oldest() -> None:
     kv = explained(6, 1)
-    followed = kv._explainer._past._followed
-    most = followed._most
-    for number in range(2 * most):
+    for number in range(2 * MIN_ENTRIES):
         sequence = KVSequence([number, number])
         kv.attach(sequence, kv.lookup(sequence))
         kv.allocate_slots(sequence, 2)
         sequence.num_computed_tokens = 2
         kv.free(sequence)
-        assert len(followed) <= 2 * most
-    for number, cause in ((1, "first_seen"), (2 * most - 100, "evicted")):
+    for number, cause in ((1, "first_seen"), (2 * MIN_ENTRIES - 100, "evicted")):
         again = KVSequence([number, number, 1])
         assert kv.miss(again, kv.lookup(again)) == CacheMiss(0, cause)
+
+
+def test_a_table_of_the_past_keeps_the_newest_and_at_most_twice_as_many() -> None:
+    table = Generations(4)
+    for number in range(50):
+        table.update([(bytes([number]), b"")])
+        assert len(table) <= 8
+        assert all(table.get(bytes([newest])) is not None for newest in range(max(number - 3, 0), number + 1))
 
 
 def asking(request: EngineRequest) -> EngineRequest:

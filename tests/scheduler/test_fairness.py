@@ -6,6 +6,7 @@ import pytest
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, run
 
 from core_policies.fair.policy import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairPolicy
+from tests.inside import state_of
 
 
 def admitted(plan):
@@ -102,7 +103,7 @@ def test_users_who_left_are_forgotten():
     policy = FairPolicy()
     queue = policy.make_queue()
     scheduler, executor = make_scheduler(policy="fair"), FakeExecutor()
-    scheduler._state.policy, scheduler._state.roster.waiting = policy, queue
+    state_of(scheduler).policy, state_of(scheduler).roster.waiting = policy, queue
     for number in range(2000):
         scheduler.add(make_request(f"r{number}", [1, 2], 1, user=f"user{number}"))
         step = scheduler.schedule()

@@ -1,21 +1,15 @@
 """How prompts share steps: partial prefills, long prompts, steps that also decode, room for the whole prompt."""
 
 import pytest
-from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
+from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, planned_step, reference, run
+
+from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")
 
 
 def step(scheduler, executor, client=None):
-    planned = scheduler.schedule()
-    plan = planned.plan
-    result = executor.execute(plan)
-    scheduled = executor.named(plan)
-    outputs = scheduler.finish(planned, result)
-    if client is not None:
-        client.receive(outputs)
-    scheduler.check_integrity()
-    return scheduled
+    return planned_step(scheduler, executor, client)[1]
 
 
 def test_one_partial_prefill_at_a_time_unless_more_are_allowed():
@@ -124,7 +118,7 @@ def test_preemptions_are_paid_for_with_progress():
     readmitted_at, steps, shortest = {}, 0, 10**6
     while scheduler.has_unfinished():
         before = {slot: held.request.key for slot, held in executor.held.items()}
-        live = {sequence.key for sequence in scheduler._state.roster}
+        live = {sequence.key for sequence in state_of(scheduler).roster}
         planned = scheduler.schedule()
         for slot in planned.plan.removed:
             key = before[slot]

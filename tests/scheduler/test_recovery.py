@@ -17,6 +17,7 @@ from core.kv.integrity import IntegrityError
 from core.scheduler.roster import Roster
 from core_frontend.prompts.input_processor import InputProcessor
 from core_kit.devices.wired import WiredExecutor
+from tests.inside import state_of
 
 
 class Clock:
@@ -145,11 +146,11 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
     for _ in range(3):
         step(scheduler, executor, client)
     # A block of r2 is given back behind the scheduler's back; freeing it again is noticed when r2 is aborted.
-    guilty = next(s for s in scheduler._state.running.sequences if s.request.request_id == "r2")
+    guilty = next(s for s in state_of(scheduler).running.sequences if s.request.request_id == "r2")
     scheduler.kv.pool.free([guilty.block_ids[0][0]])
     with pytest.raises(IntegrityError):
         scheduler.check_integrity()
-    scheduler._state.current = guilty
+    state_of(scheduler).current = guilty
     client.receive(scheduler.recover(IntegrityError("reference_counts", "a block is freed but not in use")))
     scheduler.check_integrity()
     assert client.last["r2", 0].finish_reason == "error"
@@ -173,7 +174,7 @@ def test_a_request_that_the_policy_does_not_take_leaves_nothing_behind(monkeypat
     def refuse(sequence):
         raise ZeroDivisionError("a defect of the policy")
 
-    monkeypatch.setattr(scheduler._state.waiting, "push", refuse)
+    monkeypatch.setattr(state_of(scheduler).waiting, "push", refuse)
     with pytest.raises(ZeroDivisionError):
         scheduler.add(make_request("b", [3, 4], deadline=9e12))
     monkeypatch.undo()

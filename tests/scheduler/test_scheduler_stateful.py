@@ -10,6 +10,7 @@ from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_s
 
 from core.api.step_plan import StepResult
 from core_kit.devices.wired import WiredExecutor
+from tests.inside import state_of
 
 SHARED = [random.Random(1).randrange(40) for _ in range(24)]
 
@@ -312,7 +313,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.step(1)
             assert not self.live and not self.refused
             assert not self.executor.held
-            assert not self.scheduler._state.recorder
+            assert not state_of(self.scheduler).recorder
             assert self.scheduler.stats().kv_cache_usage == 0.0
 
 

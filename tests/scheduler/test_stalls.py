@@ -1,7 +1,5 @@
 """Streams wait no longer than they may, on a machine whose steps take a known time."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

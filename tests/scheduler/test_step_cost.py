@@ -1,7 +1,5 @@
 """The learned cost of a step against machines whose cost is known."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -2,24 +2,13 @@
 
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
+from scheduler.fake_model import planned_step as step
 
 from core.api.errors import RequestError
 from core.api.step_plan import StepResult
 from core.kv.integrity import IntegrityError
 
 pytestmark = pytest.mark.usefixtures("also_wired")
-
-
-def step(scheduler, executor, client=None):
-    planned = scheduler.schedule()
-    plan = planned.plan
-    result = executor.execute(plan)
-    scheduled = executor.named(plan)
-    outputs = scheduler.finish(planned, result)
-    scheduler.check_integrity()
-    if client:
-        client.receive(outputs)
-    return plan, scheduled, outputs.records
 
 
 def test_a_single_request_gets_the_reference_tokens():

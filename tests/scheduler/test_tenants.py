@@ -1,7 +1,5 @@
 """Tenants share no cached prefix but public ones: by tokens, by time, by explanation."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -112,3 +113,10 @@ def server() -> Iterator[RunningServer]:
 def start_server() -> Callable[..., Any]:
     """`with start_server(config, **engine options) as running`."""
     return run_server
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -5,8 +5,6 @@ Input and output processing, aborts and streams are the engine's own. Words in t
 engine after three tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +82,7 @@ class FakeClient:
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         for request in requests:
-            self.live[request.key] = asyncio.ensure_future(self._run(request))
+            self.live[request.key] = asyncio.ensure_future(self.run(request))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
@@ -120,7 +118,7 @@ class FakeClient:
     def die(self, cause: str) -> None:
         self.on_death(EngineDeadError(cause))
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
         ids = self.answer(prompt, request.choice)
         prompt = self.steering(prompt)
@@ -227,6 +225,11 @@ def make_engine(
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)
     return AsyncEngine(config, served, chosen)  # type: ignore[arg-type]
+
+
+def set_state(engine: AsyncEngine, state: SchedulerStats) -> None:
+    """Give the engine a state that it tells until its next step."""
+    engine._totals.latest = state
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

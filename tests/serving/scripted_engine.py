@@ -1,7 +1,5 @@
 """Fake engines whose models write what a test says: always the same, or by what the prompt contains."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -26,7 +24,7 @@ class ScriptedClient(FakeClient):
         self.chunk = 1
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
         params = request.params
         ids = [*self.tokenizer.encode(self.script, add_special_tokens=False), EOS]
@@ -59,7 +57,7 @@ class PoolingClient(FakeClient):
         super().__init__(tokenizer)
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
         await asyncio.sleep(0)
         text = self.tokenizer.decode(request.prompt_token_ids)
@@ -82,9 +80,9 @@ class KeepingClient(FakeClient):
         super().__init__(tokenizer)
         self.seen: list[EngineRequest] = []
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         self.seen.append(request)
-        await super()._run(request)
+        await super().run(request)
 
 
 class ConversingClient(FakeClient):

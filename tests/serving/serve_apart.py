@@ -4,8 +4,6 @@ Called as `api_server PORT NAME=VALUE...` or `engine PORT NAME=VALUE...`.
 Names: patience_s, key_file, delay_s, numerics, max_model_len.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -52,6 +50,6 @@ def resolve(words: list[str]) -> object:
 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
 EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
-command._resolve = resolve  # type: ignore[assignment]
+command.resolve_words = resolve  # type: ignore[assignment]
 agreement.explained = lambda resolution: {"arguments": {}}  # type: ignore[attr-defined]
 sys.exit(main(["serve"]))

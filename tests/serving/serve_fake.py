@@ -4,8 +4,6 @@
 Prints whether torch was imported when the server ends; the exit code is that of `core serve`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
@@ -59,5 +57,5 @@ if len(sys.argv) > 2:
     fake_engine.SLOW_SECONDS = seconds(2)
 AsyncEngine.start = staticmethod(start)  # type: ignore[method-assign,assignment]
 EngineProcess.spawn = lambda: SimpleNamespace(discard=discard, configured=asyncio.Event())  # type: ignore[method-assign,assignment,return-value]
-command._resolve = resolve  # type: ignore[assignment]
+command.resolve_words = resolve  # type: ignore[assignment]
 sys.exit(main(["serve"]))

@@ -1,7 +1,5 @@
 """`core serve --api-server-count 2` over a fake model in a real engine process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -33,6 +31,6 @@ def resolve(words: list[str]) -> object:
 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
 EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
-command._resolve = resolve  # type: ignore[assignment]
+command.resolve_words = resolve  # type: ignore[assignment]
 supervisor.explained = lambda resolution: {}  # type: ignore[attr-defined]
 sys.exit(main(["serve"]))

@@ -1,7 +1,5 @@
 """Server processes for tests of their life: from the shell, and over the fake engine."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import socket

@@ -1,7 +1,5 @@
 """Anthropic's official client against the server: its types are the oracle for every answer and event."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator

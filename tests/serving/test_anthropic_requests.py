@@ -1,7 +1,5 @@
 """Bodies of the Messages API as chat requests: what reaches the template, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,12 +1,9 @@
 """An API server and an engine that are two commands: either order, deaths of either, and who is turned away."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -68,13 +65,6 @@ class Command:
 
 
 Begin = Callable[..., Command]
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """What an API server and an engine that are two commands go by: keys, arguments, who may take part, what is too large."""
 
-from __future__ import annotations
-
 import asyncio
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,13 +73,6 @@ def test_what_stands_at_the_wrong_end_is_refused_by_name(tiny_llama: Path, tmp_p
 def test_only_addresses_of_this_machine_are_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org")))
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

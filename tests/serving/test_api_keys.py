@@ -1,7 +1,5 @@
 """What needs a key needs it under every root path, spelling and method; whoever carries one is known by it."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 from typing import Any

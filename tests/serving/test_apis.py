@@ -1,7 +1,5 @@
 """Each HTTP API is a plugin: leaving one out takes its paths away and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

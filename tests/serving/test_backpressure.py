@@ -1,7 +1,5 @@
 """More than the server may queue is told to come back; time limits end requests; users reach the scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -23,7 +21,7 @@ def test_a_full_queue_answers_429_with_retry_after_and_drains() -> None:
     with run_server(scheduler=SchedulerConfig(max_num_queued_reqs=2)) as server:
         statuses: list[int] = []
         hold = threading.Event()
-        fake_run = server.fake._run
+        fake_run = server.fake.run
 
         async def wait_first(request: Any) -> None:
             import asyncio
@@ -32,7 +30,7 @@ def test_a_full_queue_answers_429_with_retry_after_and_drains() -> None:
                 await asyncio.sleep(0.01)
             await fake_run(request)
 
-        server.fake._run = wait_first  # type: ignore[method-assign]
+        server.fake.run = wait_first  # type: ignore[method-assign]
         body = {"model": "fake-model", "prompt": "hi", "max_tokens": 2}
         threads = [
             threading.Thread(target=lambda: statuses.append(server.http.post("/v1/completions", json=body).status_code))

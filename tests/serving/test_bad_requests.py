@@ -1,7 +1,5 @@
 """Whatever a client sends, the answer is OpenAI's error object with the right status, and the server goes on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

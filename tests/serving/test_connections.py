@@ -1,7 +1,5 @@
 """What one connection may take of the server, and what happens to the others meanwhile."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading

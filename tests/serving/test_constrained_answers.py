@@ -3,8 +3,6 @@
 xgrammar reads the constraint that a body is given, and says which answers may come.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A crowd does not keep a probe waiting until everybody has been served."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """`vllm_xargs`: arguments of logits processors on their way through HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

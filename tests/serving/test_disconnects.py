@@ -1,7 +1,5 @@
 """A client that goes away takes its request with it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """A server that is asked to end: what runs goes on, new work is refused, and time runs out."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -121,16 +119,13 @@ def test_a_long_drain_keeps_clients_away_for_a_minute_at_most() -> None:
     assert refusal.value.retry_after == 60
 
 
-def test_only_requests_from_before_are_waited_for() -> None:
-    async def run() -> None:
-        drain = Drain()
-        drain.enter()
-        drain.begin(1.0)
-        waiting = asyncio.ensure_future(drain.idle())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        assert not drain.enter()
-        drain.leave()
-        await asyncio.wait_for(waiting, 1.0)
-
-    asyncio.run(run())
+async def test_only_requests_from_before_are_waited_for() -> None:
+    drain = Drain()
+    drain.enter()
+    drain.begin(1.0)
+    waiting = asyncio.ensure_future(drain.idle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert not drain.enter()
+    drain.leave()
+    await asyncio.wait_for(waiting, 1.0)

@@ -1,7 +1,5 @@
 """Where and how the server can be reached: unix sockets, TLS files that change, middleware of the user's own, its load."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

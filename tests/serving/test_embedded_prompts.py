@@ -1,7 +1,5 @@
 """Prompts of completions that are embeddings, over HTTP, against transformers; and what strangers may send in their place."""
 
-from __future__ import annotations
-
 import base64
 import io
 import pickle

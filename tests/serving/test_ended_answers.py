@@ -1,7 +1,5 @@
 """Answers that end before their time, by the engine's word, and answers that are long: each route tells them rightly."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -33,7 +31,7 @@ class EndingClient(ScriptedClient):
     words = "Hello"
     scores = True
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def run(self, request: EngineRequest) -> None:
         await asyncio.sleep(0)
         ids = self.tokenizer.encode(self.words, add_special_tokens=False)
         output = EngineOutput(

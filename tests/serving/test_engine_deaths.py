@@ -1,7 +1,5 @@
 """`core serve` whose engine is killed: clients see a pause, and the answers of an engine that was not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator

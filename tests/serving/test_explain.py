@@ -1,7 +1,5 @@
 """`explain` in bodies and headers, over a real scheduler and KV cache, with the official client."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """When a server collects garbage cycles: between requests, or when it has waited for long."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

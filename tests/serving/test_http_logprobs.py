@@ -1,7 +1,5 @@
 """Log-probabilities in OpenAI's two forms, and the extras around them."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

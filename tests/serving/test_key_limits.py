@@ -1,7 +1,5 @@
 """What one API key may have at once, over HTTP, and when it is told to come back."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

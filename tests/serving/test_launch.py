@@ -1,7 +1,5 @@
 """The life of the server process: port, ready line, signals, the engine's death."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Every size that comes from outside has a limit, which is told by name before any work is done."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

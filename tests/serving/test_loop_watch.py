@@ -1,7 +1,5 @@
 """The event loop that tells which callbacks take too long, by processor time, with their names."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Work whose size a client sets is done outside the thread of the event loop, and small work is done in it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The official client, sync and async, against the server."""
 
-from __future__ import annotations
-
 import asyncio
 
 import openai

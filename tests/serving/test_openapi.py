@@ -1,7 +1,5 @@
 """The OpenAPI document, as it is served, is valid and true."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything around the completions: keys, CORS, ids, TLS, docs, health, metrics, tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from core.version import __version__
 from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import RunningServer
-from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN
+from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN, set_state
 
 Starter = Callable[..., Any]
 HI = [{"role": "user", "content": "Hi"}]
@@ -128,9 +126,9 @@ def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) ->
 def test_residency_is_a_histogram(server: RunningServer) -> None:
     rows = [[0.0] * 17 for _ in range(3)]
     rows[0][4], rows[0][-1], rows[2][15], rows[2][-1] = 2.0, 1.5, 1.0, 9000.0
-    server.engine._totals.latest = SchedulerStats(kv_residency=rows)
+    set_state(server.engine, SchedulerStats(kv_residency=rows))
     families = {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
-    server.engine._totals.latest = SchedulerStats()
+    set_state(server.engine, SchedulerStats())
     lives = {(s.name, s.labels.get("le")): s.value for s in families["core:kv_block_lifetime_seconds"].samples}
     assert lives["core:kv_block_lifetime_seconds_bucket", "0.5"] == 0
     assert lives["core:kv_block_lifetime_seconds_bucket", "1.0"] == 2
@@ -271,10 +269,7 @@ def test_checkpoint_defaults_apply_unless_given(start_server: Starter, monkeypat
 
 
 def test_request_log(start_server: Starter, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        start_server(quiet(enable_log_requests=True, max_log_len=5)) as running,
-        caplog.at_level("INFO", "core_apis"),
-    ):
+    with start_server(quiet(enable_log_requests=True, max_log_len=5)) as running, caplog.at_level("INFO", "core_apis"):
         running.http.post("/v1/completions", json={"prompt": "secretive", "request_id": "r"})
     line = next(record.getMessage() for record in caplog.records if "cmpl-r" in record.getMessage())
     assert "'secre'" in line and "10 prompt tokens" in line
@@ -352,9 +347,9 @@ def test_state_of_the_engine_by_reason_and_size(server: RunningServer) -> None:
     sizes[-1] = 3 + 12
     state = SchedulerStats(num_waiting=5, num_deferred=2, prefix_queries=100, prefix_hits=60, tier_hits=10)
     state.step_sizes = sizes
-    server.engine._totals.latest = state
+    set_state(server.engine, state)
     text = server.http.get("/metrics").text
-    server.engine._totals.latest = SchedulerStats()
+    set_state(server.engine, SchedulerStats())
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -1,7 +1,5 @@
 """Paths that concern all tenants, or show the configuration, answer the operator alone: all callers with all routes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The page at `/`: what it is made of, what it may do, who sees which data. `tests/page` uses it in a browser."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """Vectors over HTTP: the official client, the shapes of Jina and Cohere, and what is refused."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

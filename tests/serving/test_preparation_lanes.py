@@ -1,7 +1,5 @@
 """Templates are rendered in processes that can be ended: a template or a large body harms nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

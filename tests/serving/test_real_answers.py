@@ -4,8 +4,6 @@ The model is too small to call tools of its own accord, and its template knows n
 answer is greedy, so that a stream has to add up to the whole answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -83,11 +81,7 @@ def messages_tool(name: str, schema: Any, **more: Any) -> Body:
     return {"name": name, "input_schema": schema, **more}
 
 
-MAKERS: Mapping[str, Callable[..., Body]] = {
-    "chat": chat_tool,
-    "responses": response_tool,
-    "messages": messages_tool,
-}
+MAKERS: Mapping[str, Callable[..., Body]] = {"chat": chat_tool, "responses": response_tool, "messages": messages_tool}
 
 
 def tools(api: str, **more: Any) -> list[Body]:
@@ -118,10 +112,7 @@ FORM: Mapping[str, Body] = {
 OLDER_FORM: Body = {"output_format": FORM["messages"]["output_config"]["format"]}
 THOUGHTS: Mapping[str, Body] = {
     "chat": {"reasoning_effort": "low", "thinking_token_budget": NUM_THOUGHTS},
-    "messages": {
-        "output_config": {"effort": "low"},
-        "thinking": {"type": "enabled", "budget_tokens": NUM_THOUGHTS},
-    },
+    "messages": {"output_config": {"effort": "low"}, "thinking": {"type": "enabled", "budget_tokens": NUM_THOUGHTS}},
 }
 LIMITS = {"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
 UNKNOWN_TO_CLIENTS = ("output_format", "temperature", "thinking_token_budget")

@@ -1,7 +1,5 @@
 """`core serve` as a stranger uses it: the embedded model in a process of its own, and the official client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Every field of a request is used, refused by name, or listed as one that changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several API processes under a supervisor: what their clients see of each other's deaths, and of the engine's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -179,24 +177,21 @@ def test_series_of_each_process() -> None:
     ]
 
 
-def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
-    async def run() -> None:
-        news = EngineEvents("ipc://first")
-        waiting = asyncio.ensure_future(news.obituary("ipc://first"))
-        await asyncio.sleep(0)
-        news.report(EngineDied("It was killed.", "killed", (5,)))
-        error = await waiting
-        assert error is not None
-        assert (str(error), error.cause, tuple(error.suspects)) == ("It was killed.", "killed", (5,))
-        news.report(EngineAt("ipc://second"))
-        assert (await news.obituary("ipc://first")) is error
-        assert news.address == "ipc://second"
+async def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
+    news = EngineEvents("ipc://first")
+    waiting = asyncio.ensure_future(news.obituary("ipc://first"))
+    await asyncio.sleep(0)
+    news.report(EngineDied("It was killed.", "killed", (5,)))
+    error = await waiting
+    assert error is not None
+    assert (str(error), error.cause, tuple(error.suspects)) == ("It was killed.", "killed", (5,))
+    news.report(EngineAt("ipc://second"))
+    assert (await news.obituary("ipc://first")) is error
+    assert news.address == "ipc://second"
+    news.check()
+    news.report(EngineGone("Enough.", "killed"))
+    with pytest.raises(EngineDeadError, match="Enough"):
         news.check()
-        news.report(EngineGone("Enough.", "killed"))
-        with pytest.raises(EngineDeadError, match="Enough"):
-            news.check()
-
-    asyncio.run(run())
 
 
 def test_a_number_of_the_engine_before_declares_nobody_gone() -> None:

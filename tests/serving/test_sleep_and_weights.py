@@ -1,7 +1,5 @@
 """Sleep, pauses and new weights over HTTP, with an engine in a process of its own that dies in between."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

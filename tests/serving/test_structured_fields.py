@@ -1,7 +1,5 @@
 """All spellings of what an answer must look like mean the same."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """What a server tells of itself, names that come and go, times of answers, and the order that priorities ask for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

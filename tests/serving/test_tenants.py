@@ -1,7 +1,5 @@
 """Whose cached prefixes a request may use: its API key's, and what the operator made public."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

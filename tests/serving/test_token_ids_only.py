@@ -1,7 +1,5 @@
 """A server and an `LLM` without a tokenizer: ids in, ids out, and a sentence for all that needs text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

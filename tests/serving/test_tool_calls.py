@@ -1,7 +1,5 @@
 """Tools, calls and reasoning through the official client, streamed and whole, however the tokens come."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

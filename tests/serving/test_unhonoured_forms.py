@@ -1,7 +1,5 @@
 """A form that no backend honours is answered with 400, keyword and place, on every way that asks for one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Number formats of vectors, held against torch's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

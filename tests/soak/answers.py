@@ -3,8 +3,6 @@
 Owns: `Answer`, `ask`. Never does: judge, or ask again. Called by: the clients of the soak.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -6,8 +6,6 @@ Every answer follows from its request alone, so that of an undisturbed server is
 and as a stream, and both must say the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 Owns: asking again, and the comparison with the oracle. Never does: injure. Called by: the run, a thread each.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

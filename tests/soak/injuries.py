@@ -4,8 +4,6 @@ Owns: the kinds of injury, and how long the server takes to get over each. Never
 Called by: the run, in a thread of its own.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import threading

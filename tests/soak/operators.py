@@ -6,8 +6,6 @@ All weights have the same bytes, so every answer stays the right one. No call en
 What one operator holds another may not wait for: such a call is refused, which is a right answer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

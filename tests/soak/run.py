@@ -3,8 +3,6 @@
 Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong arguments.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import random

@@ -4,8 +4,6 @@ Owns: starting it, again after it was killed, and what is left of it. Never does
 Called by: the injuries, the clients, the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import mmap
@@ -28,17 +26,10 @@ from tests.attack.server import Server, metric
 HEALTH = Row("health", "/health", method="GET")
 DISK_MB = 64
 ARGUMENTS: dict[str, Any] = {
-    "max_model_len": 2048,
-    "kv_cache_memory_bytes": "48M",
-    "kv_offloading_disk_size": DISK_MB / 1024,
-    "engine_restarts": 100_000,
-    "engine_restart_backoff": 0.1,
-    "engine_wedge_timeout": 4,
-    "tool_call_parser": "hermes",
-    "enable_sleep_mode": True,
-    "weight_transfer_config": "{}",
-    "api_server_count": 2,
-}
+    "max_model_len": 2048, "kv_cache_memory_bytes": "48M", "kv_offloading_disk_size": DISK_MB / 1024,
+    "engine_restarts": 100_000, "engine_restart_backoff": 0.1, "engine_wedge_timeout": 4,
+    "tool_call_parser": "hermes", "enable_sleep_mode": True, "weight_transfer_config": "{}", "api_server_count": 2,
+}  # fmt: skip
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

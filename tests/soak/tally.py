@@ -3,8 +3,6 @@
 Owns: the counts and their form as Markdown. Never does: judge an answer. Called by: clients and injuries, at once.
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """A short soak: most kinds of injury once, and no answer differs from that of a server that nobody disturbs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tiny drafts of every kind for tiny targets, as real checkpoints in the layouts in which they are published."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A target and a draft from state dicts, run by hand: what the engine's draft pass does, without an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

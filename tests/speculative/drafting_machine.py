@@ -4,8 +4,6 @@ Owns: `Drafter`, an executor that proposes, and `DraftBench`, which runs request
 real clock. Called by: tests of the scheduler.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -43,7 +41,7 @@ class Drafter(FakeExecutor):
             held.drafts = []
             if slot in result.slots and self.random.random() < self.share:
                 self.accuracy = self.accuracy_of(held.token_ids[0], len(held.token_ids))
-                held.drafts = self._propose(held.token_ids, budget)
+                held.drafts = self.propose(held.token_ids, budget)
                 result.num_proposed[slot] = budget
         return result
 

@@ -4,8 +4,6 @@ Owns: the proposers, the ways to run, and the table of `docs/speculation.md`. Ca
 and by a test that runs a few of the pairs.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams, StructuredOutputsParams
 from core.api.stats import SchedulerStats
+from tests.inside import core_of
 from tests.speculative import checkpoints
 from tests.tiny_models import save_checkpoint
 
@@ -108,7 +107,7 @@ def run(target: Path, rounds: int = 1, **arguments: Any) -> tuple[Bits, Schedule
                     places = [{token: one.logprob for token, one in place.items()} for place in choice.logprobs or []]
                     bits.append((list(choice.token_ids), places))
         stats = llm.stats()
-        llm._live_client().core.scheduler.check_integrity()
+        core_of(llm).scheduler.check_integrity()
     return bits, stats
 
 

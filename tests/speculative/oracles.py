@@ -4,8 +4,6 @@ They keep no cache: every draft computes the whole sequence again. Position i ta
 it was sampled, position 0 takes zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Rules of acceptance through the engine: what they keep, what they give up, and how they say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The number of drafts that is chosen each step, on machines whose times are known and a clock that only they move."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from types import FrameType
@@ -15,6 +13,7 @@ from core.api.config import SchedulerConfig
 from core.api.sequence_record import NO_DRAFTS_CAUSES
 from core.engine import scheduling
 from core_speculative.adaptive.control import AdaptiveAdvice
+from tests.inside import state_of
 
 CPU = MACHINES["two cores"]
 
@@ -80,7 +79,7 @@ def test_a_sequence_with_good_drafts_has_them_beside_others_without() -> None:
     while bench.scheduler.has_unfinished():
         bench.step()
         for slot, held in bench.executor.held.items():
-            budgets[held.token_ids[0]] += bench.scheduler._state.drafts.advice.budget(slot)
+            budgets[held.token_ids[0]] += state_of(bench.scheduler).drafts.advice.budget(slot)
     assert budgets[2] > 100
     assert budgets[1] < budgets[2] / 2
 

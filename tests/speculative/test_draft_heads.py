@@ -1,7 +1,5 @@
 """Medusa's heads and MLP speculators, from their published layouts, against plain torch in float32."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

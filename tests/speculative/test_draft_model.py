@@ -1,10 +1,9 @@
 """A draft model beside its target: the target's bits whatever it guesses, everything accepted when it is like its target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core import LLM, SamplingParams
@@ -13,6 +12,7 @@ from core_kit.devices.wired import wired
 from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import install
+from tests.inside import core_of
 from tests.tiny_models import save_checkpoint
 
 PROMPTS = [
@@ -54,14 +54,24 @@ def run(target: Path, rounds: int = 1, **settings: Any) -> tuple[Bits, Scheduler
                     places = [{token: one.logprob for token, one in place.items()} for place in choice.logprobs or []]
                     bits.append((list(choice.token_ids), places))
         stats = llm.stats()
-        llm._live_client().core.scheduler.check_integrity()
+        core_of(llm).scheduler.check_integrity()
     return bits, stats
 
 
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
+def noted(monkeypatch: pytest.MonkeyPatch, kind: Any) -> list[tuple[list[int], list[int]]]:
+    """The known tokens of each sequence for which a pass drafts from now on, and the drafts after them."""
+    seen: list[tuple[list[int], list[int]]] = []
+    original = kind.run
+
+    def run_pass(self: Any, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
+        original(self, plan, result, positions, proposed)
+        table = self.batch.tokens
+        for slot, drafts in proposed.items():
+            known = int(table.num_tokens(np.array([slot]))[0])
+            seen.append((table.array[slot, :known].tolist(), list(drafts)))
+
+    monkeypatch.setattr(kind, "run", run_pass)
+    return seen
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,5 @@
 """Medusa's heads and MLP speculators in the engine, from their published layouts: bits, and the guesses of plain torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,8 @@ from core_config.resolve import resolve
 from core_runtime.executor.drafts.heads import HeadsPass
 from tests.speculative.checkpoints import save_medusa, save_speculator
 from tests.speculative.test_draft_heads import Speculator, medusa_oracle
-from tests.speculative.test_draft_model import PROMPTS, Bits, run
+from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run
 from tests.speculative.test_hidden_drafts import drafting
-
-
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +60,7 @@ def greedy_drafts(
     target: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[list[int], list[int]]]:
     """Known tokens, and the drafts behind them."""
-    seen: list[tuple[list[int], list[int]]] = []
-    original = HeadsPass.run
-
-    def noted(self: HeadsPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
-        original(self, plan, result, positions, proposed)
-        table = self.batch.tokens
-        for slot, drafts in proposed.items():
-            known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
-            seen.append((table.array[slot, :known].tolist(), list(drafts)))
-
-    monkeypatch.setattr(HeadsPass, "run", noted)
+    seen = noted(monkeypatch, HeadsPass)
     given: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "use_tqdm_on_load": False, "dtype": "float32"}
     with LLM(model=str(target), **given, **settings) as llm:
         llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True), use_tqdm=False)
@@ -95,10 +77,7 @@ def test_more_drafts_than_heads_are_refused_at_the_start(
 
 @pytest.mark.parametrize("method", ["medusa", "mlp_speculator"])
 def test_there_are_as_many_drafts_as_heads_unless_told(
-    method: str,
-    medusa: tuple[Path, dict[str, Tensor]],
-    speculator: tuple[Path, Speculator],
-    tiny_llama: Path,
+    method: str, medusa: tuple[Path, dict[str, Tensor]], speculator: tuple[Path, Speculator], tiny_llama: Path
 ) -> None:
     path = medusa[0] if method == "medusa" else speculator[0]
     arguments = {"model": str(tiny_llama), "speculative_config": {"method": method, "model": str(path)}}

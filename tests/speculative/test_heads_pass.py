@@ -1,7 +1,5 @@
 """Heads of a plugin's own behind the steps of a model: its bits without them, and drafts that follow from the hidden state."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -38,12 +36,6 @@ def drafting(heads: Path) -> dict[str, Any]:
     return {
         "speculative_config": {"method": "medusa", "model": str(heads), "num_speculative_tokens": 2, "adaptive": False}
     }
-
-
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 8}, {"num_gpu_blocks_override": 14}])

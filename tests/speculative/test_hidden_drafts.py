@@ -1,7 +1,5 @@
 """Drafts that take hidden states, in the engine: the target's bits whatever they guess, and the guesses of plain torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from core.api.errors import ConfigError
 from core_runtime.executor.drafts.passes import DraftPass
 from tests.speculative.checkpoints import LAYER_IDS, save, save_eagle, save_eagle3, save_mtp, save_speculators
 from tests.speculative.oracles import Drafter
-from tests.speculative.test_draft_model import PROMPTS, Bits, run
+from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run
 from tests.tiny_models import SHAPE
 
 
@@ -52,12 +50,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "chunks of 8": {"max_num_batched_tokens": 8},
     "preempted": {"num_gpu_blocks_override": 18, "rounds": 2},
 }
-
-
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -149,17 +141,7 @@ def test_the_engine_drafts_what_plain_torch_drafts(
 ) -> None:
     """Behind prompts, chunks of them, and tokens of which some were accepted drafts."""
     path, oracle = request.getfixturevalue(method)
-    seen: list[tuple[list[int], list[int]]] = []
-    original = DraftPass.run
-
-    def noted(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
-        original(self, plan, result, positions, proposed)
-        table = self.batch.tokens
-        for slot, drafts in proposed.items():
-            known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
-            seen.append((table.array[slot, :known].tolist(), list(drafts)))
-
-    monkeypatch.setattr(DraftPass, "run", noted)
+    seen = noted(monkeypatch, DraftPass)
     given: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "use_tqdm_on_load": False, "dtype": "float32"}
     if chunks is not None:
         given["max_num_batched_tokens"] = chunks

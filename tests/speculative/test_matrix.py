@@ -1,7 +1,5 @@
 """Some pairs of the matrix of drafts; `make test-drafts` has all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.speculative.matrix import Matrix, Proposer, proposers

@@ -1,7 +1,5 @@
 """Layers for multi-token prediction of each published layout, against plain torch around transformers' own blocks."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -32,15 +30,9 @@ from tests.speculative.oracles import NextToken, run_block
 
 LAYERS = 2
 SHAPE = {
-    "vocab_size": 160,
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": LAYERS + 1,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 160, "hidden_size": 32, "intermediate_size": 56, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": LAYERS + 1, "max_position_embeddings": 128, "tie_word_embeddings": False,
+}  # fmt: skip
 EXPERTS = {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 LATENT_SHAPE = {**SHAPE, "num_key_value_heads": 4}

@@ -1,7 +1,5 @@
 """All drafts from one pass: what transformers gives behind mask tokens, and the target's bits beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All drafts of a block with hidden states from one pass: bits, passes, and what plain torch draws behind unknown tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,10 @@ from core import LLM, SamplingParams
 from core_runtime.executor.drafts.passes import DraftPass
 from tests.speculative.checkpoints import DRAFT, LAYER_IDS, save, state_of
 from tests.speculative.oracles import Eagle3
-from tests.speculative.test_draft_model import PROMPTS, Bits, run
+from tests.speculative.test_draft_model import PROMPTS, Bits, noted, run
 from tests.speculative.test_hidden_drafts import drafting, hidden_of_eagle3
 
 MASK = 259
-
-
-@pytest.fixture(scope="module")
-def expected(tiny_llama: Path) -> Bits:
-    bits, _ = run(tiny_llama)
-    return bits
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +42,22 @@ def recorded(
     target: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[tuple[list[int], list[int]]], int, int]:
     """Known tokens with the drafts behind them; steps that drafted, and passes."""
-    seen: list[tuple[list[int], list[int]]] = []
     passes: list[int] = []
     steps: list[int] = []
+    seen = noted(monkeypatch, DraftPass)
     run_pass, compute = DraftPass.run, DraftPass._compute
 
-    def noted(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
+    def timed(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
         before = len(passes)
         run_pass(self, plan, result, positions, proposed)
         if len(passes) > before:
             steps.append(1)
-        table = self.batch.tokens
-        for slot, drafts in proposed.items():
-            known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
-            seen.append((table.array[slot, :known].tolist(), list(drafts)))
 
     def counted(self: DraftPass, *arguments: Any) -> None:
         passes.append(1)
         compute(self, *arguments)
 
-    monkeypatch.setattr(DraftPass, "run", noted)
+    monkeypatch.setattr(DraftPass, "run", timed)
     monkeypatch.setattr(DraftPass, "_compute", counted)
     given: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "use_tqdm_on_load": False, "dtype": "float32"}
     with LLM(model=str(target), enable_prefix_caching=False, **given, **settings) as llm:
@@ -78,11 +66,7 @@ def recorded(
 
 
 def test_a_block_with_a_hidden_state_for_unknown_tokens(
-    tiny_llama: Path,
-    target: Any,
-    peagle: tuple[Path, Eagle3, Tensor],
-    expected: Bits,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_llama: Path, target: Any, peagle: tuple[Path, Eagle3, Tensor], expected: Bits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, oracle, mask_hidden = peagle
     bits, stats = run(tiny_llama, **drafting("eagle3", path))

@@ -1,7 +1,5 @@
 """EAGLE's drafts and the layers for multi-token prediction, from their published layouts, against plain torch in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -19,15 +17,9 @@ from tests.speculative.draft_harness import DraftHarness, context_of, target_har
 from tests.speculative.oracles import Drafter, Eagle, Eagle3
 
 SHAPE = {
-    "vocab_size": 199,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 199, "hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
 TARGET = LlamaConfig(**SHAPE, num_hidden_layers=6)
 DRAFT = LlamaConfig(**SHAPE, num_hidden_layers=1, draft_vocab_size=120)
 TOKENS = [7, 100, 3, 55, 2, 9, 8, 77, 40, 41, 42, 150, 11]

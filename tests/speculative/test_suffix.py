@@ -146,12 +146,12 @@ def test_old_answers_are_forgotten_and_none_are_kept_where_none_are_wanted():
 
 
 def test_memory_of_answers_has_a_limit_while_nothing_is_learned():
-    made = proposer(max_cached_tokens=1000)
+    answers = proposer(max_cached_tokens=1000).answers
     for number in range(50):
-        made._answers.add("owner", list(range(number, number + 300)))
-    assert made._answers._num_waiting <= 1000
-    made._answers.learn(10**6)
-    assert not made._answers._waiting and made._answers._num_waiting == 0
+        answers.add("owner", list(range(number, number + 300)))
+    assert answers.num_waiting <= 1000
+    answers.learn(10**6)
+    assert answers.num_waiting == 0
 
 
 def test_arguments():

@@ -1,7 +1,5 @@
 """Trees of drafts: the same tokens and bits as without, and keys that lie where they belong afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a conversation sends of its files."""
 
-from __future__ import annotations
-
 from core_commands.terminal.conversation import Conversation
 
 

@@ -1,7 +1,5 @@
 """What a terminal gets of a model's text, and what elsewhere is printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from core.commands.main import main

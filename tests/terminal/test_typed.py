@@ -1,7 +1,5 @@
 """What the tab key makes of a line in a chat."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A plugin that breaks a promise: a sound implementation with some words changed, and the check that must notice."""
 
-from __future__ import annotations
-
 import textwrap
 
 from core_kit import cases

@@ -5,8 +5,6 @@ Never does: check anything. Called by: the conformance of our own plugins, whose
 libraries (45 seconds of processor time in all). A child knows nothing of the tasks before it, as a fresh process does.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`core plugins check` and `core plugins new` as a user meets them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every plugin of ours keeps the promises that the kit checks, as a stranger's package must."""
 
-from __future__ import annotations
-
 import pytest
 from gguf import GGMLQuantizationType
 
@@ -23,10 +21,7 @@ ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS fo
 def gguf_pair(tmp_path_factory):
     """A GGUF file in Q8_0, and the same values in F32."""
     folder = tmp_path_factory.mktemp("gguf_pair")
-    return (
-        write_gguf(folder / "model-q8.gguf"),
-        write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32),
-    )
+    return (write_gguf(folder / "model-q8.gguf"), write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32))
 
 
 @pytest.fixture(scope="session")

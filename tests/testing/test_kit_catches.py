@@ -1,7 +1,5 @@
 """The kit's checks can fail: each cheat below is found by the check that is meant to find it, and by a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_kit import Subject
@@ -87,10 +85,7 @@ WEIGHTS = {
     "tells nonsense": ("return -1", "None", "core_weights_nbytes answered -1, expected a number of bytes or None"),
 }
 POLICIES = {
-    "throws dice": (
-        [("return len(", "import random\n        return random.randrange(99) + len(")],
-        "The same arrivals",
-    ),
+    "throws dice": ([("return len(", "import random\n        return random.randrange(99) + len(")], "The same arrivals")
 }
 PLATFORMS = {
     "takes any device": ([("if device not in", "if device in ('nothing',) and device not in")], "does not exist"),

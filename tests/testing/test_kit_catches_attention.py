@@ -1,7 +1,5 @@
 """Attention backends that cheat are found by the check that is meant to find them, and by a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

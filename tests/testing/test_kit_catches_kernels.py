@@ -1,7 +1,5 @@
 """Kernel providers that cheat are found by the check that is meant to find them, and by a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_kit import cases

@@ -1,7 +1,5 @@
 """The kit's checks of logits processors: the template keeps them, and each cheat is found by the check that is meant to."""
 
-from __future__ import annotations
-
 import pytest
 
 from core_kit import cases
@@ -16,9 +14,7 @@ CHEATS = {
         "becomes the same by itself",
     ),
     "remembers drafts": (
-        [
-            ("return changed", "self.calls = getattr(self, 'calls', 0) + 1\n        return changed + self.calls"),
-        ],
+        [("return changed", "self.calls = getattr(self, 'calls', 0) + 1\n        return changed + self.calls")],
         "when it comes again",
     ),
     "answers nothing": ([("return changed", "return None")], "Logits come back"),

@@ -1,7 +1,5 @@
 """The kit on families: one that renames every key passes, one that the engine cannot run is found."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 

@@ -4,8 +4,6 @@ The expectation is made without the engine: the template and the tokenizer are r
 no content holds, and transformers and the `tokenizers` library do the rest. A content's own control text is then text to them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -190,7 +188,7 @@ class Case:
         self.tokenizer = Tokenizer(backend, unk_token_id=backend.token_to_id("<unk>"))
         self.template = ChatTemplate(source.text, PLAIN)
         self.encoder = ContentEncoder(self.tokenizer, [source.text])
-        self.control = tuple(self.encoder._control.values())
+        self.control = tuple(self.encoder.control.values())
         # letters of no language that a model would join, in every normal form
         longest_first = sorted(self.control, key=len, reverse=True)
         self.spellings = {text: f"⁂{'⁑' * (at % 7 + 1)}{at}⁂" for at, text in enumerate(longest_first)}

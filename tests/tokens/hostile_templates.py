@@ -3,8 +3,6 @@
 Each is hostile by itself: the conversation with it is one short message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 NS = "{% set ns = namespace(s='abcdefgh', l=['a'], n=3, t='x') %}"
@@ -258,17 +256,8 @@ def hostile_templates() -> dict[str, str]:
 
 
 SAMPLE = (
-    "growing: tilde",
-    "growing: block",
-    "ljust to 1500000000",
-    "format of width 1500000000",
-    "replace each",
-    "join filter with a long separator",
-    "3 loops over a text",
-    "a macro that calls itself 3 times",
-    "nested lists equal",
-    "a number squared",
-    "kept lists",
-    "2000 parentheses",
-)
+    "growing: tilde", "growing: block", "ljust to 1500000000", "format of width 1500000000", "replace each",
+    "join filter with a long separator", "3 loops over a text", "a macro that calls itself 3 times",
+    "nested lists equal", "a number squared", "kept lists", "2000 parentheses",
+)  # fmt: skip
 """One or two of each kind."""

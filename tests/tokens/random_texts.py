@@ -1,7 +1,5 @@
 """Random texts in many scripts, the same ones on every machine: what digests of token ids are taken of."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
@@ -17,21 +15,10 @@ SPACES += ["\u00a0", "\u3000", "\u2028", "\u200b", "\ufeff"]
 EMOJI = ["😀", "👩‍👩‍👧", "🏳️‍🌈", "👍🏽", "🇩🇪", "❤️", "🧿", "1️⃣"]
 CONTROLS = ["\x00", "\x01", "\x07", "\x1b[0m", "\x7f", "\x85", "\u202e", "\ue000", "\ufffd", "\uffff"]
 CODE = [
-    "def f(x):\n    return x**2",
-    "#include <stdio.h>",
-    "it's I'LL we'Ve",
-    "a->b[i] != c",
-    "<b> </i> <unknown>",
-    "e = mc²; ½ ① Ⅷ ﬁ",
-    "https://a.b/c?d=e&f=%20",
-    "...!?--,",
-    "»«„“",
-    "$9.99",
-    "\\n\\t",
-    "▁▁a▁",
-    "<0x4",
+    "def f(x):\n    return x**2", "#include <stdio.h>", "it's I'LL we'Ve", "a->b[i] != c", "<b> </i> <unknown>",
+    "e = mc²; ½ ① Ⅷ ﬁ", "https://a.b/c?d=e&f=%20", "...!?--,", "»«„“", "$9.99", "\\n\\t", "▁▁a▁", "<0x4",
     "İstanbul ſ K",
-]
+]  # fmt: skip
 
 
 def random_text(source: random.Random) -> str:

@@ -4,8 +4,6 @@ Reads a JSON object from standard input: `templates` (sources by name) and `seco
 JSON object a line: name, refusal (or null), code, signal, megabytes and seconds (of the processor) of that process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

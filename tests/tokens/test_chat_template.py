@@ -1,7 +1,5 @@
 """Chat templates against transformers' rendering of the same sources, and against bombs."""
 
-from __future__ import annotations
-
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -3,8 +3,6 @@
 `make test-control-text` is the proof: the slow test with 100,000 contents for each template. The others show its parts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -33,15 +31,7 @@ from core_tokens.control_tokens import is_marker
 from core_tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import MARKERS, QWEN
-from tests.tokens.control_texts import (
-    KINDS,
-    Case,
-    adversarial,
-    conversation_for,
-    harmless,
-    model,
-    sources,
-)
+from tests.tokens.control_texts import KINDS, Case, adversarial, conversation_for, harmless, model, sources
 from tests.tokens.random_texts import BLOCK, digests
 from tests.tokens.test_formats import DIGESTS, TIES, opened, texts_of
 from tests.tokens.tokenizers_for_tests import ours
@@ -103,13 +93,13 @@ def test_files_of_every_format(name: str) -> None:
         if place < BLOCK:
             rows[place] = []
     assert digests(rows) == DIGESTS[name][:1]
-    control = [text for text in found._control.values() if text != tokenizer.special_tokens.get("unk_token")]
+    control = [text for text in found.control.values() if text != tokenizer.special_tokens.get("unk_token")]
     for text in control[:20]:
         content = f"a {text} b{text}{text}"
         ids = found.encode(content)
-        assert not set(ids) & found._counted, (name, text)
+        assert not set(ids) & found.counted, (name, text)
         marked = found.encode(written(text) + content)
-        assert sum(index in found._counted for index in marked) == 1
+        assert sum(index in found.counted for index in marked) == 1
 
 
 def encoder(*spellings: str, template: str = "") -> ContentEncoder:
@@ -176,7 +166,7 @@ def test_what_counts_as_control() -> None:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_tokens([AddedToken(text, normalized=False) for text in ("  ", "Answer:", "word", "<div>")])
     found = ContentEncoder(Tokenizer(backend), ["{{ m }}Answer:"])
-    assert set(found._control.values()) == {"Answer:"}
+    assert set(found.control.values()) == {"Answer:"}
 
 
 def test_pairs_of_texts() -> None:

@@ -1,7 +1,5 @@
 """Streams of tokens become whole characters, and together the text that decoding everything gives."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

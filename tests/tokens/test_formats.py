@@ -4,8 +4,6 @@ The ids of sentencepiece, tiktoken and mistral-common are kept as digests (tests
 none of these packages is needed here. `make test-slow` compares 10,000 texts, the usual suite 200.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages reach each template in the form that it takes: arguments as text or objects, roles, names of reasoning."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

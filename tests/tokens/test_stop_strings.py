@@ -1,7 +1,5 @@
 """Stop strings: found whatever the pieces, never shown in part. Oracle: the text character by character."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

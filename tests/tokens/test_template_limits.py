@@ -1,7 +1,5 @@
 """Hostile chat templates are stopped by their limits; real ones are not touched by them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

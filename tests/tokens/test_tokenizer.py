@@ -1,7 +1,5 @@
 """Ids and texts against transformers' tokenizers of the same files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What stands in a tokenizer's directory: which file is read, what the files beside it change, and what damage says."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """Texts know what the template wrote, whatever is done with them; the same texts result as of plain ones."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any
@@ -80,22 +78,17 @@ def test_content_added_in_front_of_a_templates_words() -> None:
 
 
 WAYS = {
-    "between tags": "<A>{{ x }}<B>",
-    "plus": "{{ '<A>' + x + '<B>' }}",
-    "tilde": "{{ '<A>' ~ x ~ '<B>' }}",
+    "between tags": "<A>{{ x }}<B>", "plus": "{{ '<A>' + x + '<B>' }}", "tilde": "{{ '<A>' ~ x ~ '<B>' }}",
     "folded": "{{ '<' ~ 'A' ~ '>' }}{{ x }}{{ '<b>' | upper }}",
     "macro": "{% macro m(t, end='<B>') %}<A>{{ t }}{{ end }}{% endmacro %}{{ m(x) }}",
     "call": "{% macro m() %}<A>{{ caller() }}<B>{% endmacro %}{% call m() %}{{ x }}{% endcall %}",
     "block": "{% block one %}<A>{{ x }}{% endblock %}<B>",
     "capture": "{% set t %}<A>{{ x }}<B>{% endset %}{{ t | trim }}",
     "namespace": "{% set n = namespace(t='<A>') %}{% set n.t = n.t ~ x %}{% set n.t = n.t + '<B>' %}{{ n.t }}",
-    "join": "{{ ['<A>', x, '<B>'] | join }}",
-    "join method": "{{ ''.join(['<A>', x, '<B>']) }}",
+    "join": "{{ ['<A>', x, '<B>'] | join }}", "join method": "{{ ''.join(['<A>', x, '<B>']) }}",
     "separator": "{{ [x] | join('!') }}{{ ['<A>', ''] | join('<B>') }}",
-    "format": "{{ '<A>{}{b}'.format(x, b='<B>') }}",
-    "percent": "{{ '<A>%s%s' | format(x, '<B>') }}",
-    "names": "{{ '<A>%(t)s<B>' | format(t=x) }}",
-    "replace": "{{ '<A>?<B>' | replace('?', x) }}",
+    "format": "{{ '<A>{}{b}'.format(x, b='<B>') }}", "percent": "{{ '<A>%s%s' | format(x, '<B>') }}",
+    "names": "{{ '<A>%(t)s<B>' | format(t=x) }}", "replace": "{{ '<A>?<B>' | replace('?', x) }}",
     "replaced content": "{{ ('?' ~ x) | replace('?', '<A>') }}{{ x[:0].replace('', '') }}<B>",
     "content's method": "{{ (x ~ '').replace('!', '') }}<A><B>",
     "safe": "{{ '<A>' | safe }}{{ ('<' ~ 'B>') | safe }}{{ x }}",
@@ -110,7 +103,7 @@ WAYS = {
     "autoescape": "{% autoescape false %}<A>{{ x }}<B>{% endautoescape %}",
     "variables": "{{ a_token }}{{ x }}{{ b_token }}",
     "autoescaped": "<A>{% autoescape true %}{{ 'a' ~ 'b' }}{% endautoescape %}{{ x }}<B>",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WAYS)

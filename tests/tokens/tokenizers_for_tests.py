@@ -1,7 +1,5 @@
 """Tokenizers of the real models: ours, and transformers' reading of the same files (kept in tests/.cache)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from functools import cache

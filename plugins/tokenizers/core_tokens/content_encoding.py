@@ -55,12 +55,12 @@ class ContentEncoder:
         self.tokenizer = tokenizer
         self._backend = tokenizer.backend
         self._added = self._backend.get_added_tokens_decoder()
-        self._control = control_tokens(self._added, texts)
+        self.control = control_tokens(self._added, texts)
         unknown = tokenizer.unk_token_id
         # Unknown characters also give this token, so it is searched for in the text instead of in the ids.
         self._unknown_id = -1 if unknown is None else unknown
-        self._unknown = self._control.get(self._unknown_id)
-        self._counted = frozenset(index for index in self._control if index != unknown)
+        self._unknown = self.control.get(self._unknown_id)
+        self.counted = frozenset(index for index in self.control if index != unknown)
         self._spellings = "\0".join(["", *(token.content for token in self._added.values()), ""])
         self._run = lru_cache(maxsize=MAX_RUNS)(self._analysed)
         self._apart: MarkedTokenizer | None = None
@@ -106,7 +106,7 @@ class ContentEncoder:
         return self._separate().encode_pair(first, second)
 
     def _count(self, text: str, ids: Sequence[int]) -> int:
-        count = len(list(filter(self._counted.__contains__, ids)))
+        count = len(list(filter(self.counted.__contains__, ids)))
         return count if self._unknown is None else count + self._count_unknown(text, ids)
 
     def _count_unknown(self, text: str, ids: Sequence[int]) -> int:
@@ -131,7 +131,7 @@ class ContentEncoder:
         num_unknown = sum(match.token_id == self._unknown_id for match in matches)
         if not foreign and (self._unknown is None or self._count_unknown(text, ids) == num_unknown):
             return ids, {}
-        found = dict(Counter(self._control[match.token_id] for match in foreign))
+        found = dict(Counter(self.control[match.token_id] for match in foreign))
         if self.tokenizer.allows_control:
             return ids, found
         for (start, _), run in zip(spans, runs, strict=True):
@@ -146,11 +146,11 @@ class ContentEncoder:
         encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
         found: list[Match] = []
         for (start, end), index in zip(encoding.offsets, encoding.ids, strict=True):
-            if index not in self._counted:
+            if index not in self.counted:
                 continue
             # without the white space that a token may absorb, which belongs to the text
             shown = text[start:end]
-            spelling = self._control[index]
+            spelling = self.control[index]
             at = shown.find(spelling)
             if at < 0:
                 at = len(shown) - len(shown.lstrip())
@@ -195,7 +195,7 @@ class ContentEncoder:
 
     def _separate(self) -> MarkedTokenizer:
         if self._apart is None:
-            self._apart = MarkedTokenizer(self._backend, self._control, self._unknown_id)
+            self._apart = MarkedTokenizer(self._backend, self.control, self._unknown_id)
         return self._apart
 
 

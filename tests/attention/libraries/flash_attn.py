@@ -1,7 +1,5 @@
 """FlashAttention 2, as published: `flash_attn.flash_attn_varlen_func`."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.attention.libraries.pages import attend, gathered
@@ -38,12 +36,6 @@ def flash_attn_varlen_func(
         blocks = block_table[index, : -(-length // k.shape[1])]
         keys, values = gathered(k, blocks, length), gathered(v, blocks, length)
         out[begin:end] = attend(
-            q[begin:end],
-            keys,
-            values,
-            scale=softmax_scale,
-            left=window_size[0],
-            softcap=softcap,
-            slopes=alibi_slopes,
+            q[begin:end], keys, values, scale=softmax_scale, left=window_size[0], softcap=softcap, slopes=alibi_slopes
         )
     return out

@@ -1,7 +1,5 @@
 """FlashAttention 3, as published: `flash_attn_interface.flash_attn_with_kvcache`."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.attention.libraries.pages import attend, gathered

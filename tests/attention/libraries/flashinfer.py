@@ -1,7 +1,5 @@
 """FlashInfer, as published: `flashinfer.BatchPrefillWithPagedKVCacheWrapper`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

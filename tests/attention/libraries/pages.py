@@ -1,7 +1,5 @@
 """What both stand-ins compute: one sequence after the other, in float64."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -26,10 +26,7 @@ sys.path.append(str(HERE.parent))  # the environment of the tool does not have t
 
 from maker import EXPERTS, SHAPE, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
-MIXED = {
-    "model.layers.1.mlp.down_proj": {"bits": 8},
-    "model.layers.0.mlp.up_proj": {"bits": 16},
-}
+MIXED = {"model.layers.1.mlp.down_proj": {"bits": 8}, "model.layers.0.mlp.up_proj": {"bits": 16}}
 CHECKPOINTS: dict[str, tuple[Path, Any, str, dict[str, Any]]] = {
     "mixed": (HERE, LlamaConfig(**SHAPE), "auto_round", {"bits": 4, "sym": False, "layer_config": MIXED}),
     "minus_one": (HERE, LlamaConfig(**SHAPE), "auto_round:auto_gptq", {"bits": 2, "sym": False}),

@@ -94,10 +94,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "i": group(["lm_head"], whole(4, symmetric=False)),
         },
     ),
-    "w4a16-asym-experts": (
-        Qwen3MoeConfig(**UNTIED, **EXPERTS),
-        {"a": group(["Linear"], integers(4, symmetric=False))},
-    ),
+    "w4a16-asym-experts": (Qwen3MoeConfig(**UNTIED, **EXPERTS), {"a": group(["Linear"], integers(4, symmetric=False))}),
     "w8a8-fused": (Phi3Config(**UNTIED, sliding_window=None), {"a": preset("W8A8", ["Linear"])}),
     "fp8-static-cache": (LlamaConfig(**UNTIED), {"a": preset("FP8", ["Linear"])}),
 }

@@ -8,22 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": None,
-    "num_local_experts": 4,
-    "num_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": None, "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
-}
+}  # fmt: skip
 """Of every case, where its configuration has the key."""
 
 ENCODERS = ("bert", "roberta-rank")
@@ -33,13 +22,9 @@ IDS = [5, 17, 90, 3, 44, 61, 8, 29, 73, 52, 11, 38, 66, 20, 95, 7]
 """The text whose logits are kept."""
 
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 LONG = {
     "rope_type": "longrope",
@@ -49,17 +34,9 @@ LONG = {
     "original_max_position_embeddings": 256,
 }
 LATENT = {
-    "kv_lora_rank": 32,
-    "q_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "num_key_value_heads": 4,
-}
+    "kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+}  # fmt: skip
 HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 
@@ -80,11 +57,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicpm": (
         "granite",
         {
-            "num_key_value_heads": 4,
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.25,
-            "attention_multiplier": 0.25,
-            "logits_scaling": 2.0,
+            "num_key_value_heads": 4, "embedding_multiplier": 3.0, "residual_multiplier": 0.25,
+            "attention_multiplier": 0.25, "logits_scaling": 2.0,
         },
     ),
     "qwen2": ("qwen2", {}),
@@ -143,11 +117,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granitemoe-shared": (
         "granitemoeshared",
         {
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.25,
-            "attention_multiplier": 0.125,
-            "logits_scaling": 2.0,
-            "shared_intermediate_size": 64,
+            "embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125,
+            "logits_scaling": 2.0, "shared_intermediate_size": 64,
         },
     ),
     "command-r": ("cohere", {"logit_scale": 0.25, "use_qk_norm": False}),
@@ -172,11 +143,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4moe": (
         "glm4_moe",
         {
-            "head_dim": 16,
-            "n_group": 1,
-            "topk_group": 1,
-            "n_shared_experts": 1,
-            "rope_parameters": HALF,
+            "head_dim": 16, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "rope_parameters": HALF,
             "use_qk_norm": True,
         },
     ),
@@ -212,13 +179,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5-moe": (
         "ernie4_5_moe",
         {
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_num_shared_experts": 1,
-            "moe_layer_start_index": 1,
-            "moe_layer_end_index": 1,
-            "moe_layer_interval": 1,
-            "use_bias": False,
+            "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_layer_start_index": 1,
+            "moe_layer_end_index": 1, "moe_layer_interval": 1, "use_bias": False,
         },
     ),
     "seed_oss": ("seed_oss", {"head_dim": 16, "attention_bias": True, "attention_out_bias": False}),
@@ -230,4 +192,4 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan-dense": ("hunyuan_v1_dense", {"head_dim": 16}),
     "minimax-m2": ("minimax_m2", {"head_dim": 16}),
     "glm4moelite": ("glm4_moe_lite", {**LATENT}),
-}
+}  # fmt: skip

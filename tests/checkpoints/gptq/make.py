@@ -30,10 +30,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "two_bits": (LlamaConfig(**SHAPE), {"bits": 2, "group_size": 32, "sym": False, "format": "gptq_v2"}),
     "three_bits": (LlamaConfig(**SHAPE), {"bits": 3, "group_size": -1, "sym": True, "act_group_aware": False}),
-    "experts": (
-        Qwen3MoeConfig(**SHAPE, **EXPERTS),
-        {"bits": 4, "group_size": 16, "desc_act": True, "sym": True},
-    ),
+    "experts": (Qwen3MoeConfig(**SHAPE, **EXPERTS), {"bits": 4, "group_size": 16, "desc_act": True, "sym": True}),
 }
 
 

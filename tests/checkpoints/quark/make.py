@@ -69,10 +69,7 @@ FP8 = QConfig(
     kv_cache_quant_config={"*k_proj": CACHE, "*v_proj": CACHE},
     exclude=["lm_head"],
 )
-CHECKPOINTS = {
-    "mixed": (LlamaConfig(**UNTIED), MIXED, "reorder"),
-    "fp8-cache": (LlamaConfig(**UNTIED), FP8, "order"),
-}
+CHECKPOINTS = {"mixed": (LlamaConfig(**UNTIED), MIXED, "reorder"), "fp8-cache": (LlamaConfig(**UNTIED), FP8, "order")}
 
 
 def make(name: str) -> None:

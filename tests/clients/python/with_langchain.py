@@ -27,12 +27,7 @@ report = Report()
 url, model_name = arguments()
 for api, responses in (("chat", False), ("responses", True)):
     model = ChatOpenAI(
-        base_url=url,
-        api_key=KEY,
-        model=model_name,
-        temperature=0,
-        max_tokens=MAX_TOKENS,
-        use_responses_api=responses,
+        base_url=url, api_key=KEY, model=model_name, temperature=0, max_tokens=MAX_TOKENS, use_responses_api=responses
     )
     bound = model.bind_tools([forecast], tool_choice="required", parallel_tool_calls=False)
     for name, answer in (("whole", bound.invoke(QUESTION)), ("streamed", streamed(bound))):

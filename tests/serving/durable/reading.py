@@ -1,7 +1,5 @@
 """Streams as a client reads them: events with their ids."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Streams go on without their clients and servers, and clients read on where they were."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

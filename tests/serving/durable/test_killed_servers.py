@@ -1,7 +1,5 @@
 """kill -9 of everything while a real model answers: what the next server adds makes the undisturbed answer, to the bit."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Streams and responses held against OpenAI's own types, and streams added up by hand."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

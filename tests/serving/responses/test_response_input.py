@@ -1,7 +1,5 @@
 """Items of an input and tools reach the chat request as the same conversation, or are refused by name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

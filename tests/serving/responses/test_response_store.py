@@ -1,7 +1,5 @@
 """Kept responses stay within their number, bytes and time, and conversations are put together from them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

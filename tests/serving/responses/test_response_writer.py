@@ -1,7 +1,5 @@
 """Any order of an answer's events becomes a stream that OpenAI's types take, and that adds up to its last response."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -124,13 +122,7 @@ def test_an_answer_without_items_is_a_message(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "events",
-    [
-        [TextDelta("Hello")],
-        [ReasoningDelta("Hm")],
-        call(0, "weather", '{"ci', complete=False),
-        [],
-    ],
+    "events", [[TextDelta("Hello")], [ReasoningDelta("Hm")], call(0, "weather", '{"ci', complete=False), []]
 )
 def test_an_answer_that_is_cut(events: list[AnswerEvent]) -> None:
     response = streamed([events], reason="length")

@@ -1,7 +1,5 @@
 """OpenAI's official client against /v1/responses: its types are the oracle for every answer and event."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import time

@@ -48,7 +48,7 @@ def _serve(words: list[str], signals: StopSignals) -> int:
 
         with signals.held():
             process = spawn_early(early_values(words))  # it imports its modules while the arguments are parsed here
-        resolution = _resolve(words)
+        resolution = resolve_words(words)
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":
             from core_apis.remote.headless import serve_engine
@@ -62,7 +62,8 @@ def _serve(words: list[str], signals: StopSignals) -> int:
             process.discard()
 
 
-def _resolve(words: list[str]) -> Resolution:
+def resolve_words(words: list[str]) -> Resolution:
+    """Return the configuration that the words of the command line ask for, and print its warnings."""
     from core_commands.cli.options import parse_engine_arguments
     from core_config.resolve import resolve
 

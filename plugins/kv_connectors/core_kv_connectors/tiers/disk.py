@@ -39,7 +39,7 @@ class DiskTier:
         self.directory = Path(directory) / fingerprint
         self.fingerprint = fingerprint
         self.page_bytes = page_bytes
-        self._writer = _open_writer(Path(directory), fingerprint, capacity)
+        self.writer = _open_writer(Path(directory), fingerprint, capacity)
         self._rest = Rest()
         self._bad: set[str] = set()
         self._is_cleared = True
@@ -47,17 +47,17 @@ class DiskTier:
     @property
     def num_dropped(self) -> int:
         """Return the number of pages that were not written because the disk was too slow or failed."""
-        return self._writer.num_dropped
+        return self.writer.num_dropped
 
     @property
     def is_ready(self) -> bool:
         """Whether a page passed now would be written immediately."""
-        return self._writer.is_ready and not self._rest.remaining
+        return self.writer.is_ready and not self._rest.remaining
 
     @property
     def resting_s(self) -> float:
         """Return the seconds for which a failed disk is still not used; 0 when it is usable."""
-        return max(self._rest.remaining, self._writer.rest.remaining)
+        return max(self._rest.remaining, self.writer.rest.remaining)
 
     @property
     def may_be_read(self) -> bool:
@@ -72,7 +72,7 @@ class DiskTier:
 
     def find(self, group: int, key: PrefixKey) -> Page | None:
         """Return the block's page while it is waiting to be written, or None. Does not access the disk."""
-        pending = self._writer.find(page_name(group, key))
+        pending = self.writer.find(page_name(group, key))
         if pending is None or pending.key.payload != key.payload:
             return None
         return pending.page
@@ -80,13 +80,13 @@ class DiskTier:
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""
         name = page_name(group, key)
-        pending = self._writer.find(name)
+        pending = self.writer.find(name)
         if pending is not None:
             return pending.key.payload == key.payload
         if not self._may_look_for(name):
             return False
         try:
-            return self._writer.directory.has(name)
+            return self.writer.directory.has(name)
         except OSError as error:
             self._failed(error)
             return False
@@ -94,13 +94,13 @@ class DiskTier:
     def read(self, group: int, key: PrefixKey) -> Page | None:
         """Return the block's page, verified, or None. An invalid file is deleted, with a warning."""
         name = page_name(group, key)
-        pending = self._writer.find(name)
+        pending = self.writer.find(name)
         if pending is not None:
             return pending.page if pending.key.payload == key.payload else None
         if not self._may_look_for(name):
             return None
         try:
-            with self._writer.directory.open(name) as file:
+            with self.writer.directory.open(name) as file:
                 page = read_page(file, self.fingerprint, group, key, self.page_bytes)
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
                     os.utime(file.fileno())
@@ -112,7 +112,7 @@ class DiskTier:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
             self._bad.add(name)
             with contextlib.suppress(OSError):
-                self._writer.directory.remove(name)
+                self.writer.directory.remove(name)
             return None
         except OSError as error:
             self._bad.add(name)
@@ -126,14 +126,14 @@ class DiskTier:
         if not self.contains(group, key):
             name = page_name(group, key)
             self._bad.discard(name)
-            self._writer.put(name, PendingPage(group, key, page))
+            self.writer.put(name, PendingPage(group, key, page))
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Delete a page, written or not."""
         name = page_name(group, key)
-        self._writer.forget(name)
+        self.writer.forget(name)
         try:
-            self._writer.directory.remove(name)
+            self.writer.directory.remove(name)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -142,17 +142,17 @@ class DiskTier:
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until all queued pages are written; False when that takes too long or the disk fails."""
-        return self._writer.flush(timeout_s)
+        return self.writer.flush(timeout_s)
 
     def clear(self) -> None:
         """Delete the pages of this fingerprint; queued ones are dropped, and no page is found until all is done."""
-        self._writer.forget_all()
+        self.writer.forget_all()
         self._is_cleared = False
         self._sweep()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing and end the thread; pages not written by then are lost."""
-        self._writer.close(timeout_s)
+        self.writer.close(timeout_s)
 
     def _may_look_for(self, name: str) -> bool:
         if name in self._bad or self._rest.remaining:
@@ -164,7 +164,7 @@ class DiskTier:
     def _sweep(self) -> None:
         """Delete all pages; those that cannot be deleted are ignored from now on."""
         try:
-            self._bad.update(self._writer.directory.remove_all())
+            self._bad.update(self.writer.directory.remove_all())
             self._is_cleared = True
         except OSError as error:
             self._failed(error)

@@ -49,8 +49,8 @@ class PageReader:
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: deque[KVLoad] = deque()
-        self._loads: set[KVLoad] = set()
-        self._num_bytes = 0
+        self.loads: set[KVLoad] = set()
+        self.num_bytes = 0
         self._asked: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -67,8 +67,8 @@ class PageReader:
             self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
             self._thread.start()
         with self._changed:
-            self._loads.add(load)
-            self._num_bytes += load.num_bytes
+            self.loads.add(load)
+            self.num_bytes += load.num_bytes
             self._queue.append(load)
             self._changed.notify()
 
@@ -76,7 +76,7 @@ class PageReader:
         """Release a load; its pages no longer count towards the memory limit."""
         with self._changed:
             self._forget_pages(load)
-            self._loads.discard(load)
+            self.loads.discard(load)
             if load in self._queue:
                 self._queue.remove(load)
             self._changed.notify()
@@ -84,16 +84,16 @@ class PageReader:
     def end_all(self) -> None:
         """Mark all loads as done, without pages."""
         with self._changed:
-            for load in self._loads:
+            for load in self.loads:
                 self._forget_pages(load)
-            self._loads.clear()
+            self.loads.clear()
             self._queue.clear()
             self._changed.notify()
 
     def forget(self, group: int, key: PrefixKey) -> None:
         """Drop a page with wrong values from all loads."""
         with self._changed:
-            for load in self._loads:
+            for load in self.loads:
                 for index, known in enumerate(load.keys):
                     if known == key:
                         self._forget_page(load, group, index)
@@ -121,7 +121,7 @@ class PageReader:
         """Return the next load as soon as there is memory for it; None at the end."""
         with self._changed:
             while not self._closing:
-                if self._queue and self._num_bytes < MAX_HELD_BYTES:
+                if self._queue and self.num_bytes < MAX_HELD_BYTES:
                     return self._queue.popleft()
                 self._changed.wait()
             return None
@@ -142,15 +142,15 @@ class PageReader:
     def _keep(self, load: KVLoad, group: int, index: int, page: Page) -> None:
         with self._changed:
             if load.add(group, index, page):
-                self._num_bytes += page.nbytes
+                self.num_bytes += page.nbytes
 
     def _forget_page(self, load: KVLoad, group: int, index: int) -> None:
         load.absent.add((group, index))
         page = load.pages.pop((group, index), None)
         if page is not None:
-            self._num_bytes -= page.nbytes
+            self.num_bytes -= page.nbytes
 
     def _forget_pages(self, load: KVLoad) -> None:
         load.finish()  # before its bytes are counted: no page is added from here on
-        self._num_bytes -= load.num_bytes
+        self.num_bytes -= load.num_bytes
         load.pages = {}

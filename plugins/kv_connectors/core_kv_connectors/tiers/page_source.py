@@ -28,7 +28,7 @@ class PageSource:
     ) -> None:
         self._host = host
         self._disk = disk
-        self._reader = None if disk is None else PageReader(disk, clock)
+        self.reader = None if disk is None else PageReader(disk, clock)
 
     def has_in_memory(self, group: int, key: PrefixKey) -> bool:
         """Whether `read` has the block's page."""
@@ -47,11 +47,11 @@ class PageSource:
 
     def answers(self) -> bool:
         """Whether there is a disk that answers; one that does not is not used for a while."""
-        if self._disk is None or self._reader is None:
+        if self._disk is None or self.reader is None:
             return False
         if not self._disk.may_be_read:
             return False
-        if self._reader.is_stuck:
+        if self.reader.is_stuck:
             self._disk.leave_alone()
             return False
         return True
@@ -62,8 +62,8 @@ class PageSource:
 
     def start(self, load: KVLoad) -> None:
         """Start to read pages from the disk."""
-        if self._reader is not None:
-            self._reader.start(load)
+        if self.reader is not None:
+            self.reader.start(load)
 
     def collect(self, load: KVLoad) -> bool:
         """Whether a load is done; its pages are then in host memory as well."""
@@ -78,18 +78,18 @@ class PageSource:
 
     def end(self, load: KVLoad) -> None:
         """End a load: its pages have been taken, or are no longer needed."""
-        if self._reader is not None:
-            self._reader.end(load)
+        if self.reader is not None:
+            self.reader.end(load)
 
     def end_all(self) -> None:
         """End all loads; pages still being read are dropped."""
-        if self._reader is not None:
-            self._reader.end_all()
+        if self.reader is not None:
+            self.reader.end_all()
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Drop a page that may have wrong values, wherever it is."""
-        if self._reader is not None:
-            self._reader.forget(group, key)
+        if self.reader is not None:
+            self.reader.forget(group, key)
         if self._host is not None:
             self._host.discard(group, key)
         if self._disk is not None:
@@ -97,5 +97,5 @@ class PageSource:
 
     def close(self, timeout_s: float) -> None:
         """Stop reading; a page in progress gets `timeout_s` seconds."""
-        if self._reader is not None:
-            self._reader.close(timeout_s)
+        if self.reader is not None:
+            self.reader.close(timeout_s)

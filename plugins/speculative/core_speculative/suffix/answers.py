@@ -52,7 +52,7 @@ class EarlierAnswers:
         self._newer = Generation(lengths)
         self._older = Generation(lengths)
         self._waiting: deque[tuple[Owner, list[int]]] = deque()
-        self._num_waiting = 0
+        self.num_waiting = 0
 
     def add(self, owner: Owner, token_ids: list[int]) -> None:
         """Queue an answer. It is searchable once `learn` has indexed it."""
@@ -61,10 +61,10 @@ class EarlierAnswers:
             return
         text = [*kept, BORDER]
         self._waiting.append((owner, text))
-        self._num_waiting += len(text)
-        while self._num_waiting > self._most_tokens:
+        self.num_waiting += len(text)
+        while self.num_waiting > self._most_tokens:
             _, forgotten = self._waiting.popleft()
-            self._num_waiting -= len(forgotten)
+            self.num_waiting -= len(forgotten)
 
     def learn(self, most: int) -> None:
         """Index up to `most` tokens of the queued answers."""
@@ -74,7 +74,7 @@ class EarlierAnswers:
             rest = token_ids[most:]
             self._make_room(len(now), is_last=not rest)
             self._newer.extend(owner, now)
-            self._num_waiting -= len(now)
+            self.num_waiting -= len(now)
             most -= len(now)
             if rest:
                 self._waiting.appendleft((owner, rest))

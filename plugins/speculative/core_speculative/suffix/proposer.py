@@ -56,7 +56,7 @@ class SuffixProposer:
         self._lengths = lengths
         self._most = most_drafts(arguments)
         shared = [length for length in lengths if length >= SHORTEST_SHARED] or lengths[-1:]
-        self._answers = EarlierAnswers(
+        self.answers = EarlierAnswers(
             shared, arguments.suffix_decoding_max_cached_requests, arguments.suffix_decoding_max_cached_tokens
         )
         self._facts: dict[Key, RequestFacts] = {}
@@ -84,7 +84,7 @@ class SuffixProposer:
             num_new += len(delta)
             draft = self._draft(running, budget) if budget > 0 else []
             drafts.append(draft)
-        self._answers.learn(num_new * LEARNED_FOR_NEW)
+        self.answers.learn(num_new * LEARNED_FOR_NEW)
         return drafts
 
     def on_finished(self, key: Key) -> None:
@@ -93,14 +93,14 @@ class SuffixProposer:
         running = self._running.pop(key, None)
         if running is not None:
             answer = running.text.tokens[running.num_learned :]
-            self._answers.add(running.owner, answer)
+            self.answers.add(running.owner, answer)
 
     def _draft(self, running: Running, budget: int) -> list[int]:
         """Return the draft with the most tokens expected to be right; the sequence's own text wins a tie."""
         end = running.text.tokens[-self._longest :]
         best: list[int] = []
         most_expected = 0.0
-        for text in (running.text, *self._answers.texts(running.owner)):
+        for text in (running.text, *self.answers.texts(running.owner)):
             found = text.find(end)
             if not found.length:
                 continue

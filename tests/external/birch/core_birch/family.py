@@ -6,25 +6,15 @@ from core_runtime.models.families import Family, decoder_spec
 
 ROW = Family(name="birch", model_types=("birch",), architectures=("BirchLMHeadModel",))
 SIZES = {
-    "n_layer": "num_hidden_layers",
-    "n_embd": "hidden_size",
-    "n_inner": "intermediate_size",
-    "n_head": "num_attention_heads",
-    "n_head_kv": "num_key_value_heads",
-    "n_words": "vocab_size",
+    "n_layer": "num_hidden_layers", "n_embd": "hidden_size", "n_inner": "intermediate_size",
+    "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads", "n_words": "vocab_size",
     "n_positions": "max_position_embeddings",
-}
+}  # fmt: skip
 PARTS = {
-    "attn.query": "self_attn.q_proj",
-    "attn.key": "self_attn.k_proj",
-    "attn.value": "self_attn.v_proj",
-    "attn.out": "self_attn.o_proj",
-    "ff.gate": "mlp.gate_proj",
-    "ff.up": "mlp.up_proj",
-    "ff.down": "mlp.down_proj",
-    "norm_1": "input_layernorm",
-    "norm_2": "post_attention_layernorm",
-}
+    "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj",
+    "attn.out": "self_attn.o_proj", "ff.gate": "mlp.gate_proj", "ff.up": "mlp.up_proj", "ff.down": "mlp.down_proj",
+    "norm_1": "input_layernorm", "norm_2": "post_attention_layernorm",
+}  # fmt: skip
 OUTSIDE = {"wte": "model.embed_tokens", "norm_f": "model.norm", "lm_head": "lm_head"}
 
 

@@ -54,8 +54,8 @@ class IndexedProcessor:
         self.is_argmax_invariant = bool(first.is_argmax_invariant())
         self._validate = getattr(first, "validate_params", None)
         self._by_request = getattr(first, "new_req_logits_processor", None)
-        self._free: list[Any] = [first]
-        self._uses: dict[tuple[str, int], Use] = {}
+        self.free: list[Any] = [first]
+        self.uses: dict[tuple[str, int], Use] = {}
 
     def validate_params(self, params: SamplingParams) -> None:
         """Validate with the class, if it has a method for that."""
@@ -69,20 +69,20 @@ class IndexedProcessor:
     def update(self, changes: BatchChanges) -> None:
         """Release the objects of sequences that have left, unless they failed. New sequences get one with their first row."""
         for key in changes.finished:
-            use = self._uses.pop(key, None)
+            use = self.uses.pop(key, None)
             if use is None or not use.is_sound:
                 continue
             if use.is_begun:
                 use.processor.update_state(BatchUpdate(0, removed=[0]))
-            self._free.append(use.processor)
+            self.free.append(use.processor)
 
     def apply(self, logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
         """Return the changed logits of one row, [1, V]."""
         (row,) = rows
-        use = self._uses.get(row.key)
+        use = self.uses.get(row.key)
         if use is None:
-            processor = self._free.pop() if self._free else self._make()
-            use = self._uses[row.key] = Use(processor)
+            processor = self.free.pop() if self.free else self._make()
+            use = self.uses[row.key] = Use(processor)
         # Set before the call: an exception leaves it, and the object's state can then no longer be trusted.
         use.is_sound = False
         self._sync_position(use, row)

@@ -74,7 +74,7 @@ class StepsAhead:
         assert on_device is not None, "the device draws no tokens"
         self._drawn = on_device.out
         self._returns = Returns(len(on_device.memory), downloads)
-        self._in_flight: deque[Begun] = deque()
+        self.in_flight: deque[Begun] = deque()
         self._num_begun = 0
         # row of each slot's newest token in the latest step that drew any
         self._rows_drawn = np.full(len(runner.batch.requests), NOT_DRAWN)
@@ -104,7 +104,7 @@ class StepsAhead:
             self._know_tokens(step)
             # Computed in `finish`: until then the scheduler can plan on.
             begun.held = prepared
-        self._in_flight.append(begun)
+        self.in_flight.append(begun)
         return begun
 
     def finish(self, begun: Begun) -> StepResult:
@@ -120,12 +120,12 @@ class StepsAhead:
         Raises RuntimeError if one of them fails.
         """
         # A held step waits for all earlier ones, so only the newest step can be held.
-        if self._in_flight and self._in_flight[-1].held is not None:
+        if self.in_flight and self.in_flight[-1].held is not None:
             self._settle()
 
     def _settle(self) -> None:
         """Wait for all steps, and keep their results. Raises RuntimeError if one of them fails."""
-        waiting = list(self._in_flight)
+        waiting = list(self.in_flight)
         self._finish_until(self._num_begun)
         for begun in waiting:
             if begun.error is not None:
@@ -156,7 +156,7 @@ class StepsAhead:
 
     def _know_tokens(self, step: StepInput) -> None:
         """Wait for all steps, so that the host knows all tokens of this one."""
-        if self._in_flight:
+        if self.in_flight:
             self._settle()
             self._batch.write_tokens(step)
 
@@ -179,8 +179,8 @@ class StepsAhead:
 
     def _finish_until(self, number: int) -> None:
         """Wait for all steps up to this number. An exception is kept for the `finish` call of its own step."""
-        while self._in_flight and self._in_flight[0].number <= number:
-            oldest = self._in_flight.popleft()
+        while self.in_flight and self.in_flight[0].number <= number:
+            oldest = self.in_flight.popleft()
             try:
                 self._finish(oldest)
             except Exception as error:
