@@ -16,7 +16,7 @@ NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_platforms/cpu/nat
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 # Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
-ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
+ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
@@ -76,7 +76,7 @@ test: lint  ## lint, types, layers and the whole suite
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
-	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args formats journal kv plugin scheduler tokens weights)
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args journal kv plugin response_formats scheduler tokenizers weights)
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models
@@ -99,7 +99,7 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  
 	$(PYTHON) -m pytest -m clients tests/clients
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
-	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokens/test_control_text.py
+	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix
@@ -120,7 +120,7 @@ test-pooling: $(TEST_STAMP) $(VENV)/sentences/.installed  ## MiniLM against sent
 	PYTHONPATH=$(VENV)/sentences $(PYTHON) -m pytest -m minilm tests/test_minilm.py
 
 test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
-	$(PYTHON) -m tests.formats.cuttings 100000
+	$(PYTHON) -m tests.response_formats.cuttings 100000
 
 test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schemas, compile times, malicious input; the page about it
 	$(PYTHON) -W ignore -m tests.grammars.prove

@@ -9,7 +9,7 @@ The common case, one more token of a sequence without any other field, is a row 
 
 How messages may change: a new field is appended, with a default. All Structs here are arrays on the wire, so an older
 peer ignores unknown fields at the end, and a newer one uses the default for missing fields. Such a change raises the
-minor version of the protocol (`core.engine.greeting`). Any other change (a field that is removed, moved or has another type, a
+minor version of the protocol (`core.engine.hello`). Any other change (a field that is removed, moved or has another type, a
 new value of a `Literal`, a message sent to a peer that did not request it) raises the major version, and peers of
 different major versions refuse each other. `SamplingParams` is strict instead: it travels without its defaults, and
 a parameter that the engine does not know ends the request that uses it, since ignoring it would change the tokens.

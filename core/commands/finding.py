@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from core.api.command import Command
 from core.api.errors import PluginError, UserError, nearest
 from core.commands.declared import DeclaredCommand
-from core.commands.known import KNOWN
+from core.commands.table import KNOWN
 from core.entry_points import named, offers
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def _dispatch(words: list[str]) -> int:
     command, rest = find(words)
     if command is not None:
         return command.run(rest)
-    from core.commands.known import GROUPS
+    from core.commands.table import GROUPS
 
     first = words[0]
     _help(f"core {first} COMMAND", GROUPS.get(first, f"The commands of core {first}."), first)

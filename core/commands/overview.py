@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.args.show import Section
 from core.commands.finding import GROUP, own_commands, spoken
-from core.commands.known import KNOWN
+from core.commands.table import KNOWN
 from core.entry_points import offers
 
 

@@ -20,7 +20,7 @@ import zmq
 from core.api.messages import CLIENT_SHIFT, NO_TOKENS, EngineOutput, EngineOutputs, TokenColumns
 from core.api.step_plan import SequenceKey
 from core.engine import wire
-from core.engine.greeting import GREETING, greeting_problem
+from core.engine.hello import GREETING, greeting_problem
 from core.engine.utilities import OWNER
 
 logger = logging.getLogger(__name__)

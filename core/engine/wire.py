@@ -4,7 +4,7 @@ Owns: the first message of the owner, the encoders and the settings of sockets: 
 directory) and any number of DEALERs (clients, connect) over an ipc socket, one msgpack message a frame.
 Never does: keep state. Called by: both ends.
 
-A client sends a greeting (`core.engine.greeting`); the owner of the engine adds `StartEngine` as a second frame. The engine
+A client sends a greeting (`core.engine.hello`); the owner of the engine adds `StartEngine` as a second frame. The engine
 answers with its own greeting and, once it is ready, with `EngineReady`. Then clients send `ClientMessage` and the engine sends
 `EngineMessage`.
 """

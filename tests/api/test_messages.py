@@ -29,7 +29,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.sequence_record import CacheMiss, SequenceRecord
 from core.api.stats import HaltHolder, SchedulerStats
 from core.engine import wire
-from core.engine.greeting import MAJOR
+from core.engine.hello import MAJOR
 
 FIRST_FIELDS: dict[str, str] = {
     "Resume": "output_token_ids num_cached_tokens",

@@ -10,12 +10,12 @@ import pytest
 from core.api.config import SchedulerConfig
 from core.api.pooling import PoolingConfig
 from core_config.served.server_config import ServerConfig
+from tests.apis.conftest import run_server
+from tests.apis.scripted_engine import PoolingClient
 from tests.attack.corpus import ROWS
 from tests.attack.make import nested, with_raw
 from tests.attack.row import KEY, SETUPS, UNANSWERED, Answer, Row, problems
 from tests.attack.send import Target, send
-from tests.serving.conftest import run_server
-from tests.serving.scripted_engine import PoolingClient
 
 HEALTH = Row("health", "/health", method="GET", allowed=frozenset({200}))
 SMALL = [row for row in ROWS if not row.large]

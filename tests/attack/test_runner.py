@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from core_config.served.server_config import ServerConfig
+from tests.apis.conftest import RunningServer, run_server
 from tests.attack import phase_rows, run
 from tests.attack.arena import Arena
 from tests.attack.corpus import THEMES
@@ -21,7 +22,6 @@ from tests.attack.report import write
 from tests.attack.results import Phase
 from tests.attack.row import KEY
 from tests.attack.send import Target
-from tests.serving.conftest import RunningServer, run_server
 
 BLOCKED_S = 0.6
 

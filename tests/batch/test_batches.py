@@ -17,9 +17,9 @@ from core_commands.batch.line import parsed
 from core_commands.batch.results import BatchError, BatchResult, OutputError, Results
 from core_commands.batch.run import ServerGoneError, run_batch
 from core_commands.client.app_endpoint import AppEndpoint
+from tests.apis.fake_engine import ANSWERS, client_of, make_engine
+from tests.apis.scripted_engine import PoolingClient
 from tests.client.apps import fake_endpoint
-from tests.serving.fake_engine import ANSWERS, client_of, make_engine
-from tests.serving.scripted_engine import PoolingClient
 
 
 def request(custom_id, url="/v1/completions", **body):

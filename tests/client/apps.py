@@ -7,7 +7,7 @@ from core_apis.app import create_app
 from core_commands.client.app_endpoint import AppEndpoint
 from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
-from tests.serving.fake_engine import make_engine
+from tests.apis.fake_engine import make_engine
 
 
 @asynccontextmanager

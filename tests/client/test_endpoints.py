@@ -15,9 +15,9 @@ from core_commands.client.endpoint import EndpointError, whole
 from core_commands.client.events import DONE, events
 from core_commands.client.http_endpoint import HttpEndpoint
 from core_config.served.server_config import ServerConfig
+from tests.apis.conftest import run_server
+from tests.apis.fake_engine import client_of, make_engine
 from tests.client.apps import fake_endpoint
-from tests.serving.conftest import run_server
-from tests.serving.fake_engine import client_of, make_engine
 
 BODY = {"prompt": "hi", "max_tokens": 20, "temperature": 0}
 

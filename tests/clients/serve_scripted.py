@@ -25,8 +25,8 @@ from core_commands.cli import serve as command
 from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_supervision.child import EngineProcess
-from tests.serving.fake_engine import make_engine, make_tokenizer
-from tests.serving.scripted_engine import ConversingClient
+from tests.apis.fake_engine import make_engine, make_tokenizer
+from tests.apis.scripted_engine import ConversingClient
 
 MAX_MODEL_LEN = 1_000_000
 """Tokens; one is a byte."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.serving.test_real_answers import MODEL, THINKING
-from tests.serving.test_real_server import Server, serving
+from tests.apis.test_real_answers import MODEL, THINKING
+from tests.apis.test_real_server import Server, serving
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.commands.known import KNOWN
+from core.commands.table import KNOWN
 from core.plugin.kinds import KINDS
 from core_apis.openapi import OPERATIONS
 from tests.docs.features import ROOT, document, entry_points, rows

@@ -12,11 +12,11 @@ from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.weights import MemoryPart, WeightSource
 from core.engine.core import EngineCore
-from core_supervision import lasting
+from core_supervision import persistent_flags as lasting
 from core_supervision.engine_state import EngineState
-from core_supervision.lasting import PersistentFlags
 from core_supervision.lifecycle_observer import LifecycleObserver
 from core_supervision.link.anonymous_file import anonymous_file
+from core_supervision.persistent_flags import PersistentFlags
 
 NUM_TOKENS = 8
 

@@ -20,7 +20,7 @@ from core.api.messages import CLIENT_SHIFT, EngineOutput, EngineOutputs, EngineR
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
 from core.engine.clients import Clients
-from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
+from core.engine.hello import GREETING, MAJOR, MINOR, greeting_problem
 from core.processes import child_environment
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine

@@ -22,7 +22,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
-from core_frontend.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Denylist
+from core_frontend.denylist import KILLER_CODE, KILLER_STATUS, MATTERS, Denylist
 from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 from core_runtime.executor.uniproc import UniprocExecutor

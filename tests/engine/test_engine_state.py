@@ -9,10 +9,10 @@ import pytest
 
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import WeightsState
-from core_supervision import lasting
+from core_supervision import persistent_flags as lasting
 from core_supervision.engine_state import COMPUTING, PARTS, EngineState
-from core_supervision.lasting import PersistentFlags
 from core_supervision.link.anonymous_file import anonymous_file
+from core_supervision.persistent_flags import PersistentFlags
 from core_supervision.state_keeper import StateKeeper
 from core_supervision.state_table import TABLE, EventName, markdown
 from core_supervision.state_text import holders_sentence

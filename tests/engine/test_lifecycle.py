@@ -12,7 +12,7 @@ from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.inproc import InprocClient
-from core_supervision import lasting
+from core_supervision import persistent_flags as lasting
 from core_supervision.link.anonymous_file import anonymous_file
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}

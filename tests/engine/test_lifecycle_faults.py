@@ -11,7 +11,7 @@ from engine.lives import Death, Lives
 from fakes import make_config
 
 from core.api.errors import EngineDeadError, UtilityError
-from core_runtime.executor.reloading.kept_tensors import PAGE, KeptTensors
+from core_runtime.executor.reloading.memory_tensors import PAGE, KeptTensors
 from core_runtime.specs.checkpoint import TensorInfo
 from core_supervision.link.anonymous_file import anonymous_file
 from tests.kv.connector_rows import tiers_of, with_cache

@@ -19,7 +19,7 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core_frontend.async_engine import AsyncEngine
 from core_supervision import revival
 from core_supervision.child import EngineProcess
-from core_supervision.lowered import SPARE_BLOCKS
+from core_supervision.degraded_config import SPARE_BLOCKS
 from core_supervision.revival import OwnedEngineSource, Reviver
 
 

@@ -8,7 +8,7 @@ import pytest
 from core import LLM
 from core.api.config import ResolvedPlugin
 from core_runtime.contracts import ProposerInput, RequestFacts
-from core_runtime.executor.calls_beside import BackgroundCalls
+from core_runtime.executor.background_calls import BackgroundCalls
 from core_runtime.executor.drafts import checked_proposer
 from core_runtime.executor.drafts.checked_proposer import SLOW_STEPS, CheckedProposer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.api.step_plan import StepPlan
-from core_runtime.executor.drafts.held import PendingDrafts
+from core_runtime.executor.drafts.pending import PendingDrafts
 from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.steps.token_table import TokenTable
 

@@ -23,7 +23,7 @@ from core.scheduler.scheduler import Scheduler
 from core_config.resolve import resolve
 from core_kit.devices.fake_device import Watch
 from core_policies.fcfs.policy import FcfsPolicy
-from core_runtime.executor.drafts.held import PendingDrafts
+from core_runtime.executor.drafts.pending import PendingDrafts
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.worker import Worker
 from core_runtime.sampling import SamplingColumns, SequenceSampling

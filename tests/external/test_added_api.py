@@ -10,8 +10,8 @@ import json, sys
 from core_config.served.server_config import JournalSettings, ServerConfig
 from core_config.served.apis import chosen_apis
 from core.plugin.registry import PluginRegistry
-from tests.serving.conftest import run_server
-from tests.serving.test_apis import installed
+from tests.apis.conftest import run_server
+from tests.apis.test_apis import installed
 
 folder, words = sys.argv[1:]
 problems = []

@@ -44,7 +44,7 @@ CHECKS = """
 import json, sys
 from core_kit.checks import general
 from core_kit import cases
-from tests.testing.forked_workers import ForkedWorkers
+from tests.kit.forked_workers import ForkedWorkers
 
 parents = {load: ForkedWorkers(load=load) for load in (True, False)}
 general.ask = lambda task: parents[task.load].ask(task)

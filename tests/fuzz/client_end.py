@@ -25,7 +25,7 @@ from core.api.messages import (
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.stats import SchedulerStats
 from core.engine import wire
-from core.engine.greeting import GREETING
+from core.engine.hello import GREETING
 from core_frontend.async_engine import AsyncEngine
 from core_supervision.link.zmq_client import ZmqClient
 from core_tokens.tokenizer import Tokenizer

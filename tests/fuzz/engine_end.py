@@ -32,7 +32,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.engine import wire
 from core.engine.clients import Clients
 from core.engine.core import EngineCore
-from core.engine.greeting import GREETING
+from core.engine.hello import GREETING
 from core.engine.loop import EngineLoop
 from tests.engine.fakes import VOCAB_SIZE, composed, make_config, next_token, reference
 

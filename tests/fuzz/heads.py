@@ -17,7 +17,7 @@ import h11
 
 from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
-from tests.serving.conftest import RunningServer, run_server
+from tests.apis.conftest import RunningServer, run_server
 
 KEY = "secret"
 LIMIT_S, READ_LIMIT_S = 8.0, 0.5

@@ -16,7 +16,7 @@ from core_grammars.contract import GrammarBackend, GrammarVocabulary
 from core_grammars.vocabulary import grammar_vocabulary
 from tests.grammars.documents import is_valid
 from tests.grammars.libraries import NAMES, Constrained, Refused, load, reasons, spec_of
-from tests.tokens.tokenizers_for_tests import ours
+from tests.tokenizers.tokenizers_for_tests import ours
 
 MOST_TOKENS = 300
 PATIENCE = 60

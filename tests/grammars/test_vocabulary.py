@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from core_grammars.vocabulary import grammar_vocabulary
 from core_tokens.tokenizer import Tokenizer
-from tests.tokens.tokenizers_for_tests import ours, reference_directory
+from tests.tokenizers.tokenizers_for_tests import ours, reference_directory
 
 PADDING = 70
 

@@ -11,10 +11,10 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.sampling.bitmask import bitmask_of
 from core_runtime.sampling.filters import survivors
 from core_runtime.sampling.kernel import masked_race, numpy_race
+from core_runtime.sampling.logprob_rows import native_logprobs
 from core_runtime.sampling.noise import NoiseKey
 from core_runtime.sampling.race import Entrant, winners
 from core_runtime.sampling.sampler import Sampler
-from core_runtime.sampling.told import native_logprobs
 
 ROWS = 16
 

@@ -13,8 +13,8 @@ from core_runtime.specs.checkpoint import TokenizerSource
 from core_tokens.tokenizer import Tokenizer
 from core_tokens.vocabularies.pretokenizers import PRE_TOKENIZERS
 from core_tokens.vocabularies.sentencepiece_file import read_sentencepiece
-from tests.tokens.random_texts import random_texts
-from tests.tokens.test_formats import FILES, opened, plain_files
+from tests.tokenizers.random_texts import random_texts
+from tests.tokenizers.test_formats import FILES, opened, plain_files
 
 TEXTS = random_texts(200)
 

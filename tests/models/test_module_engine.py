@@ -15,10 +15,10 @@ from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core_config.resolve import resolve
 from core_runtime.models.fallback import description
-from core_runtime.models.fallback import kept as kept_specs
+from core_runtime.models.fallback import spec_cache as kept_specs
 from core_runtime.models.fallback.description import builds, describe
-from core_runtime.models.fallback.kept import KeptSpecs
 from core_runtime.models.fallback.shape import shaped_model
+from core_runtime.models.fallback.spec_cache import KeptSpecs
 from core_runtime.specs.module_spec import ModuleSpec
 
 PROMPTS = ["The paged cache", "a" * 70, "Tokens of many requests in one row"]

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from core_config.served.server_config import ServerConfig
+from tests.apis.conftest import run_server
+from tests.apis.serving_processes import free_port
 from tests.page.conftest import answer_of, ask, start, wait_for_end
-from tests.serving.conftest import run_server
-from tests.serving.serving_processes import free_port
 
 pytestmark = pytest.mark.page
 

@@ -18,7 +18,7 @@ from core_loaders.directory import read_directory
 from core_platforms.cuda import manifest as cuda
 from core_quantization.declared.arguments import activation_for
 from core_quantization.declared.bits import to_nibbles, unpack_stream, unpack_words
-from core_quantization.declared.held import OFFERED
+from core_quantization.declared.part_format import OFFERED
 from core_quantization.declared.patterns import any_means, is_meant
 from core_runtime.specs.checkpoint import CheckpointFacts
 from core_runtime.specs.declaration import find_declaration

@@ -15,7 +15,7 @@ from core_quantization.online.manifest import OnlineArguments
 from core_quantization.online.rounding import quantize
 from core_quantization.online.schemes import SCHEMES
 from core_runtime.specs.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
-from tests.config.test_memory_plan import compare
+from tests.configuration.test_memory_plan import compare
 
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.
 ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "nvfp4": 0.011}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from core.kv.connectors import KVConnectors
 from core.scheduler.scheduler import Scheduler
-from core_frontend.killers import Denylist
+from core_frontend.denylist import Denylist
 from core_frontend.queue.limit import QueueLimit
 from core_kv_connectors.tiers.page_source import PageSource
 from core_kv_connectors.tiers.tiers import KVTiers

@@ -20,7 +20,7 @@ Point = Callable[[str], None]
 
 
 class RecordFile:
-    """The part of `os` that `core_supervision.lasting` uses, over files in memory."""
+    """The part of `os` that `core_supervision.persistent_flags` uses, over files in memory."""
 
     def __init__(self) -> None:
         self.point: Point = lambda name: None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from core.api.errors import EngineDeadError
-from core_apis.processes.engine_news import EngineEvents, SharedEngine
+from core_apis.processes.engine_events import EngineEvents, SharedEngine
 from core_supervision.link.connection import EngineConnection, SocketConnection, Voice
 from core_supervision.owned_engine import OwnedEngine
 from tests.simulation.loop import CURRENT, Died, Process, SimLoop

@@ -32,7 +32,8 @@ from core_kv_connectors.tiers import local, page_source
 from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
-from core_supervision import control, lasting, owned_engine, revival
+from core_supervision import control, owned_engine, revival
+from core_supervision import persistent_flags as lasting
 from core_supervision.link.shared_file import STEPS_NBYTES
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests

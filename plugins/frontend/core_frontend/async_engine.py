@@ -23,8 +23,8 @@ from core.api.stats import SchedulerStats
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence
+from core_frontend.denylist import Denylist
 from core_frontend.intake import Intake
-from core_frontend.killers import Denylist
 from core_frontend.live_requests import LiveRequests
 from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.queue.limit import QueueLimit

@@ -13,8 +13,8 @@ import msgspec
 
 from core.api.sequence_record import SequenceRecord
 from core_frontend.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
-from core_frontend.asked import RequestSettings
 from core_frontend.completion_state import CompletionState
+from core_frontend.request_settings import RequestSettings
 from core_tokens.tokenizer import Tokenizer
 
 SUMMED = ("num_preemptions", "num_recomputed_tokens", "num_drafts", "num_accepted", "num_steps")

@@ -18,11 +18,11 @@ from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
 from core_frontend.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput
-from core_frontend.asked import RequestSettings
 from core_frontend.completion_state import CompletionState
 from core_frontend.explaining import Explainer
 from core_frontend.prompt_logprobs import PromptLogprobs
 from core_frontend.prompts.input_processor import ProcessedInput
+from core_frontend.request_settings import RequestSettings
 from core_frontend.request_tally import Buckets, RequestTally
 from core_tokens.stop_strings import StopStrings
 from core_tokens.tokenizer import Tokenizer

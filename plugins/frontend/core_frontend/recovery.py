@@ -15,7 +15,7 @@ from typing import Protocol
 
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import EngineReady
-from core_frontend.killers import Denylist
+from core_frontend.denylist import Denylist
 from core_frontend.live_requests import LiveRequests
 from core_frontend.output_processor import RequestState
 from core_frontend.suspects import Suspects

@@ -22,8 +22,8 @@ from core.engine.observer import Engine
 from core.engine.utilities import OWNER
 from core_supervision.engine_state import EngineState
 from core_supervision.halt import Halt, between_steps, drop_cache
-from core_supervision.lasting import PersistentFlags
 from core_supervision.lifecycle_calls import LifecycleCalls
+from core_supervision.persistent_flags import PersistentFlags
 from core_supervision.state_keeper import StateKeeper, StateStorage
 from core_supervision.state_text import reported_holders
 from core_supervision.weight_updates import WeightUpdates

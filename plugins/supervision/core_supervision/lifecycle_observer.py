@@ -15,7 +15,7 @@ import msgspec
 from core.api.config import EngineConfig
 from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineObserver, EngineStart
-from core_supervision import lasting
+from core_supervision import persistent_flags as lasting
 from core_supervision.engine_state import EngineState
 from core_supervision.lifecycle import Lifecycle
 from core_supervision.state_keeper import StateStorage

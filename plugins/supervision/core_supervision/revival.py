@@ -17,8 +17,8 @@ from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.plugin.distributions import own_row
 from core_supervision.child import EngineProcess
+from core_supervision.degraded_config import degraded_config
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.lowered import degraded_config
 from core_supervision.owned_engine import start_engine
 from core_supervision.standby import EngineProcesses
 

@@ -22,7 +22,7 @@ from core_runtime.specs.checkpoint import TokenizerSource
 from core_tokens.pieces import PRINTABLE_BYTES
 from core_tokens.tokenizer import Tokenizer
 from core_tokens.vocabularies.sentencepiece_file import read_sentencepiece
-from tests.tokens.random_texts import digests, random_text, random_texts
+from tests.tokenizers.random_texts import digests, random_text, random_texts
 
 HERE = Path(__file__).parent
 COUNT = 10_000

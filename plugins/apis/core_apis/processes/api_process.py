@@ -29,7 +29,7 @@ from core_apis.processes.api_messages import (
     Stop,
     ToApi,
 )
-from core_apis.processes.engine_news import EngineEvents, SharedEngine, SharedEngineSource
+from core_apis.processes.engine_events import EngineEvents, SharedEngine, SharedEngineSource
 from core_apis.server.lifetime import close_engine, on_loop_error
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import raise_limits

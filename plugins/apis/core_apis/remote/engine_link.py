@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from core.api.errors import UNREADABLE
-from core.engine.greeting import greeting_problem
+from core.engine.hello import greeting_problem
 from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineEvent, Explained
 from core_apis.remote import messages
 from core_apis.remote.messages import HELLO, TALK

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from core.api.errors import EngineDeadError
-from core_apis.processes.engine_news import EngineEvents
+from core_apis.processes.engine_events import EngineEvents
 from core_apis.remote.sockets import MOST_BYTES
 from core_supervision.link.connection import EngineConnection, Voice
 

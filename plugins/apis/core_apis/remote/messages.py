@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from core.api.config import EngineConfig
-from core.engine.greeting import GREETING
+from core.engine.hello import GREETING
 from core_apis.processes.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 
 HELLO = GREETING

@@ -91,7 +91,7 @@ async def _serve_apart(
     resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
 ) -> None:
     """Serve without an engine of our own."""
-    from core_apis.remote.front import start_api_server
+    from core_apis.remote.api_server import start_api_server
 
     process.discard()
 

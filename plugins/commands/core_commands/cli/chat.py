@@ -19,10 +19,10 @@ from core_commands.cli.own_files import own_path
 from core_commands.cli.own_options import option_section, own_flags, take_options
 
 if TYPE_CHECKING:
+    from core_commands.terminal.answers import Teller
     from core_commands.terminal.chat import Chat
     from core_commands.terminal.complete import Completion
     from core_commands.terminal.conversation import Conversation
-    from core_commands.terminal.teller import Teller
 
 CHAT_USAGE = "core chat [MODEL] [ARGUMENTS]"
 CHAT_SUMMARY = (
@@ -137,8 +137,8 @@ def _teller(options: TargetOptions, words: list[str], path: str, *, is_single: b
     """Open the object that sends requests to the model. path: of requests. is_single: a single message, without a line
     about speed.
     """
+    from core_commands.terminal.answers import Teller
     from core_commands.terminal.target import target
-    from core_commands.terminal.teller import Teller
 
     parsed = parse_engine_arguments(words, own_flags(type(options)))
     with target(parsed, options.url, options.model_name, options.api_key) as found:

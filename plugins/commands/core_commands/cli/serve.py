@@ -51,7 +51,7 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         resolution = resolve_words(words)
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":
-            from core_apis.remote.headless import serve_engine
+            from core_apis.remote.engine_server import serve_engine
 
             return serve_engine(resolution, process, signals)
         from core_apis.server.launch import serve as launch

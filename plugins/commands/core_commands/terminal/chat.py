@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from core_commands.terminal.answers import Teller
 from core_commands.terminal.conversation import Conversation, Snapshot
 from core_commands.terminal.slash import COMMANDS, Leave, run_slash
-from core_commands.terminal.teller import Teller
 
 PATH = "/v1/chat/completions"
 

@@ -5,7 +5,7 @@ Owns: the turns. Never does: send or display (the teller does), parse arguments.
 
 from __future__ import annotations
 
-from core_commands.terminal.teller import Teller
+from core_commands.terminal.answers import Teller
 
 PATH = "/v1/completions"
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from core_runtime.contracts import BatchView, Runtime
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.executor.steps.given_rows import InputEmbeddings
-from core_runtime.executor.steps.taken_tokens import DeviceTokens
+from core_runtime.executor.steps.device_tokens import DeviceTokens
+from core_runtime.executor.steps.input_embeddings import InputEmbeddings
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.sampling import sampling_kind

@@ -20,14 +20,14 @@ from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core_runtime.contracts import ProposerInput, RequestFacts
 from core_runtime.executor.drafts.checked_proposer import CheckedProposer
 from core_runtime.executor.drafts.heads import HeadsPass
-from core_runtime.executor.drafts.held import Drafts
 from core_runtime.executor.drafts.passes import DraftPass
+from core_runtime.executor.drafts.pending import Drafts
 from core_runtime.executor.forward import HEAD, ForwardPass
 from core_runtime.executor.pooled import Pooler
 from core_runtime.executor.prompt_scores import score_prompts, scores_some
 from core_runtime.executor.steps.batch import PersistentBatch, StepInput
-from core_runtime.executor.steps.given_rows import InputEmbeddings, input_embeddings
-from core_runtime.executor.steps.taken_tokens import DeviceTokens
+from core_runtime.executor.steps.device_tokens import DeviceTokens
+from core_runtime.executor.steps.input_embeddings import InputEmbeddings, input_embeddings
 from core_runtime.executor.steps.verify import keep_tokens, verify_drafts
 from core_runtime.sampling import Sampler
 from core_runtime.sampling.drafts.draft_tree import DraftTree

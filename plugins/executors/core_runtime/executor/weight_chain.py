@@ -17,7 +17,7 @@ from torch import Tensor
 
 from core.api.weights import FileState, WeightSource, WeightsState
 from core_runtime.executor.reloading.file_states import check_unchanged
-from core_runtime.executor.reloading.kept_tensors import KeptTensors
+from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 

@@ -32,7 +32,7 @@ from core_runtime.executor.plugin_loading import load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
-from core_runtime.executor.reloading.kept_tensors import KeptTensors
+from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
 from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, kept_weights

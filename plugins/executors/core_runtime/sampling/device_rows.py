@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core_runtime.sampling.told import LogprobRows
+from core_runtime.sampling.logprob_rows import LogprobRows
 
 
 class Column(Protocol):

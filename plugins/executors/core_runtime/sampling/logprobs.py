@@ -18,8 +18,8 @@ from core.api.messages import TokenLogprobs
 from core_runtime.contracts import LogprobsKernel
 from core_runtime.sampling.changes.host_logits import HostLogits
 from core_runtime.sampling.largest import at_least_kth
+from core_runtime.sampling.logprob_rows import MOST_LOGPROBS, native_logprobs
 from core_runtime.sampling.noise import Float32, Ids
-from core_runtime.sampling.told import MOST_LOGPROBS, native_logprobs
 
 SPAN: Final = 8192
 """Vocabulary entries per partial sum. Partial sums are added in order, so the total does not depend on where they are

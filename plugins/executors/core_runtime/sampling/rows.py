@@ -16,9 +16,9 @@ from torch import Tensor
 from core.api.messages import TokenLogprobs
 from core_runtime.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
 from core_runtime.sampling.device_rows import DeviceRows
+from core_runtime.sampling.logprob_rows import LogprobRows
 from core_runtime.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core_runtime.sampling.state import SequenceSampling
-from core_runtime.sampling.told import LogprobRows
 
 ONE: Final = np.array(1)
 """A numpy scalar: adding it takes half the time of adding a Python int. With one row, adding into a copy is faster than

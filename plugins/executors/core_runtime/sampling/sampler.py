@@ -25,12 +25,12 @@ from core_runtime.sampling.drafts.acceptance import AcceptanceRule
 from core_runtime.sampling.drafts.judge import keep_distribution, position_of, rows_to_judge
 from core_runtime.sampling.failures import explain_failures, nothing_left
 from core_runtime.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, numpy_race
+from core_runtime.sampling.logprob_rows import MOST_LOGPROBS
 from core_runtime.sampling.masks import MaskTable, RowMasks, refused
 from core_runtime.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Ids
 from core_runtime.sampling.part import Part, between, by_mask
 from core_runtime.sampling.reports import report
 from core_runtime.sampling.rows import KernelRows, SampleRows
-from core_runtime.sampling.told import MOST_LOGPROBS
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
 """Function that runs a call of a kind on a number of rows; it may record the call and replay it for any number of rows."""

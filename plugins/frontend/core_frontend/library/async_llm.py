@@ -23,7 +23,7 @@ from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, Pooli
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.library.absent import AbsentNames
-from core_frontend.library.given import keywords_of, one_id, several_ids, tags_of
+from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.named_calls import named_call
 from core_frontend.library.pooled import as_tensor, whole_answer

@@ -22,7 +22,7 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
 from core_frontend.library.absent import AbsentNames
-from core_frontend.library.given import keywords_of, one_id, several_ids
+from core_frontend.library.arguments import keywords_of, one_id, several_ids
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.metrics import Metric, metrics_of
 from core_frontend.library.processor_names import with_paths

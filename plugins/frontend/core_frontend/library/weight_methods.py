@@ -13,7 +13,7 @@ import msgspec
 
 from core.api.errors import UNREADABLE, RequestError
 from core.api.weights import PauseMode, WeightUpdate
-from core_frontend.library.given import tags_of
+from core_frontend.library.arguments import tags_of
 
 if TYPE_CHECKING:
     from core.engine.inproc import InprocClient

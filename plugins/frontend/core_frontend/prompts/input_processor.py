@@ -26,9 +26,9 @@ from core.api.structured_outputs import CompiledGrammar
 from core.engine.token_ids import check_token_ids
 from core_frontend.api.explanation import Source
 from core_frontend.api.pooling_params import PoolingParams
-from core_frontend.asked import LengthLimit, RequestSettings, request_settings
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
+from core_frontend.request_settings import LengthLimit, RequestSettings, request_settings
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 

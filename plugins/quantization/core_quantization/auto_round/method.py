@@ -8,10 +8,10 @@ from __future__ import annotations
 from core.api.specs import Unsupported
 from core_quantization.auto_round.declaration import Declaration
 from core_quantization.awq.layout import AWQLayout
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import Choose
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.gptq.layout import GPTQLayout
 
 PACKED = "qweight"

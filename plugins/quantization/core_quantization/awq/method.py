@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from core_quantization.awq.declaration import Declaration
 from core_quantization.awq.layout import AWQLayout
-from core_quantization.declared.held import Run
 from core_quantization.declared.method import Choose
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 
 PACKED = "qweight"
 """A module with this tensor is packed, regardless of the declaration's lists of modules."""

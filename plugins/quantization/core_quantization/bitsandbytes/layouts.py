@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.held import GROUP_MULTIPLE, Integers, Run, planned
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import GROUP_MULTIPLE, Integers, Run, planned
 from core_quantization.declared.stored import Wanted, problem
 
 if TYPE_CHECKING:

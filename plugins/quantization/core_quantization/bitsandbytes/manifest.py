@@ -41,7 +41,7 @@ def core_load(context: LoadContext) -> Any:
     """Build the method. Raises UserError for a declaration or arguments that are not served."""
     from core_quantization.bitsandbytes.declaration import check_declaration
     from core_quantization.bitsandbytes.method import bitsandbytes_method
-    from core_quantization.declared.held import Run
+    from core_quantization.declared.part_format import Run
 
     manifest = context.manifest
     facts = None if manifest is None else manifest.facts()

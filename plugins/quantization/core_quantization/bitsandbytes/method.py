@@ -6,10 +6,10 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 from __future__ import annotations
 
 from core_quantization.bitsandbytes.layouts import KINDS, STATE, EightBits, FourBits
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import DeclaredMethod
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 

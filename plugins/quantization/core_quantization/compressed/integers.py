@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_quantization.compressed.declaration import Numbers
-from core_quantization.declared.held import Integers, Run, planned
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted, one_number
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from core_quantization.compressed.declaration import Group, Numbers
 from core_quantization.compressed.integers import PackedIntegers, PlainIntegers
 from core_quantization.compressed.sparse import SparseLayout
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.declared.patterns import REGEX, any_means
 
 CLASSES: Final = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.declared.stored import Wanted, problem
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core_quantization.declared.bits import to_nibbles
-from core_quantization.declared.held import Floats4, Floats8, Integers
+from core_quantization.declared.part_format import Floats4, Floats8, Integers
 from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, SuperGroups
 from core_runtime.weights.input_order import InputOrder
 from core_runtime.weights.int_groups import unpack_nibbles

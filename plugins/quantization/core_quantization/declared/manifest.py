@@ -48,8 +48,8 @@ def declared_manifest(name: str, summary: str, read: str, choose: str) -> Declar
     @hookimpl
     def core_load(context: LoadContext) -> Any:
         """Build the method. Raises UserError without a checkpoint, Refusal for a declaration that is not served."""
-        from core_quantization.declared.held import Run
         from core_quantization.declared.method import DeclaredMethod
+        from core_quantization.declared.part_format import Run
 
         manifest = declaring(context, name)
         declaration = named(read)(manifest.facts().declaration)

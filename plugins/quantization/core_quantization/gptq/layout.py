@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.held import Integers, Run, planned
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted
 
 if TYPE_CHECKING:

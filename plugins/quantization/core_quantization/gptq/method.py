@@ -6,9 +6,9 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 from __future__ import annotations
 
 from core.api.specs import Unsupported
-from core_quantization.declared.held import Run
 from core_quantization.declared.method import Choose
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.gptq.declaration import Declaration
 from core_quantization.gptq.layout import GPTQLayout
 

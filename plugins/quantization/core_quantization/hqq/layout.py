@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.held import GROUP_MULTIPLE, Integers, Run
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import GROUP_MULTIPLE, Integers, Run
 from core_quantization.declared.stored import FLOATS, Wanted, problem
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
-from core_quantization.declared.held import Run
 from core_quantization.declared.method import Choose
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.hqq.layout import PACKED, HQQLayout
 
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import DeclaredMethod
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.scaled.method import BY_TENSORS, choose, scaled_layouts
 
 ALGORITHMS: Final = (

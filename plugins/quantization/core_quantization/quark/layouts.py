@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
-from core_quantization.declared.held import Integers, Run, planned
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted
 from core_quantization.quark.declaration import FLOAT4, INTEGERS, Declaration, Numbers
 

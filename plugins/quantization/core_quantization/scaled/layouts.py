@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_quantization.declared.floats import EXPONENTS, FORMS
-from core_quantization.declared.held import Floats4, Floats8, Integers, Run, planned
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Floats4, Floats8, Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted, a_row, one_number
 
 if TYPE_CHECKING:

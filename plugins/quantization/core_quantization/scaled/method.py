@@ -14,10 +14,10 @@ from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_quantization.declared.floats import EXPONENTS, FORMS, DeclaredFloat8
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN, DeclaredMethod
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.declared.shares import Shares
 from core_quantization.scaled.layouts import MX_BLOCK, Float4, Float8, Int8
 

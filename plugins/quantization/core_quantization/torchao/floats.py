@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.held import Floats4, Floats8, Run, planned
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Floats4, Floats8, Run, planned
 from core_quantization.declared.shares import Shares
 from core_quantization.declared.stored import FLOATS, Wanted, one_number
 from core_quantization.torchao.described import PREFIX, Described

@@ -12,10 +12,10 @@ from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_quantization.declared.arguments import DeclaredArguments
 from core_quantization.declared.declares import declaring
-from core_quantization.declared.held import Run
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import DeclaredMethod
 from core_quantization.declared.part import StoredPart
+from core_quantization.declared.part_format import Run
 from core_quantization.torchao.declaration import check_declaration
 from core_quantization.torchao.described import Described, described
 from core_quantization.torchao.floats import block_floats, scaled_floats

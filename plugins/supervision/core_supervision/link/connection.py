@@ -19,7 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 from core.api.errors import UNREADABLE, EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
-from core.engine.greeting import GREETING, greeting_problem
+from core.engine.hello import GREETING, greeting_problem
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ class SharedFiles:
 
     steps:   file of `STEPS_NBYTES` in which the engine records its steps (see `core_supervision.watch.breadcrumbs`).
     weights: weights that outlive the engine; empty until some are kept.
-    lasting: flags that the next engine must know (see `core_supervision.lasting`).
+    lasting: flags that the next engine must know (see `core_supervision.persistent_flags`).
     tensors: tensors that came from memory and so cannot be read again.
     """
 

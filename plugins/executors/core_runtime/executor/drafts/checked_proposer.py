@@ -19,7 +19,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
 from core.plugin.discovery import label
 from core_runtime.contracts import HasTree, KnowsRequests, NeedsHidden, Proposer, ProposerInput, RequestFacts
-from core_runtime.executor.calls_beside import BackgroundCalls
+from core_runtime.executor.background_calls import BackgroundCalls
 from core_runtime.sampling.drafts.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core_runtime.contracts import DraftHeads, DraftView, HearsResults
-from core_runtime.executor.drafts.held import Drafts
+from core_runtime.executor.drafts.pending import Drafts
 from core_runtime.executor.drafts.rows import DraftRows, Logits, note
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.sampling import Sampler

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.step_plan import Int32Array, StepPlan, StepResult
-from core_runtime.executor.drafts.held import Drafts
+from core_runtime.executor.drafts.pending import Drafts
 from core_runtime.executor.drafts.progress import DraftProgress, DraftWork
 from core_runtime.executor.drafts.rows import DraftRows, note
 from core_runtime.executor.drafts.states import HiddenStates

@@ -23,7 +23,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
 from core_runtime.contracts import BatchChanges, LogitsProcessor, LogitsRow, NeedsOrder
-from core_runtime.executor.calls_beside import BackgroundCalls
+from core_runtime.executor.background_calls import BackgroundCalls
 from core_runtime.sampling.changes.stages import Adjusted
 from core_runtime.sampling.noise import Float32
 from core_runtime.sampling.state import SequenceSampling

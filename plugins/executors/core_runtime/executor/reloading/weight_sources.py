@@ -15,7 +15,7 @@ import msgspec
 from core.api.errors import CheckpointError, UserError, nearest
 from core.api.weights import TensorPlace, WeightSource, WeightUpdate
 from core_runtime.executor.reloading.file_states import file_states
-from core_runtime.executor.reloading.kept_tensors import DTYPES, KeptTensors, shared_memory
+from core_runtime.executor.reloading.memory_tensors import DTYPES, KeptTensors, shared_memory
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.specs.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
 

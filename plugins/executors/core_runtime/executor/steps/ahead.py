@@ -26,11 +26,11 @@ from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core_runtime.contracts import Downloads
 from core_runtime.executor.model_runner import ModelRunner, Prepared
 from core_runtime.executor.steps.batch import StepInput
+from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.staging import Returned, Returns
-from core_runtime.executor.steps.taken_tokens import DeviceTokens
 from core_runtime.executor.steps.token_table import Expected
 from core_runtime.sampling.failures import not_finite
-from core_runtime.sampling.told import LogprobRows
+from core_runtime.sampling.logprob_rows import LogprobRows
 
 MOST_IN_FLIGHT = 2
 NOT_DRAWN = -1

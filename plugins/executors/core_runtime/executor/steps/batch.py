@@ -22,14 +22,14 @@ from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core_runtime.contracts import BatchView
 from core_runtime.executor.constraints.grammars import GrammarMask, Grammars
-from core_runtime.executor.drafts.held import PendingDrafts
+from core_runtime.executor.drafts.pending import PendingDrafts
 from core_runtime.executor.drafts.tree_step import TreeStep
 from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_views
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.executor.steps.given_rows import embeddings_of
+from core_runtime.executor.steps.input_embeddings import embeddings_of
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree

@@ -21,7 +21,7 @@ from core_runtime.contracts import Uploads
 from core_runtime.executor.constraints.mask_buffers import MaskBuffers
 from core_runtime.executor.steps.staging import Staging
 from core_runtime.sampling.device_rows import DeviceRows
-from core_runtime.sampling.told import MOST_LOGPROBS, words_of
+from core_runtime.sampling.logprob_rows import MOST_LOGPROBS, words_of
 
 ALIGNMENT: Final = 64
 """Bytes of a cache line, and of the widest vector."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from core.api.errors import UserError
-from core_runtime.models.fallback.kept import KeptSpecs, usual_folder
+from core_runtime.models.fallback.spec_cache import KeptSpecs, usual_folder
 from core_runtime.specs.module_spec import ModuleSpec
 from core_supervision.helpers.child import run
 

@@ -1,0 +1,58 @@
+"""Every plugin of ours keeps the promises that the kit checks, as a stranger's package must."""
+
+import pytest
+from gguf import GGMLQuantizationType
+
+from core.plugin.discovery import discover
+from core.plugin.distributions import is_own
+from core_kit import cases
+from core_kit.checkpoints import write_checkpoint
+from core_kit.checks import general
+from core_kit.worker import Answer, Task
+from core_runtime.models.tensors.shards import DEFAULT
+from tests.kit.forked_workers import ForkedWorkers
+from tests.loaders.gguf_files import write_gguf
+
+OURS = [(row.kind, row.name) for row in discover() if is_own(row.distribution)]
+ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
+
+
+@pytest.fixture(scope="session")
+def gguf_pair(tmp_path_factory):
+    """A GGUF file in Q8_0, and the same values in F32."""
+    folder = tmp_path_factory.mktemp("gguf_pair")
+    return (write_gguf(folder / "model-q8.gguf"), write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32))
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory):
+    """A checkpoint in the one file that `core save-sharded` would write."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("shards") / "model")
+    (folder / "model.safetensors").rename(folder / DEFAULT.format(rank=0, part=0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Parents of the processes that load plugins, and of those that only import their manifests."""
+    both = {load: ForkedWorkers(load=load) for load in (True, False)}
+    yield both
+    for parent in both.values():
+        parent.close()
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_ours(case, request, workers, monkeypatch):
+    def ask(task: Task) -> Answer:
+        return workers[task.load].ask(task)
+
+    monkeypatch.setattr(general, "ask", ask)
+    subject = case.subject
+    if subject.name in ("cpu_native", "cpu_paged"):
+        pytest.importorskip("core_platforms.cpu._native")
+    if subject.name == "runai_streamer_sharded":
+        subject.model = str(request.getfixturevalue("shards"))
+    if subject.name == "gguf":
+        model, reference = request.getfixturevalue("gguf_pair")
+        subject.model, subject.reference = str(model), str(reference)
+    case()
