@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")  # on a busy machine no example is quick
 
 os.environ["TRITON_INTERPRET"] = "1"
 """Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""

@@ -12,7 +12,7 @@ from core.api.config import SchedulerConfig
 from core.api.step_limits import StepLimits, step_limits
 from core_config.resolve import Resolution, resolve
 from core_runtime.executor.worker import Worker
-from core_supervision.degraded_config import lowered
+from core_supervision.degraded_config import degraded_config
 from tests.layout import PACKAGES
 from tests.tiny_models import save_checkpoint
 
@@ -63,7 +63,7 @@ def test_an_engine_that_is_lowered_has_the_limits_of_half_the_sequences(
     config = resolved(tiny_llama).engine
     scheduler = SchedulerConfig(max_num_seqs=sequences, max_num_batched_tokens=512, num_speculative_tokens=drafts)
     limits = step_limits(scheduler, vocab)
-    fewer = lowered(msgspec.structs.replace(config, scheduler=scheduler, limits=limits), 24)
+    fewer = degraded_config(msgspec.structs.replace(config, scheduler=scheduler, limits=limits), 24)
     assert fewer.limits == step_limits(fewer.scheduler, vocab)
     assert fewer.limits.sequences == fewer.scheduler.max_num_seqs == max(sequences // 2, 1)
 

@@ -304,7 +304,7 @@ def test_a_file_whose_sync_failed_is_written_and_synced_again(tmp_path: Path, mo
         fsync(descriptor)
 
     monkeypatch.setattr(segment_files.os, "fsync", noted)
-    segments.begin_anew()
+    segments.begin_new_file()
     assert path.stat().st_ino in synced
     assert path.stat().st_mtime_ns > written
     assert path.read_bytes() == contents

@@ -22,7 +22,7 @@ from core_kernels.triton.products.tiles import Tiles, Use, shipped
 from core_runtime.contracts.ahead import Run
 from core_runtime.contracts.tuning import Tuned
 
-PRODUCT: Final = "product_kernel:product"
+PRODUCT: Final = "core_kernels.triton.products.kernel:product"
 """The kernel whose tiles are in the table; other kernels named `product` have their own."""
 LEVELS: Final = (16, 32, 64, 0)
 """Row counts for which a group has lines; 0: any."""
@@ -83,7 +83,7 @@ def works_of(calls: Iterable[Call], chip: str) -> list[Work]:
     """Return the products with tiles in the table that differ in more than their rows. Raises UserError when there are
     none.
     """
-    products = [call for call in calls if call.launch.function.endswith(PRODUCT)]
+    products = [call for call in calls if call.launch.function == PRODUCT]
     works = list(dict.fromkeys(work_of(call, chip) for call in products))
     if not works:
         raise UserError("core kernels tune: the model calls no product whose tiles could be chosen.")

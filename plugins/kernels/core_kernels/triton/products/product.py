@@ -1,6 +1,6 @@
 """Products with prepared weights: out = x @ W.T, for a whole batch or for experts' own rows.
 
-Owns: the launches of the products. Never does: prepare a weight, compute (`product_kernel.py` does). Called by: linear
+Owns: the launches of the products. Never does: prepare a weight, compute (`core_kernels.triton.products.kernel` does). Called by: linear
 layers, layers of experts.
 
 The inputs are divided into equal segments, whose number depends on the weight's shape alone and which are added in
