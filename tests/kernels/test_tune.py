@@ -68,7 +68,9 @@ def _launched(**changes: object) -> Call:
     arguments = {"x": Pointer(torch.bfloat16, True)}
     arguments |= {name: Pointer(getattr(torch, dtype), True) for name, dtype in UINT4.tensors}
     numbers = dict(UINT4.sizes) | {"num_outputs": 96, "num_inputs": 128, "num_rows": 5}
-    launch = Launch("core_kernels.triton.products.kernel:product", tuple(arguments.items()), tuple((constants | changes).items()))
+    launch = Launch(
+        "core_kernels.triton.products.kernel:product", tuple(arguments.items()), tuple((constants | changes).items())
+    )
     return Call(launch, tuple(numbers.items()))
 
 

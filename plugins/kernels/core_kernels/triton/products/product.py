@@ -1,7 +1,7 @@
 """Products with prepared weights: out = x @ W.T, for a whole batch or for experts' own rows.
 
-Owns: the launches of the products. Never does: prepare a weight, compute (`core_kernels.triton.products.kernel` does). Called by: linear
-layers, layers of experts.
+Owns: the launches of the products. Never does: prepare a weight, compute (`core_kernels.triton.products.kernel` does).
+Called by: linear layers, layers of experts.
 
 The inputs are divided into equal segments, whose number depends on the weight's shape alone and which are added in
 order. A row's bits therefore depend neither on other rows nor on their number.
