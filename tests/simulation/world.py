@@ -72,12 +72,11 @@ class World:
     record_lost: whether an engine died while the record for the next one was older than its state, as the disk had failed.
     """
 
-    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, steps_file: int, record: RecordFile) -> None:
+    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, record: RecordFile) -> None:
         self.schedule = schedule
         self.settings = schedule.settings
         self.loop = loop
         self.clock = clock
-        self.steps_file = steps_file
         self.record = record
         self.config = engine_config(schedule.settings)
         self.network = Network(loop, schedule.settings.delay_s)
