@@ -169,7 +169,7 @@ class Clients:
         token_ids = np.frombuffer(tokens.token_ids, np.int32)
         numbers = handles >> CLIENT_SHIFT
         columns: dict[int, TokenColumns] = {}
-        for number in np.unique(numbers).tolist():
+        for number in set(numbers.tolist()):
             rows = numbers == number
             parts = [column[rows].tobytes() for column in (handles, starts, token_ids)]
             columns[number] = TokenColumns(*parts)

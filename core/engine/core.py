@@ -112,7 +112,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether another step would compute or report something."""
-        if self._runner.ended or self.has_news:
+        if self._runner.ended or self.has_news or self.scheduler.in_flight:
             return True
         return not self.is_halted and self.sequences.unfinished
 
@@ -122,7 +122,7 @@ class EngineCore:
         return self.sequences.at_gates or self.scheduler.waits_for_kv
 
     def step(self) -> EngineOutputs:
-        """Plan one step and return the outputs of the oldest one in flight, the same step unless steps are planned ahead.
+        """Plan one step, unless halted, and return the outputs of the oldest one in flight, the same unless planned ahead.
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
@@ -130,7 +130,7 @@ class EngineCore:
             before_step()
         self.has_news = False
         # `has_news` is cleared above because the message that this step returns has the news.
-        outputs = StepOutputs() if self.is_halted else self._advance()
+        outputs = self._advance()
         runner = self._runner
         if runner.ended:
             outputs.records[:0] = runner.ended
@@ -185,13 +185,13 @@ class EngineCore:
 
     def _advance(self) -> StepOutputs:
         scheduler, runner = self.scheduler, self._runner
-        if scheduler.wants_step():
+        if scheduler.wants_step() and not self.is_halted:
             outputs = runner.plan_and_run()
         elif scheduler.in_flight:
             outputs = runner.finish_oldest()
         else:
             # Outputs that are due must not wait for a gate.
-            if not runner.ended:
+            if not (runner.ended or self.is_halted):
                 self.sequences.await_gates()
             return StepOutputs()
         self.kv_services.after_step(scheduler.kv)

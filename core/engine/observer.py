@@ -32,7 +32,7 @@ class Engine(Protocol):
     config:          the configuration; replaced when the engine gets other weights.
     scheduler:       fields of its `live_stats` that are not the scheduler's own belong to the observers.
     has_news:        whether a message must be sent although no request has work.
-    is_halted:       whether no step is planned; requests stay as they are.
+    is_halted:       whether no step is planned. Those in flight end; requests stay as they are.
     waiting_clients: numbers of clients whose calls halt the engine, so that the loop checks whether they still exist.
     """
 

@@ -23,11 +23,7 @@ def single_group(num_layers: int) -> tuple[KVGroup, ...]:
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
     """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
-    count = 0
-    for group in groups:
-        rule = growth_of(group, block_size, max_step_tokens)
-        count += rule.max_blocks(num_tokens)
-    return count
+    return sum(growth_of(group, block_size, max_step_tokens).max_blocks(num_tokens) for group in groups)
 
 
 def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, capacity: int) -> int:
@@ -37,13 +33,14 @@ def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens
     capacity: usable blocks of the pool.
     """
 
+    rules = [growth_of(group, block_size, max_step_tokens) for group in groups]
+
     def needed(num_blocks: int) -> int:
-        return blocks_of_sequence(groups, block_size, max_step_tokens, num_blocks * block_size)
+        return sum(rule.max_blocks(num_blocks * block_size) for rule in rules)
 
     if needed(0) > capacity:
         return 0
     most = UNLIMITED // block_size
-    lengths = range(most + 1)
     # The need grows with the length, so a binary search takes 40 evaluations at most.
-    num_blocks = bisect_right(lengths, capacity, key=needed) - 1
+    num_blocks = bisect_right(range(most + 1), capacity, key=needed) - 1
     return num_blocks * block_size

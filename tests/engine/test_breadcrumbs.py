@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import CRASH, KILL, TARGET, FakeExecutor, make_config
+from fakes import CRASH, KILL, TARGET, FakeExecutor, composed, make_config
 
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_HANDLE, EngineRequest
@@ -241,6 +241,40 @@ def test_steps_under_way_together_name_the_sequences_of_all(file: int) -> None:
     last = breadcrumbs.read(file)
     assert last is not None
     assert not last.computing
+
+
+class Planned(FakeExecutor):
+    """Takes two plans, and computes each when its result is asked for."""
+
+    max_in_flight = 2
+
+    def submit(self, plan: StepPlan) -> object:
+        return plan
+
+    def result(self, ticket: object) -> StepResult:
+        assert isinstance(ticket, StepPlan)
+        return self.execute(ticket)
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort"])
+def test_no_step_counts_as_computing_while_the_engine_is_paused(file: int, mode: str) -> None:
+    config = make_config(scheduler={"async_scheduling": True})
+    crumbs = CrumbsObserver.open(EngineStart(config, steps_file=file))
+    assert crumbs is not None
+    core = composed(config, Planned(config), crumbs=crumbs)
+    core.add([EngineRequest("a", 0, [1, 2, 3], SamplingParams(max_tokens=9, ignore_eos=True), seed=0)])
+    core.step()
+    core.call("pause", {"mode": mode, "clear_cache": False})
+    last = breadcrumbs.read(file)
+    assert last is not None and last.computing
+    while core.has_work():
+        core.step()
+    last = breadcrumbs.read(file)
+    assert last is not None and not last.computing
+    core.call("resume")
+    while core.has_work():
+        core.step()
+    core.close()
 
 
 def step(*handles: int, computing: bool = True) -> LastStep:

@@ -113,7 +113,11 @@ def test_an_intent_that_cannot_be_noted_is_refused_and_a_report_is_not() -> None
     assert keeper.state.phase == "paused"
     keeper.move("resume", lambda state: state.resumed())
     assert (keeper.state.phase, keeper.recorded.phase) == ("running", "paused")
+    keeper.record_again()
+    assert not keeper.is_recorded
     shelf.is_full = False
+    keeper.record_again()
+    assert keeper.is_recorded and shelf.records[-1].phase == "running"
     keeper.move("pause", lambda state: state.paused(2.0))
     assert keeper.recorded == keeper.state
     assert [state.phase for state in told] == ["paused", "running", "paused"]

@@ -249,6 +249,24 @@ def test_tensors_of_the_recorded_weights_stay_until_newer_ones_are_recorded(live
     assert lives.reloader.staged == ["three"], "the record of the pause has the new weights"
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_resume_is_recorded_as_soon_as_there_is_memory_for_it(lives: Lives, is_idle: bool) -> None:
+    lives.call("pause")
+    lives.storage.is_full = True
+    assert lives.call("resume")["state"] == "running"
+    lives.run()
+    assert lives.core.idle(), "it tries again after a while"
+    lives.storage.is_full = False
+    if is_idle:
+        lives.core.idle()
+    else:
+        lives.add("next")
+        lives.run()
+    lives.die()
+    assert lives.state()["state"] == "running"
+    assert lives.answers()
+
+
 def test_tensors_go_when_only_the_record_of_the_end_of_an_update_has_the_new_weights(lives: Lives) -> None:
     lives.call("update_weights", update={"path": "one"})
     lives.reloader.hooks["applied"] = lambda: setattr(lives.storage, "fails_once", True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from core.kv.connectors import KVConnectors
 from core.scheduler.scheduler import Scheduler
@@ -20,6 +21,8 @@ from core_supervision.revival import Reviver
 
 HOLDERS = (Denylist, QueueLimit, Reviver, PageSource, KVConnectors, KVTiers, Scheduler)
 """Classes whose `clock` defaults to `time.monotonic` as it was when they were defined."""
+
+RESOLUTION = SimpleNamespace(resolution=1e-9)
 
 
 class Clock:
@@ -39,17 +42,18 @@ class Clock:
 @contextmanager
 def simulated_time(clock: Clock) -> Iterator[None]:
     """Within, `time.monotonic`, `time.time` and `time.perf_counter` say what the clock does."""
-    real = (time.monotonic, time.time, time.perf_counter)
+    real = (time.monotonic, time.time, time.perf_counter, time.get_clock_info)
     before = [(holder.__init__, holder.__init__.__defaults__, holder.__init__.__kwdefaults__) for holder in HOLDERS]
     for function, defaults, keywords in before:
         function.__defaults__ = tuple(_swapped(value, real[0], clock.read) for value in defaults or ()) or None
         if keywords:
             function.__kwdefaults__ = {name: _swapped(value, real[0], clock.read) for name, value in keywords.items()}
     time.monotonic, time.time, time.perf_counter = clock.read, clock.time_of_day, clock.read
+    time.get_clock_info = lambda name: RESOLUTION  # each event loop asks, and the real one takes long
     try:
         yield
     finally:
-        time.monotonic, time.time, time.perf_counter = real
+        time.monotonic, time.time, time.perf_counter, time.get_clock_info = real
         for function, defaults, keywords in before:
             function.__defaults__, function.__kwdefaults__ = defaults, keywords
 

@@ -1,6 +1,6 @@
 """Simulated files: the record that engines inherit, pages of the KV cache on disk.
 
-Owns: `RecordFile` (its writes can be cut in two by a death, or fail), `SimDisk`. Never does: know what is written.
+Owns: `RecordFile` (its writes can be cut in two by a death, or fail), `StepsFile`, `SimDisk`. Never does: know what is written.
 Called by: the product's own modules, in the place of `os` and of the disk tier.
 """
 
@@ -14,6 +14,10 @@ from core.api.kv_load import KVLoad
 from core.kv.hashing import PrefixKey
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_reader import PageReader
+from core_supervision.link.shared_file import STEPS_NBYTES
+
+CLEARED_NBYTES = 4096
+"""More of the file of steps than one schedule writes."""
 
 Point = Callable[[str], None]
 """Called with the name of a place at which an engine may die or a call may fail."""
@@ -39,6 +43,23 @@ class RecordFile:
         self._pieces.setdefault(descriptor, {})[offset] = bytes(data)
         self.point("record.written")
         return len(data)
+
+
+class StepsFile:
+    """The parts of `os` and `mmap` that `core_supervision.watch.breadcrumbs` uses, over one file in memory."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(STEPS_NBYTES))
+
+    def clear(self) -> None:
+        """A new schedule begins."""
+        self._view[:CLEARED_NBYTES] = bytes(CLEARED_NBYTES)
+
+    def mmap(self, descriptor: int, count: int) -> memoryview:
+        return self._view
+
+    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
+        return bytes(self._view[offset : offset + count])
 
 
 class SimDisk(HostTier):

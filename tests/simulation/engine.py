@@ -7,7 +7,6 @@ die (the world's faults do). Called by: the owner's source of engines.
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ from tests.simulation.network import Router
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-RECORD, TENSORS, WEIGHTS = 1_000_001, 1_000_002, 1_000_003
-"""Descriptors of the files that engines inherit; those of steps are real."""
+STEPS, RECORD, TENSORS, WEIGHTS = 1_000_000, 1_000_001, 1_000_002, 1_000_003
+"""Descriptors of the files that engines inherit."""
 
 KILLED, ABORTED = -9, -6
 
@@ -33,7 +32,7 @@ KILLED, ABORTED = -9, -6
 class SimFiles:
     """As `SharedFiles`."""
 
-    steps: int
+    steps: int = STEPS
     weights: int = WEIGHTS
     lasting: int = RECORD
     tensors: int = TENSORS
@@ -48,7 +47,7 @@ class SimEngineProcess(Process):
         self.number = number
         self.address = f"sim://{number}"
         self.pid = number
-        self.files: SimFiles | None = SimFiles(world.steps_file)
+        self.files: SimFiles | None = SimFiles()
         self.configured = asyncio.Event()
         self.wedge: str | None = None
         self.hangs = False
@@ -108,11 +107,11 @@ class SimEngineProcess(Process):
 
     def last_step(self) -> LastStep | None:
         if self.alive:
-            self._last_step = breadcrumbs.read(self.world.steps_file)
+            self._last_step = breadcrumbs.read(STEPS)
         return self._last_step
 
     def utility(self) -> Any:
-        return breadcrumbs.read_utility(self.world.steps_file) if self.alive else None
+        return breadcrumbs.read_utility(STEPS) if self.alive else None
 
     def abort(self) -> None:
         if self.wedge is not None:
@@ -135,9 +134,8 @@ class SimEngineProcess(Process):
             self._ended.set_result(None)
 
     def _run(self) -> None:
-        world = self.world
         try:
-            code = engine_process.serve(self._router, "simulated", world.steps_file)  # type: ignore[arg-type]
+            code = engine_process.serve(self._router, "simulated", STEPS)  # type: ignore[arg-type]
         except Died:
             return
         if self.alive:
@@ -160,11 +158,6 @@ class SimProcesses:
 
     async def close(self) -> None:
         pass
-
-
-def new_steps_file() -> int:
-    """A file for the notes of steps, of all schedules in turn."""
-    return os.memfd_create("simulated-steps", os.MFD_CLOEXEC)
 
 
 class AtOnce:

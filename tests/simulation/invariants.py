@@ -95,15 +95,15 @@ class Invariants:
         world = self._world
         paused = world.book.may_be_paused()
         asleep = world.book.may_be_asleep()
-        if state["is_paused"] not in paused:
+        if state["is_paused"] not in paused and not world.record_lost:
             if state["is_paused"]:
                 world.violated("paused", "it is paused, and nobody who asked for that holds it")
-            elif not world.record_failed:
+            else:
                 world.violated("pause_lost", "it computes, although somebody has paused it")
-        if state["is_sleeping"] not in asleep:
+        if state["is_sleeping"] not in asleep and not world.record_lost:
             if state["is_sleeping"]:
                 world.violated("asleep", "it sleeps, and nobody asked for that")
-            elif not (world.record_failed or world.sleep_failed):
+            elif not world.sleep_failed:
                 world.violated("sleep_lost", "it is awake, although somebody has put it to sleep")
         if state["is_halted"] and not (state["is_paused"] or state["is_sleeping"]):
             world.violated("halted", f"it computes nothing, and neither a pause nor sleep is the reason: {state}")

@@ -31,13 +31,32 @@ class Endless(BaseException):
     """The schedule does not come to an end."""
 
 
+class Call:
+    """A callback that waits for its turn or its time; in the place of `asyncio.Handle`, which takes longer to make and to run.
+
+    callback: None once it is cancelled.
+    """
+
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Context | None) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+
+    def cancel(self) -> None:
+        """It is passed over when its turn comes."""
+        self.callback = None
+        self.args = ()
+
+
 class Process:
     """One simulated process. alive: whether anything that it does has an effect."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[Call] = deque()
 
     def __repr__(self) -> str:
         return self.name
@@ -58,7 +77,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._over = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._busy: list[Process] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
+        self._timers: list[tuple[float, int, Call | Callable[..., None], tuple[Any, ...] | None]] = []
         self._numbers = itertools.count()
 
     # A function in C, because asyncio calls it with each callback and each future.
@@ -68,9 +87,13 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.now
 
     def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
-        handle = asyncio.Handle(callback, args, self, context)
-        self._enqueue(handle)
-        return handle
+        call = Call(callback, args, context)
+        process = call.context.get(CURRENT, self.world)
+        ready = process.ready
+        if not ready:
+            self._busy.append(process)
+        ready.append(call)
+        return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -78,16 +101,13 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(self, when, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._numbers), timer, ()))
-        return timer
+        call = Call(callback, args, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), call, None))
+        return call
 
     def at(self, when: float, happens: Callable[..., None], *args: object) -> None:
         """Have the world around the processes do something, such as let a message arrive."""
         heapq.heappush(self._timers, (when, next(self._numbers), happens, args))
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
 
     def run_in_executor(self, executor, func, *args):  # type: ignore[no-untyped-def, override]
         """There are no threads: the work is done at once."""
@@ -151,7 +171,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks.append(task)
         return task
 
-    def block(self, process: Process, done: Callable[[], bool], until: float = math.inf) -> None:
+    def block(self, process: Process, done: Callable[[], object], until: float = math.inf) -> None:
         """Let the others run until the condition holds or the clock says `until`. Raises Died when the process dies."""
         turn = self._turn
         while process.alive and not self._over and not done():
@@ -183,11 +203,12 @@ class SimLoop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
 
-    def _enqueue(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(CURRENT, self.world)  # type: ignore[attr-defined]
-        if not process.ready:
+    def _enqueue(self, call: Call) -> None:
+        process = call.context.get(CURRENT, self.world)
+        ready = process.ready
+        if not ready:
             self._busy.append(process)
-        process.ready.append(handle)
+        ready.append(call)
 
     def _turn(self, until: float) -> bool:
         """Run one callback, or move the clock; False when nothing is to come before the time `until`, which then is now."""
@@ -203,12 +224,18 @@ class SimLoop(asyncio.BaseEventLoop):
         count = len(busy)
         index = int(self.draw() * count) if count > 1 else 0
         ready = busy[index].ready
-        handle = ready.popleft()
+        call = ready.popleft()
         if not ready:
             busy[index] = busy[-1]
             busy.pop()
-        if not handle._cancelled:  # type: ignore[attr-defined]
-            handle._run()
+        callback = call.callback
+        if callback is not None:
+            try:
+                call.context.run(callback, *call.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"exception": error})
         if self.num_turns > MOST_TURNS:
             raise Endless(f"more than {MOST_TURNS} callbacks")
         return True
@@ -216,17 +243,18 @@ class SimLoop(asyncio.BaseEventLoop):
     def _advance(self) -> None:
         """Move the clock to the next timers; queue them, and have happen what happens then."""
         timers = self._timers
-        when = timers[0][0]
-        if isinstance(timers[0][2], asyncio.TimerHandle) and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        when, _, first, args = timers[0]
+        if args is None and first.callback is None:  # type: ignore[union-attr]
             heapq.heappop(timers)
             return
-        self.now = max(self.now, when)
+        if when > self.now:
+            self.now = when
         while timers and timers[0][0] <= self.now:
             _, _, due, args = heapq.heappop(timers)
-            if not isinstance(due, asyncio.TimerHandle):
-                due(*args)
-            elif not due._cancelled:  # type: ignore[attr-defined]
-                self._enqueue(due)
+            if args is not None:
+                due(*args)  # type: ignore[operator]
+            elif due.callback is not None:  # type: ignore[union-attr]
+                self._enqueue(due)  # type: ignore[arg-type]
 
 
 def process_of(task: asyncio.Task[Any]) -> Process:

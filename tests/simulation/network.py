@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from core.api.errors import EngineDeadError
+from core.engine.loop import READABLE
 from core_apis.processes.engine_events import EngineEvents, SharedEngine
 from core_supervision.link.connection import EngineConnection, SocketConnection, Voice
 from core_supervision.owned_engine import OwnedEngine
@@ -117,15 +118,15 @@ class Router:
         pass
 
     def getsockopt(self, option: int) -> int:
-        return zmq.POLLIN if self.received else 0
+        return READABLE if self.received else 0
 
     def poll(self, timeout_ms: float | None = None) -> int:
         until = math.inf if timeout_ms is None else self._loop.now + timeout_ms / 1000.0
-        self._loop.block(self.process, self._has_received, until)
-        return zmq.POLLIN if self.received else 0
+        self._loop.block(self.process, self.received.__len__, until)
+        return READABLE if self.received else 0
 
     def recv_multipart(self) -> list[bytes]:
-        self._loop.block(self.process, self._has_received)
+        self._loop.block(self.process, self.received.__len__)
         self.process.point("message")
         return self.received.popleft()
 
@@ -146,9 +147,6 @@ class Router:
 
     def close(self) -> None:
         pass
-
-    def _has_received(self) -> bool:
-        return bool(self.received)
 
 
 class SimSocket(SocketConnection):

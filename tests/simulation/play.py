@@ -6,9 +6,10 @@ Called by: the runner, the tests.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-import os
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from unittest.mock import patch
 
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
+from core.api.sampling_params import SamplingParams
 from core.engine import process as engine_process
 from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
-from core.kv import connectors
+from core.kv import connectors, manager
 from core.kv.connector import KVConnector
 from core_apis.journal import journal, segments
 from core_apis.processes import api_process, supervised_engine, supervisor
@@ -32,13 +34,12 @@ from core_kv_connectors.tiers import local, page_source
 from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
-from core_supervision import control, owned_engine, revival
-from core_supervision import persistent_flags as lasting
-from core_supervision.link.shared_file import STEPS_NBYTES
+from core_supervision import control, owned_engine, persistent_flags, revival
+from core_supervision.watch import breadcrumbs
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time
-from tests.simulation.disk import RecordFile, SimDisk
+from tests.simulation.disk import RecordFile, SimDisk, StepsFile
 from tests.simulation.events import Schedule
 from tests.simulation.invariants import Hopeless
 from tests.simulation.journal import SimWriter
@@ -69,8 +70,7 @@ def simulation() -> Iterator[Play]:
     """Within, the returned function plays schedules, one after the other."""
     clock = Clock()
     record = RecordFile()
-    steps_file = engine.new_steps_file()
-    os.ftruncate(steps_file, STEPS_NBYTES)
+    steps = StepsFile()
     nothing = lambda *args, **options: None  # noqa: E731
     replaced: list[tuple[Any, str, Any]] = [
         (owned_engine, "OwnedEngine", SimOwned),
@@ -84,11 +84,17 @@ def simulation() -> Iterator[Play]:
         (scheduling, "_load_policy", new_policy),
         (scheduling, "find_advice", cache(scheduling.find_advice)),
         (utilities, "inspect", SimpleNamespace(signature=Signatures())),
+        (breadcrumbs, "mmap", steps),
+        (breadcrumbs, "os", steps),
+        (manager, "longest_sequence", cache(manager.longest_sequence)),
+        (typing, "_get_protocol_attrs", cache(typing._get_protocol_attrs)),  # type: ignore[attr-defined]
+        (asyncio.tasks._all_tasks, "add", nothing),  # type: ignore[attr-defined]  # the loop has a list of its own
+        (SamplingParams, "verify", nothing),  # the requests of schedules are right, and each is verified several times
         (control, "POLL_S", POLL_S),
         (journal, "JournalDirectory", lambda path: engine.SimProcesses.world.journal_files),
         (journal, "Writer", SimWriter),
         (segments, "os", ForwardedFiles()),
-        (lasting, "os", record),
+        (persistent_flags, "os", record),
         (connectors, "load_connector", new_connector),
         (connectors, "fingerprint", disk.fingerprint),
         (local, "DiskTier", SimDisk),
@@ -103,13 +109,12 @@ def simulation() -> Iterator[Play]:
     ]
     logging_before = logging.root.manager.disable
     with ExitStack() as stack:
-        stack.callback(os.close, steps_file)
         stack.callback(logging.disable, logging_before)
         for module, name, value in replaced:
             stack.enter_context(patch.object(module, name, value))
         stack.enter_context(simulated_time(clock))
         logging.disable(logging.CRITICAL)
-        yield lambda schedule: _play(schedule, clock, record, steps_file)
+        yield lambda schedule: _play(schedule, clock, record, steps)
 
 
 class NotedLoop(EngineLoop):
@@ -160,13 +165,13 @@ def new_connector(plugins: object, name: str, config: EngineConfig, numerics: st
     return local.LocalTiers(config, partial(disk.fingerprint, config, numerics), page_bytes)
 
 
-def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int) -> Outcome:
+def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps: StepsFile) -> Outcome:
     loop = SimLoop(schedule.seed)
     clock.monotonic = loop.time
     clock.offset = 1.7e9
     record.clear()
-    os.pwrite(steps_file, bytes(4096), 0)
-    world = World(schedule, loop, clock, steps_file, record)
+    steps.clear()
+    world = World(schedule, loop, clock, record)
     engine.SimProcesses.world = SimApiChild.world = world
     SimSocket.network = world.network
     SimDisk.stores = {}

@@ -55,7 +55,7 @@ class WeightsHistory:
         if starts and self._begins_anew:
             self._begins_anew = False
             self.newest_known = len(states)
-        elif starts and states and not self._world.record_failed and weights not in states[self.newest_known :]:
+        elif starts and states and not self._world.record_lost and weights not in states[self.newest_known :]:
             names = "+".join(weights.names) or "the checkpoint"
             self._world.violated("rolled_back", f"after a death the weights are {names}, and newer ones were in use")
         states.append(weights)

@@ -23,6 +23,7 @@ from core.api.config import (
     WeightTransferConfig,
 )
 from core.engine.loop import EngineLoop
+from core_supervision.lifecycle_observer import LifecycleObserver
 from tests.kv.connector_rows import asked_by
 from tests.simulation import events as e
 from tests.simulation.answers import Answer
@@ -66,14 +67,16 @@ class Violation:
 
 
 class World:
-    """schedule: what happens. clock: the clock that the product reads."""
+    """schedule: what happens. clock: the clock that the product reads.
 
-    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, steps_file: int, record: RecordFile) -> None:
+    record_lost: whether an engine died while the record for the next one was older than its state, as the disk had failed.
+    """
+
+    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, record: RecordFile) -> None:
         self.schedule = schedule
         self.settings = schedule.settings
         self.loop = loop
         self.clock = clock
-        self.steps_file = steps_file
         self.record = record
         self.config = engine_config(schedule.settings)
         self.network = Network(loop, schedule.settings.delay_s)
@@ -90,7 +93,7 @@ class World:
         self.stood_still_s = 0.0
         self.num_deaths = 0
         self.step_failed = False
-        self.record_failed = False
+        self.record_lost = False
         self.sleep_failed = False
         self.journal_files = JournalFiles(self._pass_by)
         self._num_engines = 0
@@ -133,13 +136,18 @@ class World:
         return self.engine
 
     def engine_died(self, engine: SimEngineProcess) -> None:
-        """For the judgement of answers."""
+        """For the judgement of answers and of the next engine's state."""
         self.num_deaths += 1
+        if self.engine_loop is not None and engine is self.engine:
+            observers = self.engine_loop._core.observers
+            keepers = [each.lifecycle.keeper for each in observers if isinstance(each, LifecycleObserver)]
+            self.record_lost |= not all(keeper.is_recorded for keeper in keepers)
 
     def server_died(self) -> None:
         """Everything but the disk begins anew: nobody holds the next engine, whose weights are those of the checkpoint."""
         self.engine = self.engine_loop = None
         self.record.clear()
+        self.record_lost = False
         self.kept_tensors.clear()
         self.weights.begin_new_file()
         self.book.begin_new_file()
@@ -153,8 +161,6 @@ class World:
         """A failure was injected."""
         if point.startswith("step"):
             self.step_failed = True
-        if point.startswith("record"):
-            self.record_failed = True
         if point.startswith(("release", "restore")):
             self.sleep_failed = True
 

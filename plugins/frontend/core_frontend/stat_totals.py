@@ -6,7 +6,6 @@ an engine's work. Called by: `AsyncEngine` and its intake.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import zip_longest
 from typing import Any
 
@@ -68,9 +67,9 @@ class StatTotals:
 
 def _sum(past: Any, present: Any) -> Any:
     """Add two values: numbers, rows of numbers, or numbers by name."""
+    if isinstance(present, int | float):
+        return past + present
     if isinstance(present, list):
         pairs = zip_longest(past, present, fillvalue=0)
         return [before + now for before, now in pairs]
-    if isinstance(present, dict):
-        return dict(Counter(past) + Counter(present))
-    return past + present
+    return {name: past.get(name, 0) + present.get(name, 0) for name in past | present}

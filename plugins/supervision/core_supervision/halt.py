@@ -3,7 +3,8 @@
 Owns: `Halt`, the gate that follows the engine's state; `drop_cache` and `between_steps`, the parts of a change of the engine.
 Never does: decide why or when to halt, or schedule. Called by: the lifecycle; the engine core, with new requests.
 
-A halted engine merely plans no step: requests in the scheduler stay where they are, and new ones wait here.
+A halted engine merely plans no step: those in flight end and their tokens are delivered, requests in the scheduler stay where
+they are, and new ones wait here.
 """
 
 from __future__ import annotations

@@ -104,6 +104,12 @@ class Lifecycle:
         if self.record.drains and not self.requests_run:
             self.keeper.move("drained", EngineState.drained)
 
+    def catch_up(self) -> bool:
+        """Record the present state if it is not, and free tensors that then are not needed; returns whether it is recorded."""
+        self.keeper.record_again()
+        self.updates.free_replaced()
+        return self.keeper.is_recorded
+
     @property
     def requests_run(self) -> bool:
         """Whether a waiting call still has to wait for requests. A halted engine needs no step to report their ends."""

@@ -20,6 +20,9 @@ from core_supervision.engine_state import EngineState
 from core_supervision.lifecycle import Lifecycle
 from core_supervision.state_keeper import StateStorage
 
+RETRY_MS = 1000
+"""Milliseconds between two attempts of an idle engine to write a late record."""
+
 
 class LifecycleObserver(EngineObserver):
     """The lifecycle observer of one engine core. lifecycle: the lifecycle, after `attach`.
@@ -68,10 +71,15 @@ class LifecycleObserver(EngineObserver):
             self.lifecycle.go_on_as(self._before)
 
     def before_step(self) -> None:
-        """Check calls that wait for requests to end, and tensors to free, when the state has changed since the last step."""
-        if self._engine.has_news:
+        """Check calls that wait for requests to end, the record and tensors to free, when the state has changed since the last
+        step or its record is late."""
+        if self._engine.has_news or not self.lifecycle.keeper.is_recorded:
             self.lifecycle.note_drained()
-            self.lifecycle.updates.free_replaced()
+            self.lifecycle.catch_up()
+
+    def idle(self) -> int | None:
+        """Write a late record; as long as there is no memory for it, nothing else uses the idle time."""
+        return None if self.lifecycle.catch_up() else RETRY_MS
 
     def client_gone(self, client: int) -> None:
         """End the waiting calls of a client."""

@@ -43,6 +43,22 @@ class StateKeeper:
         self._storage = storage
         self._on_change = on_change
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the next engine would read the present state."""
+        return self.recorded is self.state
+
+    def record_again(self) -> None:
+        """Write the present state if that failed when it was adopted; a further failure leaves the older record."""
+        if self.is_recorded:
+            return
+        try:
+            self._storage.write(self.state)
+        except OSError:
+            return  # logged when the state was adopted
+        self.recorded = self.state
+        logger.info("The state of the engine is recorded for the next one again.")
+
     def take_over(self, before: EngineState, weights: WeightsState) -> None:
         """Start from the state `before`, in which the previous engine died.
 
@@ -87,6 +103,6 @@ class StateKeeper:
                 raise UtilityError(
                     f"There is no memory to note {event} for the next engine ({error.strerror}); nothing has changed."
                 ) from error
-            logger.error("The next engine will not know of %s: %s.", event, error.strerror)
+            logger.error("The next engine will not know of %s until it can be recorded: %s.", event, error.strerror)
         else:
             self.recorded = state

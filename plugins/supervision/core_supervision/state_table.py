@@ -37,7 +37,7 @@ class Row:
 
     meaning:   text for the page.
     is_intent: whether the event is refused when the record cannot be written. Events that report a fact, or that end a hold,
-               take effect anyway.
+               take effect anyway, and are recorded as soon as that is possible.
     cells:     cells by phase.
     """
 

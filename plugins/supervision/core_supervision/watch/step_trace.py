@@ -102,7 +102,7 @@ class StepTrace:
         for new in plan.new:
             self._handle_of_slot[new.slot] = new.request.handle
         self._handles = self._handle_of_slot[plan.slots].tobytes()
-        num_decodes = int((plan.query_lens == 1).sum())
+        num_decodes = int(np.count_nonzero(plan.query_lens == 1))
         work = work_of(plan, num_decodes)
         if self._learns and plan.total_num_tokens:
             self._work = work
