@@ -110,13 +110,7 @@ async def serve_requests(
         else:
             await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
         server.should_exit = True
-        if not context.drain.num_running:
-            await _first_of(serving, hurry, timeout=FLUSH_SECONDS)
-        if not serving.done():
-            await context.suspend()  # the next server continues them
-            await close_engine(engine, events[1])  # ends what still runs with an error
-            await _first_of(serving, timeout=1.0)
-            server.force_exit = True
+        await _give_up_the_rest(context, server, engine, serving, hurry, events[1])
         await serving
     finally:
         await context.close()
@@ -124,6 +118,25 @@ async def serve_requests(
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
+
+
+async def _give_up_the_rest(
+    context: ServingContext,
+    server: HttpServer,
+    engine: AsyncEngine,
+    serving: asyncio.Future[None],
+    hurry: asyncio.Future[Any],
+    hurries: asyncio.Event,
+) -> None:
+    """End a server that should exit: at once what still runs, after a short wait for the last answers where nothing does."""
+    if not context.drain.num_running:
+        await _first_of(serving, hurry, timeout=FLUSH_SECONDS)
+    if serving.done():
+        return
+    await context.suspend()  # the next server continues them
+    await close_engine(engine, hurries)  # ends what still runs with an error
+    await _first_of(serving, timeout=1.0)
+    server.force_exit = True
 
 
 def _settle_process() -> None:
