@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -86,7 +86,7 @@ def simulation() -> Iterator[Play]:
         (utilities, "inspect", SimpleNamespace(signature=Signatures())),
         (breadcrumbs, "mmap", steps),
         (breadcrumbs, "os", steps),
-        (manager, "longest_sequence", cache(manager.longest_sequence)),
+        (manager, "longest_sequence", lru_cache(maxsize=1000)(manager.longest_sequence)),
         (typing, "_get_protocol_attrs", cache(typing._get_protocol_attrs)),  # type: ignore[attr-defined]
         (asyncio.tasks._all_tasks, "add", nothing),  # type: ignore[attr-defined]  # the loop has a list of its own
         (SamplingParams, "verify", nothing),  # the requests of schedules are right, and each is verified several times

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from core.api.config import (
@@ -249,7 +249,7 @@ class World:
             task.cancel()
 
 
-@cache
+@lru_cache(maxsize=4)  # without a limit, 40,000 schedules would keep as many for each collection of garbage to visit
 def engine_config(settings: e.Settings) -> EngineConfig:
     """The engine's configuration, which schedules with equal settings share."""
     cache = CacheConfig(
