@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -46,3 +47,20 @@ def test_metadata_of_a_checkout_has_all_that_an_installation_has(tmp_path: Path,
     assert len({row[3] for row in rows}) > 12 and rows == [row for row in installed if row[3].startswith("core-")]
     usual = [[offer.name, offer.target] for offer in offers("core.commands") if offer.distribution.startswith("core-")]
     assert sorted(commands) == sorted(usual)
+
+
+def test_the_tests_for_gpus_find_their_plugins_and_compile_their_kernels(tmp_path: Path, packages: Path) -> None:
+    """`make gpu-test` where there is no GPU: all cases are collected, and only those that need none run."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(packages),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TRITON_INTERPRET": "1",  # as a shell may have exported it
+    }
+    done = subprocess.run(["make", "gpu-test"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    said = re.search(r"(\d+) passed, (\d+) skipped", done.stdout)
+    assert said is not None, done.stdout + done.stderr
+    assert int(said[1]) == 1 and int(said[2]) > 50, "the first test says that no kernel is interpreted"
