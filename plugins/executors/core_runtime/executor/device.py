@@ -12,7 +12,7 @@ from collections import Counter
 from torch import Tensor
 
 from core_runtime.contracts import MemoryTag, Runtime, Trims
-from core_runtime.executor.reloading.arena import Arena
+from core_runtime.executor.reloading.arena import CHUNK, DEVICE_CHUNK, Arena
 
 
 class Device:
@@ -38,7 +38,8 @@ class Device:
         def count(nbytes: int) -> None:
             self.nbytes["weights"] += nbytes
 
-        return Arena(lambda nbytes: self._reserve(nbytes, "weights"), count)
+        chunk = CHUNK if self.runtime.device.type == "cpu" else DEVICE_CHUNK
+        return Arena(lambda nbytes: self._reserve(nbytes, "weights"), count, chunk)
 
     def trim(self) -> None:
         """Return memory that the runtime keeps for its next allocations to the device, if it keeps any."""
