@@ -167,7 +167,8 @@ fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes 
 	$(PYTHON) -m tests.attack.run --only schema --minutes 15 --report fuzz-api-report.md
 
 gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (torch and triton) that it has
-	python3 -m pytest -p no:xdist -m gpu tests/gpu
+	path=$$(python3 .ci/metadata.py build/metadata) && \
+		PYTHONPATH="$$path$${PYTHONPATH:+:$$PYTHONPATH}" python3 -m pytest -p no:xdist -m gpu tests/gpu
 
 simulate: $(TEST_STAMP)  ## ten minutes of random schedules of calls, deaths and failures on a simulated clock, on two cores
 	$(PYTHON) -m tests.simulation.run --minutes 10 --processes 2

@@ -12,9 +12,6 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # on a busy machine no example is quick
 
-os.environ["TRITON_INTERPRET"] = "1"
-"""Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run the engines of tests on a double of a device where they can"
@@ -22,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Triton decides when it is imported whether it interprets kernels, and no conftest imports it.
+    if config.getoption("markexpr") == "gpu":
+        os.environ.pop("TRITON_INTERPRET", None)
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
     kind = config.getoption("--fake-device")
     if kind is not None:
         from tests.fake_engines import use_doubles

@@ -30,6 +30,7 @@ FURTHER = {
         contracts.Captures,
         contracts.CapturesSizes,
         contracts.Uploads,
+        contracts.Trims,
         contracts.CapturedCalls,
     ],
     "kernels": [

@@ -1,6 +1,9 @@
 """The engine on the runtime of GPUs, over a device that works late: the same tokens as the CPU, and nobody waits for it."""
 
 import contextlib
+import gc
+import types
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -236,6 +239,38 @@ def test_memory_is_given_up_and_taken_again(tiny_llama: Path) -> None:
         recorded = calls_of(llm).recorded
         assert tokens(llm) == expected
         assert calls_of(llm).recorded == recorded
+
+
+def test_a_sleeping_engine_leaves_no_weights_in_the_cache_of_freed_memory(tiny_llama: Path) -> None:
+    """torch keeps freed memory until it is asked to return it, so that comes after everything has been freed."""
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), enable_sleep_mode=True) as llm:
+        expected = tokens(llm)
+        worker = worker_of(llm)
+        alive = [weakref.ref(tensor) for tensor in tensors_of(worker.instances)]
+        assert len(alive) > 20
+        returned: list[int] = []
+        worker.runtime.calls.give_back = lambda: returned.append(sum(ref() is not None for ref in alive))
+        llm.sleep(2)
+        assert returned[-1] == 0
+        llm.wake_up()
+        assert tokens(llm) == expected
+
+
+def tensors_of(root: object) -> list[torch.Tensor]:
+    """All tensors that an object refers to, also through others, but for those of the device itself."""
+    found: list[torch.Tensor] = []
+    seen = {id(root)}
+    waiting = [root]
+    while waiting:
+        for one in gc.get_referents(waiting.pop()):
+            if id(one) in seen or isinstance(one, type | types.ModuleType | types.FunctionType | FakeCalls):
+                continue
+            seen.add(id(one))
+            if isinstance(one, torch.Tensor):
+                found.append(one)
+            else:
+                waiting.append(one)
+    return found
 
 
 def test_what_was_given_up_is_lost_and_comes_back_zeroed() -> None:

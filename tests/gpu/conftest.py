@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def device():
     """The first GPU."""
     import torch

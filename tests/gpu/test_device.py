@@ -9,7 +9,7 @@ from core import LLM, SamplingParams
 from core_kit import cases
 from tests.inside import core_of, worker_of
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("device")]
 
 PLUGINS = [
     ("platform", "cuda"),

@@ -2,6 +2,7 @@
 
 import ctypes
 import uuid
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -122,6 +123,21 @@ class Hip:
 
     def hipDeviceTotalMem(self, total, index):
         into(total).value = 192 * GIB
+
+
+def test_the_runtime_that_comes_with_torch_serves_where_the_system_has_none(drivers, monkeypatch, tmp_path):
+    library = tmp_path / "torch" / "lib" / "libamdhip64.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    found = ModuleSpec("torch", None, is_package=True)
+    found.submodule_search_locations.append(str(tmp_path / "torch"))
+    monkeypatch.setattr("core_platforms.rocm.driver.find_spec", lambda name: found)
+    drivers(**{str(library): Hip()})
+    assert [device.name for device in rocm.core_probe().devices] == ["rocm:0"]
+    drivers()
+    assert str(library) in rocm.core_probe().unavailable
+    drivers(**{"libamdhip64.so.6": Hip()})
+    assert [device.name for device in rocm.core_probe().devices] == ["rocm:0"]
 
 
 class LevelZero:

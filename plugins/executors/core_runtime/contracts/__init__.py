@@ -75,6 +75,7 @@ from core_runtime.contracts.platform import (
     Platform,
     Releases,
     Runtime,
+    Trims,
     Uploads,
 )
 from core_runtime.contracts.quantization import QuantizationMethod
@@ -168,6 +169,7 @@ __all__ = [
     "SavesKernels",
     "StateBackend",
     "SumsInSegments",
+    "Trims",
     "TurnsHeads",
     "Uploads",
     "is_recordable",

@@ -112,10 +112,20 @@ class Releases(Protocol):
 
 
 @runtime_checkable
+class Trims(Protocol):
+    """Optional part of a runtime that keeps freed memory for its next allocations."""
+
+    def trim(self) -> None:
+        """Return to the device what is kept and in no use. Also called after `close`, once the models are gone."""
+        ...
+
+
+@runtime_checkable
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
-    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads` and `Releases`.
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `Releases` and
+    `Trims`.
     """
 
     device: torch.device

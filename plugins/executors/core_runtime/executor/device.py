@@ -1,6 +1,6 @@
 """An opened device and its allocations, shared by all models on it.
 
-Owns: the number of allocated bytes, by tag. Never does: compute, free.
+Owns: the number of allocated bytes, by tag. Never does: compute.
 Called by: the worker (it opens one), the model instances and the KV memory (they allocate).
 """
 
@@ -11,8 +11,8 @@ from collections import Counter
 
 from torch import Tensor
 
-from core_runtime.contracts import MemoryTag, Runtime
-from core_runtime.executor.reloading.arena import Arena
+from core_runtime.contracts import MemoryTag, Runtime, Trims
+from core_runtime.executor.reloading.arena import CHUNK, DEVICE_CHUNK, Arena
 
 
 class Device:
@@ -38,7 +38,13 @@ class Device:
         def count(nbytes: int) -> None:
             self.nbytes["weights"] += nbytes
 
-        return Arena(lambda nbytes: self._reserve(nbytes, "weights"), count)
+        chunk = CHUNK if self.runtime.device.type == "cpu" else DEVICE_CHUNK
+        return Arena(lambda nbytes: self._reserve(nbytes, "weights"), count, chunk)
+
+    def trim(self) -> None:
+        """Return memory that the runtime keeps for its next allocations to the device, if it keeps any."""
+        if isinstance(self.runtime, Trims):
+            self.runtime.trim()
 
     def _reserve(self, nbytes: int, tag: MemoryTag) -> Tensor:
         if self._tagged:

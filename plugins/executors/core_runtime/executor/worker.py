@@ -28,6 +28,7 @@ from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, share_cache
+from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.executor.plugin_loading import load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
@@ -94,7 +95,7 @@ class Worker:
                 self.state = state_of({"weights": weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
-                self.kv_memory = share_cache(self.instances, config.cache, self.device)
+                self.kv_memory = self._shared_cache()
             self.grammars = self._grammars()
             self._use_steps(self._step_runner(self.instances))
             if self.saved is not None:
@@ -156,7 +157,10 @@ class Worker:
         self._use_steps(steps)
 
     def drop_models(self) -> None:
-        """Release models, cache and device; `open_device` and the following phases of start-up bring them back."""
+        """Release models, cache and device; `open_device` and the following phases of start-up bring them back.
+
+        A runtime that keeps freed memory returns it in `device.trim`, once nothing refers to the models any more.
+        """
         self._end_steps()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
@@ -172,11 +176,17 @@ class Worker:
         # The old cache first: both may not fit.
         self._drop_cache()
         try:
-            self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
+            self.kv_memory = self._shared_cache()
             self._use_steps(self._step_runner(self.instances))
         except BaseException:
             self._drop_cache()
             raise
+
+    def _shared_cache(self) -> KVMemory:
+        """Allocate the cache of all models."""
+        # What was needed to prepare weights may lie in the runtime's cache of freed memory.
+        self.device.trim()
+        return share_cache(self.instances, self.config.cache, self.device)
 
     def _drop_cache(self) -> None:
         """Release the cache; does nothing while only the weights are awake."""

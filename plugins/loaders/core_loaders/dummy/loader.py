@@ -18,15 +18,24 @@ from core_runtime.models.families import decoder_spec
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
 FORMAT = "dummy"
 STANDARD_DEVIATION = 0.02
+PIECE = 1 << 24
+"""Number of values that a GPU draws at a time."""
 
 
 class DummyLoader:
-    """Loader plugin with random weights for a configuration."""
+    """Loader plugin with random weights for a configuration.
+
+    device: name of the run's device, such as `cuda:0`. A GPU draws the values: the generator of a processor draws 10⁸ a
+        second, a minute for a model of 8 B. Its values are others than a processor's, and also the same in every run.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Build a manifest of the tensors that the configuration implies. Raises CheckpointError, UserError."""
@@ -70,6 +79,22 @@ class DummyLoader:
             elif name.endswith(".bias"):
                 yield name, torch.zeros(info.shape, dtype=dtype)
             else:
-                source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-                values = torch.empty(info.shape).normal_(0.0, STANDARD_DEVIATION, generator=source)
-                yield name, values.to(dtype)
+                yield name, self._drawn(info.shape, dtype, zlib.crc32(name.encode()))
+
+    def _drawn(self, shape: Sequence[int], dtype: dtype, seed: int) -> Tensor:
+        """Return normal values on the CPU, drawn by the device."""
+        import torch
+
+        accelerator = None if self._device == "cpu" else torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
+            source = torch.Generator().manual_seed(seed)
+            return torch.empty(shape).normal_(0.0, STANDARD_DEVIATION, generator=source).to(dtype)
+        number = self._device.partition(":")[2]
+        device = torch.device(accelerator.type, int(number or 0))
+        source = torch.Generator(device).manual_seed(seed)
+        values = torch.empty(shape, dtype=dtype, pin_memory=device.type != "cpu")
+        # A piece at a time: memory that torch keeps afterwards would be missing from the KV cache.
+        piece = torch.empty(min(values.numel(), PIECE), device=device)
+        for part in values.view(-1).split(PIECE):
+            part.copy_(piece[: len(part)].normal_(0.0, STANDARD_DEVIATION, generator=source).to(dtype))
+        return values

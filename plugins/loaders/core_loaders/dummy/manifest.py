@@ -1,14 +1,29 @@
-"""Manifest of the `dummy` loader."""
+"""Manifest of the `dummy` loader.
+
+There is no `core_claim`: users get random weights only by request.
+"""
 
 from __future__ import annotations
 
-from core.plugin.manifest_of import manifest_of
+from typing import TYPE_CHECKING
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+if TYPE_CHECKING:
+    from core_loaders.dummy.loader import DummyLoader
 
 CONTRACT = 1
 
-core_spec, core_load = manifest_of(
-    "dummy",
-    "random weights for a directory with config.json; only when asked for",
-    "core_loaders.dummy.loader:DummyLoader",
-)
-"""There is no `core_claim`: users get random weights only by request."""
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Describe the plugin."""
+    return PluginSpec(name="dummy", summary="random weights for a directory with config.json; only when asked for")
+
+
+@hookimpl
+def core_load(context: LoadContext) -> DummyLoader:
+    """Build the loader, which draws on the run's device."""
+    from core_loaders.dummy.loader import DummyLoader
+
+    return DummyLoader(context.device)

@@ -24,7 +24,7 @@ class DeviceArguments(msgspec.Struct, frozen=True, kw_only=True):
     virtual_memory: Annotated[
         bool,
         msgspec.Meta(
-            description="weights and KV cache lie in the driver's virtual memory, which can be given up and taken again at "
-            "the same addresses"
+            description="the KV cache lies in the driver's virtual memory, which can be given up and taken again at the "
+            "same addresses"
         ),
     ] = True

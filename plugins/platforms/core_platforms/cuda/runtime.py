@@ -79,10 +79,14 @@ class DeviceRuntime:
         """Record the calls as a graph: the `Captures` contract."""
         return self._graphs.capture(run, num_rows)
 
-    def close(self) -> None:
-        """Return cached memory to the driver."""
+    def trim(self) -> None:
+        """Return torch's cached memory to the driver: the `Trims` contract."""
         self._calls.synchronize()
         self._calls.give_back()
+
+    def close(self) -> None:
+        """Return cached memory to the driver."""
+        self.trim()
 
 
 class SleepingRuntime(DeviceRuntime):
@@ -114,7 +118,7 @@ class SleepingRuntime(DeviceRuntime):
         """Return all memory to the driver."""
         self._calls.synchronize()
         self._memory.close()
-        self._calls.give_back()
+        self.trim()
 
     def _too_little(self, wanted: str) -> str:
         free = self.available_memory() // MIB

@@ -1,4 +1,4 @@
-"""Probe of AMD's driver through ctypes: device count, names and memory, without torch.
+"""Probe of AMD's driver through ctypes: device count, names and memory, without importing torch.
 
 Owns: the driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
 """
@@ -6,18 +6,20 @@ Owns: the driver calls of the probe. Never does: create a context. Called by: th
 from __future__ import annotations
 
 import ctypes
+from importlib.util import find_spec
+from pathlib import Path
 
 from core.plugin.hookspecs import Device, Probe
 
-LIBRARY = "libamdhip64.so"
+LIBRARIES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so")
+"""Names of AMD's runtime. The last one is a link for compilers, which a system without ROCm's headers lacks."""
 
 
 def probe_driver() -> Probe:
     """Return the driver's devices, or the reason why there are none."""
-    try:
-        hip = ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        return Probe(unavailable=f"no AMD driver: {error}")
+    hip = _library()
+    if isinstance(hip, str):
+        return Probe(unavailable=f"no AMD driver: {hip}")
     status = hip.hipInit(0)
     if status:
         return Probe(unavailable=f"the AMD driver does not start: error {status}")
@@ -26,6 +28,21 @@ def probe_driver() -> Probe:
         return Probe(unavailable="the AMD driver knows no device")
     devices = [_device(hip, index) for index in range(count.value)]
     return Probe(tuple(devices))
+
+
+def _library() -> ctypes.CDLL | str:
+    """Load AMD's runtime: the system's, or else the one that comes with torch. Returns what is wrong if there is none."""
+    torch = find_spec("torch")
+    folders = [] if torch is None else [Path(place, "lib") for place in torch.submodule_search_locations or ()]
+    carried = [str(path) for folder in folders for path in sorted(folder.glob("libamdhip64.so*"))]
+    problems: list[str] = []
+    for name in (*LIBRARIES, *carried):
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            problems.append(str(error))
+    # A library that comes with torch and cannot be loaded says more than a name that the system does not know.
+    return problems[-1]
 
 
 def _device(hip: ctypes.CDLL, index: int) -> Device:

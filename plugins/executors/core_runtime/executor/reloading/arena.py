@@ -14,7 +14,9 @@ from torch import Tensor
 
 ALIGNMENT: Final = 4096
 CHUNK: Final = 64 << 20
-"""Bytes reserved at a time. On a CPU, pages cost memory only when they are touched, so a large chunk is cheap."""
+"""Bytes reserved at a time on a CPU, where pages cost memory only when they are touched: what a chunk has left is free."""
+DEVICE_CHUNK: Final = 2 << 20
+"""The same on a device, where all of a chunk costs memory: the least that a driver maps. Larger weights have their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +56,13 @@ class Arena:
 
     reserve: return that many bytes of zeroed uint8 memory.
     count: callback with the bytes that come into use; negative when they are released.
+    chunk: bytes reserved at a time; more for a larger weight.
     """
 
-    def __init__(self, reserve: Callable[[int], Tensor], count: Callable[[int], None]) -> None:
+    def __init__(self, reserve: Callable[[int], Tensor], count: Callable[[int], None], chunk: int = CHUNK) -> None:
         self._reserve = reserve
         self._count = count
+        self._chunk = chunk
         self._newest: Chunk | None = None
         self._places: dict[int, Place] = {}
         self._free: dict[int, list[Place]] = {}
@@ -115,7 +119,7 @@ class Arena:
         """Return a place after all others in the newest chunk, or in a new chunk."""
         chunk = self._newest
         if chunk is None or not self._is_open(chunk) or chunk.used + size > len(chunk.memory):
-            chunk = Chunk(self._reserve(max(size, CHUNK)))
+            chunk = Chunk(self._reserve(max(size, self._chunk)))
             self._newest = chunk
             if self._only is not None:
                 self._only.add(chunk)

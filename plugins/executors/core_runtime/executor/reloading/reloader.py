@@ -80,6 +80,7 @@ class Reloader:
         self._missing = set(PARTS)  # before they are dropped: if that fails half-way, none of them can be relied upon
         worker.drop_models()
         release_dropped_models()
+        worker.device.trim()
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
         """Restore parts. The cache comes after the weights, because its size follows from the models.
