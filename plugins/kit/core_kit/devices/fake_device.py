@@ -121,6 +121,7 @@ class FakeCalls:
     reads: functions for which the host had to wait, by name.
     waits: number of waits for an event.
     uploads: number of copies to the device.
+    cached: bytes that the allocator keeps, until `give_back` or a recording returns them to the driver.
     recorded, replayed: number of recordings and replays.
     threads: how often a thread made it current.
     """
@@ -136,6 +137,7 @@ class FakeCalls:
         self._recording: list[RecordedCall] | None = None
         self._pinned: dict[int, Tensor] = {}  # kept alive: a new tensor at a freed address would be mistaken for pinned
         self.free = 1 << 30
+        self.cached = 0
         self.reads: Counter[str] = Counter()
         self.waits = 0
         self.uploads = 0
@@ -230,7 +232,8 @@ class FakeCalls:
         self.wait(self._num_done + len(self._queue))
 
     def record(self, run: Callable[[], None]) -> FakeGraph:
-        """Record the work that `run` submits."""
+        """Record the work that `run` submits. As in torch, cached memory is returned first."""
+        self.give_back()
         calls: list[RecordedCall] = []
         self._recording = calls
         try:
@@ -244,7 +247,9 @@ class FakeCalls:
         return FakeGraph(self, calls)
 
     def give_back(self) -> None:
-        """Do nothing: there is no cached memory to return."""
+        """Return cached memory to the driver."""
+        self.free += self.cached
+        self.cached = 0
 
 
 class FakeKernels(InterceptedKernels):

@@ -123,13 +123,17 @@ class TorchCalls:
 
     def record(self, run: Callable[[], None]) -> RecordedGraph:
         """Record the work that `run` submits as a graph."""
-        graph_type = getattr(self._module, "CUDAGraph", None) or getattr(self._module, "XPUGraph", None)
+        module = self._module
+        # "global", torch's default, fails when any other thread allocates meanwhile. XPU has no such argument.
+        options = {"capture_error_mode": "thread_local"} if hasattr(module, "CUDAGraph") else {}
+        graph_type = getattr(module, "CUDAGraph", None) or getattr(module, "XPUGraph", None)
         if graph_type is None:
-            raise RuntimeError(f"{self._module.__name__} of torch {torch.__version__} has no graphs")
+            raise RuntimeError(f"{module.__name__} of torch {torch.__version__} has no graphs")
         graph = graph_type()
         if self._pool is None:
-            self._pool = self._module.graph_pool_handle()
-        with self._module.graph(graph, pool=self._pool):
+            self._pool = module.graph_pool_handle()
+        # The outer context restores the stream: torch's `graph` leaves its own one current when it fails.
+        with module.stream(module.current_stream()), module.graph(graph, pool=self._pool, **options):
             run()
         recorded: RecordedGraph = graph
         return recorded
