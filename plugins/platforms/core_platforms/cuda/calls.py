@@ -61,6 +61,16 @@ class DeviceCalls(Protocol):
         """Return an event after all work submitted so far."""
         ...
 
+    def copy_aside(self, target: Tensor, source: Tensor, after: Mark | None) -> Mark:
+        """Copy like `copy`, but in the order of such copies alone, once the device has reached `after`. Returns the event
+        after the copy.
+        """
+        ...
+
+    def wait_aside(self, mark: Mark) -> None:
+        """Let work submitted from now on wait for an event of `copy_aside`."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
         ...
@@ -88,6 +98,7 @@ class TorchCalls:
         self.device = device
         self._module: Any = module
         self._pool: Any = None
+        self._aside: Any = None
 
     def use(self) -> None:
         """Make this the calling thread's current device."""
@@ -116,6 +127,20 @@ class TorchCalls:
         event.record()
         mark: Mark = event
         return mark
+
+    def copy_aside(self, target: Tensor, source: Tensor, after: Mark | None) -> Mark:
+        """Copy asynchronously, in a stream of its own."""
+        if self._aside is None:
+            self._aside = self._module.Stream(self.device)
+        with self._module.stream(self._aside):
+            if after is not None:
+                self._aside.wait_event(after)
+            self.copy(target, source)
+            return self.mark()
+
+    def wait_aside(self, mark: Mark) -> None:
+        """Let the current stream wait for an event of the other one."""
+        self._module.current_stream().wait_event(mark)
 
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
