@@ -6,6 +6,7 @@ import importlib.util
 import sys
 
 import pytest
+import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from core.api.specs import AttentionQuery, AttentionSpec
@@ -17,8 +18,10 @@ from core_attention.flex import manifest as flex
 from core_config.selection.reasons import attention_reasons
 from core_kit.case import Case, Subject
 from core_kit.checks import attention as kit
+from core_kit.devices.fake_device import FakeCalls
 from core_kit.fixtures.attention_cases import compare, variant
 from core_kit.suite import title
+from core_runtime.contracts import BatchView
 from core_runtime.layers.kernels import KernelSet
 
 LIBRARIES = {"flash_attn": ["flash_attn_interface"], "flashinfer": ["flashinfer"]}
@@ -80,6 +83,88 @@ def test_flash_attention_2_computes_the_same(libraries):
         compare(subject, what, spec_of(what), 256, "bfloat16", chunk=7)
         tried += 1
     assert tried == 4
+
+
+def late_wrapper(calls):
+    """FlashInfer's wrapper on a device that works late: a plan reaches it by a copy from one pinned buffer of the host."""
+    library = importlib.import_module("tests.attention.libraries.flashinfer")
+
+    class LateWrapper(library.BatchPrefillWithPagedKVCacheWrapper):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.plans = []
+            self.host = calls.pinned(8)
+            self.on_device = torch.zeros(8, dtype=torch.uint8)
+
+        def plan(self, *args, **kwargs):
+            super().plan(*args, **kwargs)
+            self.host.view(torch.int64)[0] = len(self.plans)
+            self.plans.append(self.step)
+            calls.copy(self.on_device, self.host)
+
+        def run(self, q, cache, **kwargs):
+            calls.later(lambda: self.compute(q, cache))
+            return torch.zeros_like(q)
+
+        def compute(self, q, cache):
+            self.step = self.plans[self.on_device.view(torch.int64)[0]]
+            calls.outs.append(super().run(q, cache))
+
+    return LateWrapper
+
+
+def one_sequence(length):
+    """A step that computes the last token of a sequence whose blocks are 1, 2, ..."""
+    return BatchView(
+        num_tokens=1,
+        num_seqs=1,
+        block_size=16,
+        max_query_len=1,
+        max_seq_len=length,
+        query_lens=[1],
+        seq_lens_list=[length],
+        cu_seqlens_q=torch.tensor([0, 1], dtype=torch.int32),
+        seq_lens=torch.tensor([length], dtype=torch.int32),
+        block_table=torch.arange(1, 9, dtype=torch.int32).unsqueeze(0),
+        slot_mapping=torch.tensor([length + 15]),
+        positions=torch.tensor([length - 1]),
+    )
+
+
+def test_flashinfer_keeps_the_plan_of_a_step_that_has_not_run(libraries, monkeypatch):
+    """The host plans steps ahead of the device; each runs with its own plan, and two of them wait for nothing."""
+    libraries("flashinfer")
+    calls = FakeCalls()
+    calls.outs = []
+    spec = spec_of("grouped heads")
+    raw = torch.randn(9, 16 * spec.num_kv_heads * spec.head_size * 2, generator=torch.Generator().manual_seed(1))
+    raw = raw.to(torch.bfloat16).view(torch.uint8)
+    q = torch.ones(1, spec.num_heads, spec.head_size, dtype=torch.bfloat16)
+    lengths = (5, 100, 37, 64)
+
+    plain = HostSubject("attention", "flashinfer").loaded
+    expected = []
+    for length in lengths:
+        out = torch.empty_like(q)
+        plain.forward(plain.bind(spec, 16, "bfloat16", raw), q, plain.build(one_sequence(length)), out)
+        expected.append(out)
+
+    class Event:
+        def record(self):
+            self.synchronize = calls.mark().synchronize
+
+    monkeypatch.setattr(torch.cpu, "Event", Event)
+    monkeypatch.setattr(sys.modules["flashinfer"], "BatchPrefillWithPagedKVCacheWrapper", late_wrapper(calls))
+    backend = HostSubject("attention", "flashinfer").loaded
+    layer = backend.bind(spec, 16, "bfloat16", raw)
+    waits = []
+    for length in lengths:
+        backend.forward(layer, q, backend.build(one_sequence(length)), torch.empty_like(q))
+        waits.append(calls.waits)
+    calls.synchronize()
+    assert waits == [0, 0, 1, 2]
+    assert all(torch.equal(out, right) for out, right in zip(calls.outs, expected, strict=True))
+    assert not torch.equal(expected[0], expected[1])
 
 
 def spec_of(what: str) -> AttentionSpec:

@@ -56,6 +56,7 @@ def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, model: str, 
             assert results(llm) == expected_of(checkpoint)
         calls = calls_of(llm)
         assert calls.uploads > 10
+        assert (calls.copies_aside > 0) == (variant == "blocks from host memory")
         if variant == "never recorded":
             assert calls.recorded == 0
         else:

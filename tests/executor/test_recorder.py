@@ -85,6 +85,17 @@ def test_what_cannot_be_recorded_is_not_tried_again(calls):
     assert calls == [1, 2, 2]
 
 
+def test_a_size_that_cannot_be_recorded_is_forgotten_alone(calls):
+    """Its steps are padded to the next size, and the sizes recorded before it stay."""
+    runtime = BySize(refused=(2,))
+    recorder = Recorder(runtime)
+    recorder.add("decode", 8)
+    for rows in (4, 1, 2, 3):
+        run(recorder, calls, "decode", rows)
+    assert runtime.log == [("record", 4, 1), ("record", 2, 1), ("replay", 2, 1), ("replay", 3, 1)]
+    assert calls == [4, 2]
+
+
 def test_a_call_that_fails_is_recorded_when_it_succeeds(calls):
     runtime = OneForAll()
     recorder = Recorder(runtime)

@@ -3,13 +3,18 @@
 Owns: the library's plans for a step, one per kind of layer. Never does: run in a recorded graph, because plans are made
 on the host.
 Called by: the decoder, through the attention contract.
+
+A wrapper writes its plan to one pinned host buffer and copies it to the device asynchronously. The next step may be
+planned before that copy has run, so steps take wrappers in turn, and a wrapper is not planned again before its last
+copy is complete.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +25,31 @@ from core_runtime.contracts import BatchView
 
 WORKSPACE_BYTES: Final = 128 << 20
 """Size of the library's workspace."""
+NUM_WRAPPERS: Final = 2
+"""Wrappers of a kind of layer: one for each step in flight. More steps in flight are correct too, but wait."""
+
+PlanKey = tuple[AttentionSpec, torch.dtype, torch.dtype]
+"""A kind of layer: its sizes, and the dtypes of queries and cache."""
+
+
+class Copied(Protocol):
+    """An event after the copy of a plan."""
+
+    def synchronize(self) -> None:
+        """Wait for the copy."""
+        ...
+
+
+@dataclass(slots=True)
+class Wrapper:
+    """One of the library's wrappers.
+
+    inner: the library's object.
+    copied: event after the copy of its last plan; None: it has not planned yet.
+    """
+
+    inner: Any
+    copied: Copied | None = None
 
 
 @dataclass(slots=True)
@@ -40,7 +70,7 @@ class FlashInferStep:
     page_starts: Tensor
     pages: Tensor
     last_lengths: Tensor
-    plans: dict[tuple[AttentionSpec, torch.dtype, torch.dtype], Any] = field(default_factory=dict)
+    plans: dict[PlanKey, Any] = field(default_factory=dict)
 
 
 class FlashInfer(PagedHeads):
@@ -52,7 +82,7 @@ class FlashInfer(PagedHeads):
         self.numerics = numerics
         self._module: Any = importlib.import_module("flashinfer")
         self._workspace: Tensor | None = None
-        self._wrappers: dict[AttentionSpec, Any] = {}
+        self._wrappers: dict[PlanKey, deque[Wrapper]] = {}
 
     def build(self, view: BatchView) -> FlashInferStep:
         """List the pages of all sequences, one sequence after another."""
@@ -79,18 +109,15 @@ class FlashInfer(PagedHeads):
         key = handle.spec, queries.dtype, handle.keys.dtype
         plan = metadata.plans.get(key)
         if plan is None:
-            plan = self._plan(handle, queries, metadata)
+            plan = self._plan(key, queries.device, metadata)
             metadata.plans[key] = plan
         out.copy_(plan.run(queries, (handle.keys, handle.values)))
 
-    def _plan(self, layer: PagedLayer, q: Tensor, step: FlashInferStep) -> Any:
+    def _plan(self, key: PlanKey, device: torch.device, step: FlashInferStep) -> Any:
         """Return the library's plan for this step, shared by all layers of the same kind."""
-        spec = layer.spec
-        wrapper = self._wrappers.get(spec)
-        if wrapper is None:
-            wrapper = self._module.BatchPrefillWithPagedKVCacheWrapper(self._room(q.device), "NHD")
-            self._wrappers[spec] = wrapper
-        wrapper.plan(
+        spec, q_dtype, kv_dtype = key
+        wrapper = self._next_wrapper(key, device)
+        wrapper.inner.plan(
             step.query_starts,
             step.page_starts,
             step.pages,
@@ -103,9 +130,25 @@ class FlashInfer(PagedHeads):
             sm_scale=spec.scale,
             window_left=-1 if spec.window is None else spec.window - 1,
             logits_soft_cap=spec.cap or 0.0,
-            q_data_type=q.dtype,
-            kv_data_type=layer.keys.dtype,
+            q_data_type=q_dtype,
+            kv_data_type=kv_dtype,
         )
+        event = torch.get_device_module(device).Event()
+        event.record()
+        wrapper.copied = event
+        return wrapper.inner
+
+    def _next_wrapper(self, key: PlanKey, device: torch.device) -> Wrapper:
+        """Return the wrapper whose plan is the oldest, once its host buffer may be written."""
+        wrappers = self._wrappers.get(key)
+        if wrappers is None:
+            make = self._module.BatchPrefillWithPagedKVCacheWrapper
+            wrappers = deque(Wrapper(make(self._room(device), "NHD")) for _ in range(NUM_WRAPPERS))
+            self._wrappers[key] = wrappers
+        wrapper = wrappers[0]
+        wrappers.rotate(-1)
+        if wrapper.copied is not None:
+            wrapper.copied.synchronize()
         return wrapper
 
     def _room(self, device: torch.device) -> Tensor:

@@ -92,6 +92,38 @@ class Downloads(Protocol):
         ...
 
 
+class Event(Protocol):
+    """A position in the order of a device's work."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has reached it."""
+        ...
+
+
+@runtime_checkable
+class CopiesAside(Uploads, Downloads, Protocol):
+    """Optional part of a runtime that `Downloads`: it copies while kernels compute, in an order of its own.
+
+    Only KV blocks are copied so, because they are large.
+    """
+
+    def event(self) -> Event:
+        """Return an event after all kernels called so far."""
+        ...
+
+    def copy_aside(self, target: Tensor, source: Tensor, after: Event | None) -> Event:
+        """Begin to copy between the device and memory from `host_memory`; kernels do not wait for the copy, nor it for
+        kernels. Returns the event after it.
+
+        after: an event from `event` that the copy waits for.
+        """
+        ...
+
+    def wait_aside(self, event: Event) -> None:
+        """Let kernels called from now on wait for an event from `copy_aside`; the host does not wait."""
+        ...
+
+
 @runtime_checkable
 class Releases(Protocol):
     """Optional part of a runtime: memory of a tag can be released for a while.
@@ -124,7 +156,7 @@ class Trims(Protocol):
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
-    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `Releases` and
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases` and
     `Trims`.
     """
 

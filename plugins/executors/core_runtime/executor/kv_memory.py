@@ -1,6 +1,6 @@
 """The memory of the KV cache.
 
-Owns: the buffers that all groups share, and copies of single blocks. Never does: interpret a block.
+Owns: the buffers that all groups share, and copies of blocks in the order of the steps. Never does: interpret a block.
 Called by: the worker, which runs transfers; `instance.share_cache`, which binds layers to it.
 
 The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for any group that owns it.
@@ -19,7 +19,9 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
+from core_runtime.contracts import CopiesAside
 from core_runtime.executor.device import Device
+from core_runtime.executor.page_copies import PageCopies, SavedPages
 from core_runtime.specs.kv_groups import page_bytes, place_bytes
 
 
@@ -51,6 +53,8 @@ class KVMemory:
     def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
         self.groups = tuple(groups)
         self.num_blocks = num_blocks
+        self._device = device
+        self._aside: PageCopies | None = None
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
         for index, size in enumerate(place_bytes(groups, layer_bytes)):
@@ -97,13 +101,24 @@ class KVMemory:
         index = self._buffer_of[layer]
         return self._buffers[index]
 
-    def transfer(self, transfers: KVTransfers) -> list[Page]:
-        """Save blocks, then load pages. Returns the saved pages."""
+    def prepare_transfers(self) -> None:
+        """Allocate what transfers need, so that the first one does not wait for it."""
+        runtime = self._device.runtime
+        if self._aside is None and isinstance(runtime, CopiesAside):
+            self._aside = PageCopies(self._buffers, runtime)
+
+    def transfer(self, transfers: KVTransfers) -> SavedPages:
+        """Save blocks, then load pages, as seen by kernels called later. Returns the saved pages."""
+        self.prepare_transfers()
         # Saves come first: a load may overwrite a block that is saved in the same step.
+        if self._aside is not None:
+            saved = self._aside.save(transfers.saves)
+            self._aside.load(transfers.loads)
+            return saved
         pages = [self._read(block_id) for block_id in transfers.saves]
         for block_id, page in transfers.loads:
             self._write(block_id, page)
-        return pages
+        return SavedPages(pages)
 
     def copy(self, copies: Sequence[StateCopy]) -> None:
         """Copy blocks in all buffers, in the order of `copies`."""

@@ -51,7 +51,8 @@ class Recorder:
 
     sizes: row counts that replace the runtime's own for each kind that has any.
 
-    Only kinds that were added are recorded, and only if the runtime can. A failed recording is not tried again.
+    Only kinds that were added are recorded, and only if the runtime can. A failed recording is not tried again: where one
+    recording serves all sizes, the kind is forgotten, otherwise the size alone.
     """
 
     def __init__(self, runtime: Runtime | None = None, sizes: Sequence[int] | None = None) -> None:
@@ -123,8 +124,10 @@ class Recorder:
     def _record(self, kind: str, size: int, num_rows: int, num_seqs: int, call: Call) -> None:
         assert self._runtime is not None
         calls = self._runtime.capture(call, num_rows, num_seqs)
-        if calls is None:
-            # This runtime cannot record the kind; without the entry, all its calls run directly.
+        recordings = self._kinds[kind]
+        if calls is not None:
+            recordings.calls[size] = calls, call
+        elif recordings.sizes is None:
             del self._kinds[kind]
         else:
-            self._kinds[kind].calls[size] = calls, call
+            recordings.sizes.remove(size)

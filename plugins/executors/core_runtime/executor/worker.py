@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
-from core.api.kv_transfer import Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
@@ -29,6 +28,7 @@ from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, share_cache
 from core_runtime.executor.kv_memory import KVMemory
+from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.plugin_loading import load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
@@ -183,10 +183,13 @@ class Worker:
             raise
 
     def _shared_cache(self) -> KVMemory:
-        """Allocate the cache of all models."""
+        """Allocate the cache of all models, and what transfers of its blocks need."""
         # What was needed to prepare weights may lie in the runtime's cache of freed memory.
         self.device.trim()
-        return share_cache(self.instances, self.config.cache, self.device)
+        memory = share_cache(self.instances, self.config.cache, self.device)
+        if self.config.plugins.kv_connectors:
+            memory.prepare_transfers()
+        return memory
 
     def _drop_cache(self) -> None:
         """Release the cache; does nothing while only the weights are awake."""
@@ -273,9 +276,9 @@ class Worker:
         if self.ahead is not None:
             return self.finish(self.begin(plan))
         with self._blaming():
-            pages = self._copy(plan)
+            saved = self._copy(plan)
             result = self.runner.execute(plan)
-        result.pages = pages
+        result.pages = None if saved is None else saved.wait()
         return result
 
     def begin(self, plan: StepPlan) -> Begun:
@@ -284,9 +287,9 @@ class Worker:
         with self._blaming():
             if plan.transfers is not None or plan.copies:
                 self.ahead.compute_deferred()  # the copies read what earlier steps write
-            pages = self._copy(plan)
+            saved = self._copy(plan)
             begun = self.ahead.begin(plan)
-        begun.pages = pages
+        begun.saved = saved
         return begun
 
     def finish(self, begun: Begun) -> StepResult:
@@ -294,17 +297,17 @@ class Worker:
         assert self.ahead is not None, "the device computes nothing alone"
         with self._blaming():
             result = self.ahead.finish(begun)
-        result.pages = begun.pages
+        result.pages = None if begun.saved is None else begun.saved.wait()
         return result
 
-    def _copy(self, plan: StepPlan) -> list[Page] | None:
+    def _copy(self, plan: StepPlan) -> SavedPages | None:
         """Make the plan's copies of KV blocks; returns the saved pages."""
-        pages: list[Page] | None = None
+        saved: SavedPages | None = None
         if plan.transfers is not None:
-            pages = self.kv_memory.transfer(plan.transfers)
+            saved = self.kv_memory.transfer(plan.transfers)
         if plan.copies:
             self.kv_memory.copy(plan.copies)
-        return pages
+        return saved
 
     def close(self) -> None:
         """Stop all threads and release the device."""

@@ -5,7 +5,8 @@ Owns: the queue of pending work, the recordings, and the errors they detect. Nev
 Called by: tests of the GPU runtime, which runs on it unchanged.
 
 An upload is copied when the device reaches it, and its host memory is then poisoned. A download holds poison until the
-host waits for it. A recording is valid only for the addresses it saw, and keeps no memory alive.
+host waits for it. A recording is valid only for the addresses it saw, and keeps no memory alive. A copy aside is made as
+early as it may be where it waits for nothing, otherwise as late as somebody waits for it.
 """
 
 from __future__ import annotations
@@ -111,6 +112,19 @@ class FakeMark:
         self._device.wait(self._number)
 
 
+class AsideMark:
+    """An event after one of the copies aside."""
+
+    def __init__(self, device: FakeCalls, number: int) -> None:
+        self._device = device
+        self.number = number
+
+    def synchronize(self) -> None:
+        """Wait for the event."""
+        self._device.do_everything()
+        self._device.copy_until(self.number)
+
+
 class FakeCalls:
     """The `DeviceCalls` of the fake device, and the `Calls` of its kernels.
 
@@ -121,6 +135,8 @@ class FakeCalls:
     reads: functions for which the host had to wait, by name.
     waits: number of waits for an event.
     uploads: number of copies to the device.
+    copies_aside: number of copies aside.
+    cached: bytes that the allocator keeps, until `give_back` or a recording returns them to the driver.
     recorded, replayed: number of recordings and replays.
     threads: how often a thread made it current.
     """
@@ -136,9 +152,13 @@ class FakeCalls:
         self._recording: list[RecordedCall] | None = None
         self._pinned: dict[int, Tensor] = {}  # kept alive: a new tensor at a freed address would be mistaken for pinned
         self.free = 1 << 30
+        self.cached = 0
         self.reads: Counter[str] = Counter()
         self.waits = 0
         self.uploads = 0
+        self.copies_aside = 0
+        self._aside: list[Work] = []
+        self._num_aside_done = 0
         self.recorded = 0
         self.replayed = 0
         self.threads = 0
@@ -225,12 +245,44 @@ class FakeCalls:
         """Return an event after all work submitted so far."""
         return FakeMark(self, self._num_done + len(self._queue))
 
+    def copy_aside(self, target: Tensor, source: Tensor, after: FakeMark | None) -> AsideMark:
+        """Queue a copy in an order of its own; see the module."""
+        then: Tensor | None = None
+        if self.is_pinned(source):
+            then = source.clone()
+        elif self.is_pinned(target):
+            target.fill_(POISON)
+        else:
+            raise ValueError("a copy in the device's own time needs pinned memory of the host")
+        self._aside.append(lambda: _copy_aside(target, source, then))
+        self.copies_aside += 1
+        if after is None:
+            self.copy_until(self.copies_aside)
+        return AsideMark(self, self.copies_aside)
+
+    def wait_aside(self, mark: AsideMark) -> None:
+        """Let work submitted from now on wait for an event of `copy_aside`."""
+        self.later(lambda: self.copy_until(mark.number))
+
+    def copy_until(self, number: int) -> None:
+        """Make the first `number` copies aside."""
+        working = self.is_working
+        self.is_working = True
+        try:
+            while self._num_aside_done < number:
+                self._num_aside_done += 1
+                self._aside.pop(0)()
+        finally:
+            self.is_working = working
+
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
         self.wait(self._num_done + len(self._queue))
+        self.copy_until(self.copies_aside)
 
     def record(self, run: Callable[[], None]) -> FakeGraph:
-        """Record the work that `run` submits."""
+        """Record the work that `run` submits. As in torch, cached memory is returned first."""
+        self.give_back()
         calls: list[RecordedCall] = []
         self._recording = calls
         try:
@@ -244,7 +296,9 @@ class FakeCalls:
         return FakeGraph(self, calls)
 
     def give_back(self) -> None:
-        """Do nothing: there is no cached memory to return."""
+        """Return cached memory to the driver."""
+        self.free += self.cached
+        self.cached = 0
 
 
 class FakeKernels(InterceptedKernels):
@@ -320,6 +374,14 @@ def _upload(target: Tensor, source: Tensor, then: Tensor) -> None:
         raise OverwrittenError("the host wrote to memory before its copy to the device was made")
     target.copy_(source)
     source.fill_(POISON)
+
+
+def _copy_aside(target: Tensor, source: Tensor, then: Tensor | None) -> None:
+    """Copy in either direction. then: the content of an upload's source when it was submitted."""
+    if then is None:
+        target.copy_(source)
+    else:
+        _upload(target, source, then)
 
 
 def _is_view(index: Any) -> bool:

@@ -61,6 +61,16 @@ class DeviceCalls(Protocol):
         """Return an event after all work submitted so far."""
         ...
 
+    def copy_aside(self, target: Tensor, source: Tensor, after: Mark | None) -> Mark:
+        """Copy like `copy`, but in the order of such copies alone, once the device has reached `after`. Returns the event
+        after the copy.
+        """
+        ...
+
+    def wait_aside(self, mark: Mark) -> None:
+        """Let work submitted from now on wait for an event of `copy_aside`."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
         ...
@@ -88,6 +98,7 @@ class TorchCalls:
         self.device = device
         self._module: Any = module
         self._pool: Any = None
+        self._aside: Any = None
 
     def use(self) -> None:
         """Make this the calling thread's current device."""
@@ -117,19 +128,37 @@ class TorchCalls:
         mark: Mark = event
         return mark
 
+    def copy_aside(self, target: Tensor, source: Tensor, after: Mark | None) -> Mark:
+        """Copy asynchronously, in a stream of its own."""
+        if self._aside is None:
+            self._aside = self._module.Stream(self.device)
+        with self._module.stream(self._aside):
+            if after is not None:
+                self._aside.wait_event(after)
+            self.copy(target, source)
+            return self.mark()
+
+    def wait_aside(self, mark: Mark) -> None:
+        """Let the current stream wait for an event of the other one."""
+        self._module.current_stream().wait_event(mark)
+
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
         self._module.synchronize(self.device)
 
     def record(self, run: Callable[[], None]) -> RecordedGraph:
         """Record the work that `run` submits as a graph."""
-        graph_type = getattr(self._module, "CUDAGraph", None) or getattr(self._module, "XPUGraph", None)
+        module = self._module
+        # "global", torch's default, fails when any other thread allocates meanwhile. XPU has no such argument.
+        options = {"capture_error_mode": "thread_local"} if hasattr(module, "CUDAGraph") else {}
+        graph_type = getattr(module, "CUDAGraph", None) or getattr(module, "XPUGraph", None)
         if graph_type is None:
-            raise RuntimeError(f"{self._module.__name__} of torch {torch.__version__} has no graphs")
+            raise RuntimeError(f"{module.__name__} of torch {torch.__version__} has no graphs")
         graph = graph_type()
         if self._pool is None:
-            self._pool = self._module.graph_pool_handle()
-        with self._module.graph(graph, pool=self._pool):
+            self._pool = module.graph_pool_handle()
+        # The outer context restores the stream: torch's `graph` leaves its own one current when it fails.
+        with module.stream(module.current_stream()), module.graph(graph, pool=self._pool, **options):
             run()
         recorded: RecordedGraph = graph
         return recorded

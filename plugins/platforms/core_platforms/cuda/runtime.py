@@ -16,7 +16,7 @@ from core.api.errors import UserError
 from core_platforms.cuda.calls import DeviceCalls
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.virtual_memory import TaggedMemory
-from core_runtime.contracts import CapturedCalls, Kernels, MemoryTag
+from core_runtime.contracts import CapturedCalls, Event, Kernels, MemoryTag
 from core_runtime.layers.kernels import KernelSet
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -26,7 +26,8 @@ MIB = 1 << 20
 class DeviceRuntime:
     """The runtime of one device. Activations have the run's dtype.
 
-    All its work runs in one stream: a step's uploads, computation and downloads follow those of the previous step.
+    All its work runs in one stream: a step's uploads, computation and downloads follow those of the previous step. Only
+    KV blocks are copied in another one.
     """
 
     num_threads = 1
@@ -70,6 +71,18 @@ class DeviceRuntime:
         """Copy device data to the host: the `Downloads` contract."""
         self._calls.copy(host, device)
         return self._calls.mark().synchronize
+
+    def event(self) -> Event:
+        """Return an event after all kernels called so far: the `CopiesAside` contract."""
+        return self._calls.mark()
+
+    def copy_aside(self, target: Tensor, source: Tensor, after: Event | None) -> Event:
+        """Copy while kernels compute: the `CopiesAside` contract."""
+        return self._calls.copy_aside(target, source, after)
+
+    def wait_aside(self, event: Event) -> None:
+        """Let later kernels wait for a copy: the `CopiesAside` contract."""
+        self._calls.wait_aside(event)
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
         """Return the row counts to record: the `CapturesSizes` contract."""

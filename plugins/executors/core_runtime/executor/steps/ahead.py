@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from core.api.kv_transfer import Page
 from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core_runtime.contracts import Downloads
 from core_runtime.executor.model_runner import ModelRunner, Prepared
+from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.steps.batch import StepInput
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.staging import Returned, Returns
@@ -48,7 +48,7 @@ class Begun:
     told: rows with logprobs; None: there are none.
     slots: int32 [B], as planned.
     is_uniform: whether all sequences sample.
-    pages: bytes of KV blocks that were saved before the step, or None.
+    saved: KV blocks that were saved before the step, or None.
     error: the exception that it failed with, or None.
     """
 
@@ -60,7 +60,7 @@ class Begun:
     told: LogprobRows | None = None
     slots: Int32Array | None = None
     is_uniform: bool = False
-    pages: list[Page] | None = None
+    saved: SavedPages | None = None
     error: Exception | None = None
 
 
