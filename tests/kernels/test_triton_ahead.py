@@ -13,6 +13,8 @@ from core_kernels.triton.compiling import ahead
 
 pytest.importorskip("triton")
 
+from core_kernels.triton.compiling.catalog import function_of, kernel_rows
+
 ROWS = """
 import json
 from core_kernels.triton.compiling import ahead
@@ -96,6 +98,11 @@ def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_ll
     ]
     assert built == [[False, ""], [False, ""]]
     assert found == [True, True]
+
+
+def test_every_row_of_the_catalog_names_a_kernel_and_its_arguments() -> None:
+    for row in kernel_rows():
+        assert sorted((*row.signature, *row.constants)) == sorted(function_of(row).arg_names), row.name
 
 
 def test_chips_by_name() -> None:

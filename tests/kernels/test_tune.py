@@ -68,12 +68,14 @@ def _launched(**changes: object) -> Call:
     arguments = {"x": Pointer(torch.bfloat16, True)}
     arguments |= {name: Pointer(getattr(torch, dtype), True) for name, dtype in UINT4.tensors}
     numbers = dict(UINT4.sizes) | {"num_outputs": 96, "num_inputs": 128, "num_rows": 5}
-    launch = Launch("product_kernel:product", tuple(arguments.items()), tuple((constants | changes).items()))
+    launch = Launch(
+        "core_kernels.triton.products.kernel:product", tuple(arguments.items()), tuple((constants | changes).items())
+    )
     return Call(launch, tuple(numbers.items()))
 
 
 def test_launches_of_other_tiles_are_one_product() -> None:
-    of_integers = Call(Launch("int8_product:product", (), ()), ())
+    of_integers = Call(Launch("core_kernels.triton.products.int8:product", (), ()), ())
     assert tune.works_of([_launched(), _launched(BT=64), of_integers], "sm_90") == [UINT4]
     assert work_of(_launched(COMPUTE=COMPUTE[torch.float32]), "sm_90").key.weight == "float32"
     with pytest.raises(UserError, match="no product"):

@@ -17,12 +17,13 @@ from core.api.errors import UserError
 from core_kernels.triton.compiling.ahead import target_of
 from core_kernels.triton.compiling.launches import Call, written
 from core_kernels.triton.compiling.work import Work, work_of
+from core_kernels.triton.products.kernel import product
 from core_kernels.triton.products.tile_rows import ANY, COLUMNS, Key, Tile, line_of
 from core_kernels.triton.products.tiles import Tiles, Use, shipped
 from core_runtime.contracts.ahead import Run
 from core_runtime.contracts.tuning import Tuned
 
-PRODUCT: Final = "product_kernel:product"
+PRODUCT: Final = f"{product.fn.__module__}:product"
 """The kernel whose tiles are in the table; other kernels named `product` have their own."""
 LEVELS: Final = (16, 32, 64, 0)
 """Row counts for which a group has lines; 0: any."""
@@ -83,7 +84,7 @@ def works_of(calls: Iterable[Call], chip: str) -> list[Work]:
     """Return the products with tiles in the table that differ in more than their rows. Raises UserError when there are
     none.
     """
-    products = [call for call in calls if call.launch.function.endswith(PRODUCT)]
+    products = [call for call in calls if call.launch.function == PRODUCT]
     works = list(dict.fromkeys(work_of(call, chip) for call in products))
     if not works:
         raise UserError("core kernels tune: the model calls no product whose tiles could be chosen.")

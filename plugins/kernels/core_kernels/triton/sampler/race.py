@@ -64,7 +64,7 @@ def race(*arguments: Any) -> None:
     settle[grid[:1]](tops, top_ids, scores, score_ids, heat, call.out, count, PARTS=parts, LANES=lanes, **exact)
 
 
-PACKAGE = "core_kernels.triton"
+PACKAGE = "core_kernels.triton.sampler"
 _FUNCTIONS = {
     "peak": f"{PACKAGE}.race_peak:peak",
     "limits": f"{PACKAGE}.race_limits:limits",
