@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from core_kernels.triton.compiling.catalog import KernelRow, function_of
+from core_kernels.triton.compiling.catalog import KernelRow, function_of, types_of
 from core_kernels.triton.compiling.chips import Chip
 
 FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
@@ -46,7 +46,7 @@ def digest_of(row: KernelRow, chip: Chip) -> str:
     function = function_of(row)
     constants = {name: str(value) for name, value in row.constants.items()}
     options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, sorted(row.options.items()))
-    told = (function.cache_key, sorted(row.signature.items()), sorted(constants.items()), options, chip)
+    told = (function.cache_key, sorted(types_of(row).items()), sorted(constants.items()), options, chip)
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
@@ -74,15 +74,15 @@ def _failed(verdict: Verdict, problem: str) -> Verdict:
 
 
 def _compiled(row: KernelRow, chip: Chip) -> triton.compiler.CompiledKernel:
-    """The row for a chip; pointers are aligned to 16 bytes."""
+    """The row for a chip, as launches of common models have it."""
     function = function_of(row)
+    types = types_of(row)
     signature = {}
     attributes = {}
     for place, name in enumerate(function.arg_names):
-        kind = row.signature.get(name, "constexpr")
-        signature[name] = kind
-        if kind.startswith("*"):
-            attributes[place,] = [["tt.divisibility", 16]]
+        signature[name], _, multiple = types.get(name, "constexpr").partition(":")
+        if multiple:
+            attributes[place,] = [["tt.divisibility", int(multiple)]]
     source = ASTSource(fn=function, signature=signature, constexprs=dict(row.constants), attrs=attributes)
     options = {
         "num_warps": row.num_warps,

@@ -29,6 +29,31 @@ told += [ahead.compile_part(first), ahead.compile_part(last)]
 print(json.dumps([[one.name == row.name, one.chip, one.was_there, one.error] for one in told]))
 """
 
+SPECIALIZED = """
+import json
+
+import torch
+
+from core_kernels.triton.compiling import ahead
+from core_kernels.triton.compiling.catalog import kernel_rows
+from core_kernels.triton.elementwise import add_rows
+from core_kernels.triton.products.linear import linear_of
+from core_kernels.triton.products.tiles import Tiles, shipped
+from core_runtime.weights.formats import Dense
+
+def step(chip):
+    x = torch.zeros(3, 64, dtype=torch.bfloat16, device="meta")
+    weight = Dense(torch.zeros(16384, 64, dtype=torch.bfloat16, device="meta"))
+    add_rows(x, x)
+    linear_of(weight, "none", None, Tiles(shipped()))(x, x.new_empty(3, 16384))
+
+rows = {row.name: row for row in kernel_rows()}
+names = ("add bf16", "product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)")
+launched = ahead.launched_parts(ahead.target_of("sm_90"), step)
+pairs = [(dict(part.launch.arguments), ahead.launch_of_row(rows[name])) for part, name in zip(launched, names)]
+print(json.dumps([ours == dict(listed.arguments) for ours, listed in pairs]))
+"""
+
 MODEL = """
 import json
 import sys
@@ -87,6 +112,10 @@ def _run(script: str, cache: Path, *words: str) -> list:
 def test_what_was_compiled_is_there(tmp_path: Path) -> None:
     assert _run(ROWS, tmp_path) == [[True, "sm_90", False, ""], [True, "sm_90", True, ""], [True, "sm_89", False, ""]]
     assert list(tmp_path.rglob("*.cubin"))
+
+
+def test_launches_are_specialized_as_the_catalog_says(tmp_path: Path) -> None:
+    assert _run(SPECIALIZED, tmp_path) == [True, True]
 
 
 def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:
