@@ -15,10 +15,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from core_kernels.triton.compiling.catalog import KernelRow, function_of
+from core_kernels.triton.compiling.catalog import KernelRow, function_of, types_of
 from core_kernels.triton.compiling.chips import Chip
 
 FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
+LOADS = re.compile(r"\bld\.global[\w.:]*?(?:\.v(\d))?\.b(\d+)\b")
+COPIES = re.compile(r"\bcp\.async\.c[ag]\.shared\.global[^;]*?\], (0x[0-9a-f]+)")
+HIP_LOADS = re.compile(r"\b(?:global|buffer)_load_(dwordx4|dwordx2|dword|ushort|ubyte)\b")
+HIP_BYTES = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "ubyte": 1}
+WIDEST = 16
+"""Bytes of the widest access."""
+PIPELINED = 3
+"""Stages from which a loop must read ahead."""
 VERSIONS = f"triton {triton.__version__} with torch {torch.__version__.partition('+')[0]}"
 
 
@@ -45,8 +53,15 @@ def digest_of(row: KernelRow, chip: Chip) -> str:
     """Of the kernel's source, the row and the chip: another one has to be compiled again."""
     function = function_of(row)
     constants = {name: str(value) for name, value in row.constants.items()}
-    options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, sorted(row.options.items()))
-    told = (function.cache_key, sorted(row.signature.items()), sorted(constants.items()), options, chip)
+    options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, row.reads)
+    told = (
+        function.cache_key,
+        sorted(types_of(row).items()),
+        sorted(constants.items()),
+        options,
+        sorted(row.options.items()),
+        chip,
+    )
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
@@ -74,15 +89,15 @@ def _failed(verdict: Verdict, problem: str) -> Verdict:
 
 
 def _compiled(row: KernelRow, chip: Chip) -> triton.compiler.CompiledKernel:
-    """The row for a chip; pointers are aligned to 16 bytes."""
+    """The row for a chip, as launches of common models have it."""
     function = function_of(row)
+    types = types_of(row)
     signature = {}
     attributes = {}
     for place, name in enumerate(function.arg_names):
-        kind = row.signature.get(name, "constexpr")
-        signature[name] = kind
-        if kind.startswith("*"):
-            attributes[place,] = [["tt.divisibility", 16]]
+        signature[name], _, multiple = types.get(name, "constexpr").partition(":")
+        if multiple:
+            attributes[place,] = [["tt.divisibility", int(multiple)]]
     source = ASTSource(fn=function, signature=signature, constexprs=dict(row.constants), attrs=attributes)
     options = {
         "num_warps": row.num_warps,
@@ -99,6 +114,8 @@ def _look_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKerne
     problems = _common_problems(row, chip, assembly, kernel.metadata.shared)
     if usage.get("STACK", 0) or usage.get("LOCAL", 0):
         problems.append(f"spills: {usage.get('STACK', 0)} bytes of stack")
+    if row.reads and row.num_stages >= PIPELINED:
+        problems += _unstaged(row, assembly, kernel.metadata.shared)
     if row.no_fma:
         problems += _fused(assembly)
     return problems, usage.get("REG", 0)
@@ -123,7 +140,45 @@ def _common_problems(row: KernelRow, chip: Chip, assembly: str, shared: int) -> 
         problems.append(f"takes {shared} bytes of shared memory; the chip has {chip.shared}")
     if row.uses_mma and not re.search(chip.matrix, assembly):
         problems.append(f"does not use the matrix units ({chip.matrix})")
+    if row.reads:
+        problems += _narrow(row, chip, assembly)
     return problems
+
+
+def _narrow(row: KernelRow, chip: Chip, assembly: str) -> list[str]:
+    """A program should read its tiles in accesses as wide as the threads' shares of them allow."""
+    threads = row.num_warps * chip.warp
+    width = min(WIDEST, *(nbytes // threads for nbytes in row.reads))
+    widths = _hip_widths(assembly) if chip.backend == "hip" else _load_widths(assembly) + _copy_widths(assembly)
+    wide = sum(found for found in widths if found >= width)
+    share = sum(row.reads) // threads
+    return [] if wide >= share else [f"reads {wide} of {share} bytes a thread in accesses of {width} bytes"]
+
+
+def _unstaged(row: KernelRow, assembly: str, shared: int) -> list[str]:
+    """A pipeline should copy tiles ahead, with room in shared memory for all of its stages but one."""
+    problems = []
+    if not _copy_widths(assembly):
+        problems.append("copies nothing ahead")
+    least = (row.num_stages - 1) * sum(row.reads)
+    if shared < least:
+        problems.append(f"takes {shared} bytes of shared memory; the pipeline of {row.num_stages} stages needs {least}")
+    return problems
+
+
+def _load_widths(ptx: str) -> list[int]:
+    """The bytes of each load from global memory."""
+    return [int(many or 1) * int(bits) // 8 for many, bits in LOADS.findall(ptx)]
+
+
+def _copy_widths(ptx: str) -> list[int]:
+    """The bytes of each asynchronous copy to shared memory."""
+    return [int(nbytes, 16) for nbytes in COPIES.findall(ptx)]
+
+
+def _hip_widths(assembly: str) -> list[int]:
+    """The bytes of each load from global memory."""
+    return [HIP_BYTES[kind] for kind in HIP_LOADS.findall(assembly)]
 
 
 def _fused(text: str) -> list[str]:

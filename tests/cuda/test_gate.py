@@ -35,6 +35,10 @@ hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
 print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)
 print(judged(replace(rows["logprobs"], no_fma=True), hopper).problems)
 print(judged(replace(rows["settle"], signature={}), hopper).problems)
+print(judged(replace(rows["settle"], reads=(1 << 20,)), hopper).problems)
+piped = rows["product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)"]
+print(judged(replace(piped, reads=(1 << 16,)), hopper).problems)
+print(judged(replace(rows["settle"], reads=(128,), num_stages=3), hopper).problems)
 """
 
 
@@ -45,6 +49,9 @@ def test_the_gate_sees_what_is_wrong():
     assert "matrix units" in lines[0], said.stderr
     assert "fused" in lines[1]
     assert "arguments" in lines[2]
+    assert "bytes a thread in accesses of 16 bytes" in lines[3]
+    assert "the pipeline of 4 stages needs" in lines[4]
+    assert "copies nothing ahead" in lines[5]
 
 
 def test_the_manifest_needs_neither_torch_nor_triton():

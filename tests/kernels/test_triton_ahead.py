@@ -13,6 +13,8 @@ from core_kernels.triton.compiling import ahead
 
 pytest.importorskip("triton")
 
+from core_kernels.triton.compiling.catalog import function_of, kernel_rows
+
 ROWS = """
 import json
 from core_kernels.triton.compiling import ahead
@@ -25,6 +27,31 @@ told = [ahead.compile_part(first)]
 function_of(row).device_caches.clear()  # as another process finds it
 told += [ahead.compile_part(first), ahead.compile_part(last)]
 print(json.dumps([[one.name == row.name, one.chip, one.was_there, one.error] for one in told]))
+"""
+
+SPECIALIZED = """
+import json
+
+import torch
+
+from core_kernels.triton.compiling import ahead
+from core_kernels.triton.compiling.catalog import kernel_rows
+from core_kernels.triton.elementwise import add_rows
+from core_kernels.triton.products.linear import linear_of
+from core_kernels.triton.products.tiles import Tiles, shipped
+from core_runtime.weights.formats import Dense
+
+def step(chip):
+    x = torch.zeros(3, 64, dtype=torch.bfloat16, device="meta")
+    weight = Dense(torch.zeros(16384, 64, dtype=torch.bfloat16, device="meta"))
+    add_rows(x, x)
+    linear_of(weight, "none", None, Tiles(shipped()))(x, x.new_empty(3, 16384))
+
+rows = {row.name: row for row in kernel_rows()}
+names = ("add bf16", "product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)")
+launched = ahead.launched_parts(ahead.target_of("sm_90"), step)
+pairs = [(dict(part.launch.arguments), ahead.launch_of_row(rows[name])) for part, name in zip(launched, names)]
+print(json.dumps([ours == dict(listed.arguments) for ours, listed in pairs]))
 """
 
 MODEL = """
@@ -87,6 +114,10 @@ def test_what_was_compiled_is_there(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.cubin"))
 
 
+def test_launches_are_specialized_as_the_catalog_says(tmp_path: Path) -> None:
+    assert _run(SPECIALIZED, tmp_path) == [True, True]
+
+
 def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:
     """Its kernels, none of which is compiled; and that a launch of tensors with memory finds what was compiled so."""
     names, built, found = _run(MODEL, tmp_path, str(tiny_llama), "--kv-cache-dtype", "fp8_e4m3")
@@ -96,6 +127,11 @@ def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_ll
     ]
     assert built == [[False, ""], [False, ""]]
     assert found == [True, True]
+
+
+def test_every_row_of_the_catalog_names_a_kernel_and_its_arguments() -> None:
+    for row in kernel_rows():
+        assert sorted((*row.signature, *row.constants)) == sorted(function_of(row).arg_names), row.name
 
 
 def test_chips_by_name() -> None:

@@ -6,12 +6,13 @@ Called by: the catalog of kernels.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
-from core_attention.triton.attended import TORCH_TYPES, attended, products_of
+from core_attention.triton.attended import TORCH_TYPES, Attended, attended, products_of
 from core_attention.triton.layer import attend_constants, merge_constants, write_constants
 from core_attention.triton.limits import Cached
 from core_kernels.triton.compiling.catalog import KernelRow
@@ -79,7 +80,14 @@ def _attend(case: Case, chip: str, split: bool) -> KernelRow:
     words = "attention, divided" if split else "attention"
     name = f"{words}: {case.name}"
     function = f"{PACKAGE}.attend_kernel:attend"
-    return _row(name, chip, function, signature, constants | step, not products.exact)
+    row = _row(name, chip, function, signature, constants | step, not products.exact)
+    return row if products.exact else replace(row, reads=_reads(constants["LAYER"], TORCH_TYPES[case.dtype].itemsize))
+
+
+def _reads(layer: Attended, item_bytes: int) -> tuple[int, ...]:
+    """Return the bytes of the tiles of keys, in their two parts, and of values."""
+    widths = (layer.padded, layer.rest_padded if layer.rest else 0, layer.value_tile)
+    return tuple(layer.keys * width * item_bytes for width in widths if width)
 
 
 def _merge(case: Case, chip: str) -> KernelRow:

@@ -39,7 +39,7 @@ EXACT = Tile(16, 32, 4, 1)
 WIDE_EXACT = Tile(16, 16, 8, 1)
 
 AMPERE: Final = (
-    Tile(64, 64, 4, 2),
+    Tile(64, 64, 8, 2),
     Tile(64, 16, 8, 2),
     Tile(64, 16, 8, 2, values=64),
     Tile(64, 16, 8, 2),

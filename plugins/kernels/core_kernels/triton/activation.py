@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.launch import blocks, options
 from core_runtime.layers.activations import NUMBERS, PAIRED, parse
 
@@ -47,7 +47,7 @@ def active(
     return result
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit
 def activate(
     x: tl.tensor,
     out: tl.tensor,
@@ -101,7 +101,8 @@ def _row(number: str, kind: str, gated: bool) -> KernelRow:
     signature |= dict.fromkeys(STEPS, "i32") | dict.fromkeys(NUMBER_NAMES, "fp32")
     constants = {"KIND": kind, "GATED": gated, "BLOCK": BLOCK}
     name = f"{kind}{' gated' if gated else ''} {number}"
-    return KernelRow(name, f"{__name__}:activate", signature, constants)
+    reads = (BLOCK * size_of(number),) * (1 + gated)
+    return KernelRow(name, f"{__name__}:activate", signature, constants, reads=reads)
 
 
 ROWS = (

@@ -29,7 +29,7 @@ def _halved(sums: tl.tensor, HALF: tl.constexpr, BLOCK: tl.constexpr) -> tl.tens
     return even + odd
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=("top_k", "range_size"))
 def combine(
     parts: tl.tensor,
     ids: tl.tensor,

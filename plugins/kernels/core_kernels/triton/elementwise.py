@@ -10,14 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.launch import blocks, options
 
 BLOCK = 1024
 STEPS = ("x_stride", "out_stride", "width")
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit
 def add(x: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int, BLOCK: tl.constexpr) -> None:
     """Compute out += x: program (row, block of columns)."""
     row = tl.program_id(0).to(tl.int64)
@@ -29,7 +29,7 @@ def add(x: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int
     portable.store(place, total + more, inside)
 
 
-@triton.jit(do_not_specialize=("x_stride", "width"))
+@triton.jit
 def scale(x: tl.tensor, factor: float, x_stride: int, width: int, CAPPED: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """Compute x *= factor; CAPPED: x = factor * tanh(x / factor)."""
     row = tl.program_id(0).to(tl.int64)
@@ -42,7 +42,7 @@ def scale(x: tl.tensor, factor: float, x_stride: int, width: int, CAPPED: tl.con
     portable.store(place, number * factor, inside)
 
 
-@triton.jit(do_not_specialize=("gate_stride", "x_stride", "width", "neighbours"))
+@triton.jit
 def open_gate(
     gate: tl.tensor,
     x: tl.tensor,
@@ -62,7 +62,7 @@ def open_gate(
     portable.store(place, portable.widen(tl.load(place, mask=inside, other=0.0)) * opened, inside)
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit
 def take(
     x: tl.tensor, rows: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int, BLOCK: tl.constexpr
 ) -> None:
@@ -114,28 +114,24 @@ def _grid(x: Tensor) -> tuple[int, int]:
 
 def _rows(kind: str) -> list[KernelRow]:
     steps = dict.fromkeys(STEPS, "i32")
-    some = {"x_stride": "i32", "width": "i32"}
-    number = f"*{kind}"
-    block = {"BLOCK": BLOCK}
-    gates = dict.fromkeys(("gate_stride", "x_stride", "width", "neighbours"), "i32")
+    scaled = {"x": f"*{kind}", "factor": "fp32", "x_stride": "i32", "width": "i32"}
+    both = {"x": f"*{kind}", "out": f"*{kind}", **steps}
+    gates = {"gate": f"*{kind}", "x": f"*{kind}"}
+    gates |= dict.fromkeys(("gate_stride", "x_stride", "width", "neighbours"), "i32")
+    one = (BLOCK * size_of(kind),)
+
+    def row(
+        name: str, function: str, signature: dict[str, str], reads: tuple[int, ...] = one, **own: bool
+    ) -> KernelRow:
+        constants = {"BLOCK": BLOCK, **own}
+        return KernelRow(f"{name} {kind}", f"{__name__}:{function}", signature, constants, reads=reads)
+
     return [
-        KernelRow(f"add {kind}", f"{__name__}:add", {"x": number, "out": number, **steps}, block),
-        KernelRow(
-            f"scale {kind}",
-            f"{__name__}:scale",
-            {"x": number, "factor": "fp32", **some},
-            {"CAPPED": False, **block},
-        ),
-        KernelRow(
-            f"soft cap {kind}",
-            f"{__name__}:scale",
-            {"x": number, "factor": "fp32", **some},
-            {"CAPPED": True, **block},
-        ),
-        KernelRow(f"open gate {kind}", f"{__name__}:open_gate", {"gate": number, "x": number, **gates}, block),
-        KernelRow(
-            f"take rows {kind}", f"{__name__}:take", {"x": number, "rows": "*i64", "out": number, **steps}, block
-        ),
+        row("add", "add", both, one * 2),
+        row("scale", "scale", scaled, CAPPED=False),
+        row("soft cap", "scale", scaled, CAPPED=True),
+        row("open gate", "open_gate", gates),
+        row("take rows", "take", both | {"rows": "*i64"}),
     ]
 
 

@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.launch import blocks, options
 from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
-from core_kernels.triton.products.kernel import SIZES
+from core_kernels.triton.products.kernel import SIZES, UNALIGNED
 from core_kernels.triton.products.packed import Form, Packed
 from core_kernels.triton.products.tile import Weight, stored_run, weight_tile
 
@@ -45,7 +45,7 @@ def _store_run(
         portable.store(place + at, w, is_row & (at < num_inputs))
 
 
-@triton.jit(do_not_specialize=STEPS + SIZES)
+@triton.jit(do_not_specialize=("num_ids", *UNALIGNED))
 def take(
     ids: tl.tensor,
     out: tl.tensor,
@@ -102,7 +102,8 @@ def _row(form: Form, present: tuple[str, ...]) -> KernelRow:
     signature |= {"ids": "*i64", "out": "*bf16"} | dict.fromkeys(STEPS + SIZES, "i32")
     constants = absent | {"FORM": form, "WHOLE": True, "BT": BLOCK_IDS}
     name = f"embedding, {form.code} {' '.join(present)}".strip()
-    return KernelRow(name, f"{__name__}:take", signature, constants)
+    reads = (BLOCK_IDS * form.width * size_of(signature["values"]),)
+    return KernelRow(name, f"{__name__}:take", signature, constants, reads=reads)
 
 
 ROWS = tuple(_row(form, present) for form, present in ((Form("dense"), ()), *PACKED_FORMS[:2]))

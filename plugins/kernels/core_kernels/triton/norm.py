@@ -12,14 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.launch import options, power_of_two
 
 STEPS = ("x_stride", "x_head", "out_stride", "out_head", "weight_head", "width")
 JOINT_STEPS = ("x_stride", "residual_stride", "out_stride", "width")
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit
 def normalize(
     x: tl.tensor,
     weight: tl.tensor,
@@ -42,7 +42,7 @@ def normalize(
     inside = at < width
     numbers = portable.widen(tl.load(x + row * x_stride + head * x_head + at, mask=inside, other=0.0))
     if CENTRED:
-        mean = portable.div(tl.sum(numbers, axis=0), width.to(tl.float32))
+        mean = portable.div(tl.sum(numbers, axis=0), tl.cast(width, tl.float32))
         numbers = tl.where(inside, numbers - mean, 0.0)
     result = _scaled(numbers, weight + head * weight_head + at, inside, width, eps)
     if bias is not None:
@@ -57,14 +57,14 @@ def _scaled(numbers: tl.tensor, weight: tl.tensor, inside: tl.tensor, width: tl.
     pointers [BLOCK].
     """
     squares = tl.sum(numbers * numbers, axis=0)
-    mean_square = portable.div(squares, width.to(tl.float32))
+    mean_square = portable.div(squares, tl.cast(width, tl.float32))
     length = tl.sqrt_rn(mean_square + eps)
     normed = portable.div(numbers, length)
     factor = portable.widen(tl.load(weight, mask=inside, other=0.0))
     return normed * factor
 
 
-@triton.jit(do_not_specialize=JOINT_STEPS)
+@triton.jit
 def add_normalize(
     x: tl.tensor,
     before: tl.tensor,
@@ -153,7 +153,9 @@ def _row(kind: str, block: int, centred: bool, has_bias: bool) -> KernelRow:
         words.append("with a bias")
     else:
         constants["bias"] = None
-    return KernelRow(" ".join(words), f"{__name__}:normalize", signature, constants, num_warps=_warps(block))
+    function = f"{__name__}:normalize"
+    reads = (block * size_of(kind), block * size_of("fp32"))
+    return KernelRow(" ".join(words), function, signature, constants, num_warps=_warps(block), reads=reads)
 
 
 def _joint_row(kind: str, block: int, has_two: bool) -> KernelRow:
@@ -166,7 +168,8 @@ def _joint_row(kind: str, block: int, has_two: bool) -> KernelRow:
         constants["before"] = None
     words = "norm, add and norm" if has_two else "add and norm"
     name = f"{words} of {kind}, up to {block} wide"
-    return KernelRow(name, f"{__name__}:add_normalize", signature, constants, num_warps=_warps(block))
+    reads = (*(block * size_of(kind),) * 2, block * size_of("fp32"))
+    return KernelRow(name, f"{__name__}:add_normalize", signature, constants, num_warps=_warps(block), reads=reads)
 
 
 ROWS = (

@@ -16,7 +16,7 @@ from core_kernels.triton.compiling.launch import options, power_of_two
 STEPS = ("q_heads", "q_stride", "q_head", "k_stride", "k_head", "half")
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=("q_heads",))
 def rotate(
     q: tl.tensor,
     k: tl.tensor,

@@ -86,9 +86,10 @@ def launched_parts(chip: Chip, run: Run) -> list[Part]:
 
 def launch_of_row(row: KernelRow) -> Launch:
     """Return the launch described by a catalog row."""
+    from core_kernels.triton.compiling.catalog import types_of
     from core_kernels.triton.compiling.launches import Launch, kind_of_type
 
-    arguments = tuple((name, kind_of_type(kind)) for name, kind in row.signature.items())
+    arguments = tuple((name, kind_of_type(kind)) for name, kind in types_of(row).items())
     options = {"num_warps": row.num_warps, "num_stages": row.num_stages, "enable_fp_fusion": row.fp_fusion}
     constants = {**row.constants, **options, **row.options}
     return Launch(row.function, arguments, tuple(constants.items()))

@@ -7,6 +7,7 @@ Called by: the gate (it compiles all rows for all chips), the command that compi
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +31,8 @@ MODULES: Final = (
     "core_attention.triton.states.rows",
 )
 """Modules with kernels; each defines `ROWS`."""
+MULTIPLE: Final = ":16"
+"""Triton's mark for a multiple of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,14 @@ class KernelRow:
 
     name: unique, for messages.
     function: `module:name` of the Triton function.
-    signature: types of its non-constant arguments in Triton's notation: `*bf16`, `i32`, `fp32`.
+    signature: types of its non-constant arguments in Triton's notation: `*bf16`, `i32`, `fp32`; see `types_of`.
     constants: values of the other arguments, with None for absent ones.
     chips: names of the chips on which the configuration is used. num_warps, num_stages: of a program.
     fp_fusion: whether a product and a sum may become one instruction, which rounds once.
     uses_mma: the code must use the matrix units.
     no_fma: the code must not contain fused multiply-adds.
+    reads: bytes of each tile that a program, or one step of its loop, reads; the code must read them in accesses as wide
+        as the threads' shares allow, up to 16 bytes, and with 3 stages or more copy them ahead into shared memory.
     options: further compiler options.
     """
 
@@ -57,6 +62,7 @@ class KernelRow:
     fp_fusion: bool = True
     uses_mma: bool = False
     no_fma: bool = False
+    reads: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,3 +82,23 @@ def function_of(row: KernelRow) -> Any:
     """Return the Triton function of a row."""
     module, _, name = row.function.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def size_of(kind: str) -> int:
+    """Return the bytes of a number of Triton's type `bf16`, `*fp32`, `u8`."""
+    return int(re.sub(r"\D", "", kind)) // 8
+
+
+def types_of(row: KernelRow) -> dict[str, str]:
+    """Return the types of a row's signature as launches of common models have them.
+
+    `:16` marks addresses and integers that are multiples of 16: all tensors, and the integers for which the kernel is
+    specialized. These are strides and widths, and only with them does the compiler know that a row of numbers can be
+    read 16 bytes at a time.
+    """
+    special = {param.name for param in function_of(row).params if not param.do_not_specialize}
+    found = {}
+    for name, kind in row.signature.items():
+        is_multiple = kind.startswith("*") or (kind.startswith("i") and name in special)
+        found[name] = f"{kind}{MULTIPLE}" if is_multiple else kind
+    return found

@@ -25,8 +25,8 @@ from core_kernels.triton.compiling.launch import architecture_of
 
 ALIGNMENT: Final = 16
 LARGEST_I32: Final = (1 << 31) - 1
-INTEGERS: Final = {"i1": True, "i8": 3, "i16": 3, "i32": 3, "i64": 1 << 40, "u64": 1 << 63}
-"""A sample value of each integer type, chosen to avoid 1 and multiples of 16, which Triton treats specially."""
+PLAIN: Final = 3
+"""An integer that Triton does not treat specially, as it does 1 and multiples of 16."""
 TYPES: Final = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -169,11 +169,12 @@ def compile_launch(launch: Launch) -> Any:
 
 
 def kind_of_type(name: str) -> Any:
-    """Return the argument kind of a Triton type such as `*bf16`, `i32`, `fp32`. Tensors are aligned."""
-    if name.startswith("*"):
-        return Pointer(TYPES[name[1:]], True)
-    if name in INTEGERS:
-        return Number(INTEGERS[name])
+    """Return the argument kind of a Triton type such as `*bf16:16`, `i32:16`, `i32`, `fp32`; `:16` as in `types_of`."""
+    kind, _, multiple = name.partition(":")
+    if kind.startswith("*"):
+        return Pointer(TYPES[kind[1:]], bool(multiple))
+    if kind == "i32":
+        return Number(ALIGNMENT if multiple else PLAIN)
     return 0.0
 
 
@@ -186,7 +187,7 @@ def _kind(value: Any, plain: bool) -> Any:
         return Pointer(value.dtype, offset % ALIGNMENT == 0)
     if isinstance(value, bool) or not isinstance(value, int):
         return type(value)(0)
-    stands_for = 3
+    stands_for = PLAIN
     if not plain and value == 1:
         stands_for = 1
     elif not plain and value % ALIGNMENT == 0:

@@ -17,12 +17,13 @@ from core.api.errors import UserError
 from core_kernels.triton.compiling.ahead import target_of
 from core_kernels.triton.compiling.launches import Call, written
 from core_kernels.triton.compiling.work import Work, work_of
+from core_kernels.triton.products.kernel import product
 from core_kernels.triton.products.tile_rows import ANY, COLUMNS, Key, Tile, line_of
 from core_kernels.triton.products.tiles import Tiles, Use, shipped
 from core_runtime.contracts.ahead import Run
 from core_runtime.contracts.tuning import Tuned
 
-PRODUCT: Final = "core_kernels.triton.products.kernel:product"
+PRODUCT: Final = f"{product.fn.__module__}:product"
 """The kernel whose tiles are in the table; other kernels named `product` have their own."""
 LEVELS: Final = (16, 32, 64, 0)
 """Row counts for which a group has lines; 0: any."""

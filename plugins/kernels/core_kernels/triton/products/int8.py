@@ -19,6 +19,7 @@ from core_kernels.triton.compiling.launch import blocks, options
 from core_kernels.triton.products.block import place_of_program, store_block
 
 STEPS = ("num_rows", "num_outputs", "num_inputs", "num_blocks", "value_stride", "out_stride")
+VARYING = ("num_rows", "num_blocks")
 MOST_INPUTS: Final = 1 << 17
 """Maximum number of inputs: that many products of two numbers up to 127 still sum within 32 bits."""
 
@@ -41,7 +42,7 @@ class Tile(NamedTuple):
 TILES: Final = (Tile(16, 64, 16, 64, 4, 4), Tile(64, 64, 64, 64, 4, 3), Tile(0, 128, 64, 64, 8, 3))
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=VARYING)
 def product(
     codes: tl.tensor,
     scales: tl.tensor,
@@ -135,6 +136,7 @@ def _row(kind: str, tile: Tile) -> KernelRow:
         num_stages=tile.stages,
         fp_fusion=False,
         uses_mma=True,
+        reads=(tile.bn * tile.bk, tile.bt * tile.bk),
     )
 
 

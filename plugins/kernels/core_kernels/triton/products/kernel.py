@@ -21,6 +21,11 @@ STEPS = (
     *("x_stride", "out_stride", "segment_runs", "divisor"),
 )
 SIZES = ("value_stride", "high_stride", "scale_stride", "sub_stride", "super_size", "group_size", "zero")
+VARYING = ("num_rows", "num_blocks", "block_rows", "segment_runs", "divisor")
+UNALIGNED = ("scale_stride", "sub_stride", "super_size", "group_size", "zero")
+"""Sizes that do not decide how wide memory is read. Kernels are specialized for the other sizes and strides: only with
+multiples of 16 can the compiler read 16 bytes at a time, and it pipelines no read of 2 bytes. `tl.multiple_of` cannot say
+this, since it has no effect on a kernel's own argument."""
 
 
 @triton.jit
@@ -149,7 +154,7 @@ def _rows(
     return source[None, :], target, is_row
 
 
-@triton.jit(do_not_specialize=STEPS + SIZES)
+@triton.jit(do_not_specialize=VARYING + UNALIGNED)
 def product(
     x: tl.tensor,
     out: tl.tensor,
@@ -187,7 +192,6 @@ def product(
     SPLIT: tl.constexpr,
     ACCUMULATE: tl.constexpr,
     WHOLE: tl.constexpr,
-    ALIGNED: tl.constexpr,
     BN: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
@@ -199,9 +203,6 @@ def product(
         number divided by `divisor`. experts: int32, the expert of every `block_rows` entries of `pairs`, -1: nothing to
         do.
     """
-    if ALIGNED:
-        value_stride = tl.multiple_of(value_stride, 16)
-        x_stride = tl.multiple_of(x_stride, 16)
     row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
     # 32 bits suffice for offsets within a tile; the tile's start needs 64.
     row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None]
@@ -248,7 +249,7 @@ def product(
         store_block(total, place, bias, column, inside, num_outputs, ACCUMULATE)
 
 
-@triton.jit(do_not_specialize=("num_rows", "num_outputs", "out_stride"))
+@triton.jit(do_not_specialize=("num_rows",))
 def join(
     partial: tl.tensor,
     bias: tl.tensor,

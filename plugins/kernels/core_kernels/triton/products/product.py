@@ -84,7 +84,7 @@ def multiply(
     counts = (num_rows, num_outputs, num_inputs, num_blocks, block_rows)
     steps = (*counts, x.stride(0), target.stride(-2), segment_runs, divisor)
     constants = product_constants(form, compute, segments, split, accumulate and not split)
-    constants |= {"WHOLE": num_inputs % form.run == 0, "ALIGNED": _is_aligned(x, weight), "BN": tile.bn, "BT": tile.bt}
+    constants |= {"WHOLE": num_inputs % form.run == 0, "BN": tile.bn, "BT": tile.bt}
     grid = (blocks(num_outputs, tile.bn) * num_blocks, segments if split else 1)
     launched = options(tile.warps, tile.stages)
     own_bias = None if split else bias
@@ -106,9 +106,3 @@ def _join(partial: Tensor, bias: Tensor | None, out: Tensor, accumulate: bool) -
     grid = (num_rows, blocks(num_outputs, JOIN_BLOCK))
     constants = {"SEGMENTS": segments, "ACCUMULATE": accumulate, "BLOCK": JOIN_BLOCK}
     join[grid](partial, bias, out, num_rows, num_outputs, out.stride(0), **constants, **options(4))
-
-
-def _is_aligned(x: Tensor, weight: Packed) -> bool:
-    """Whether rows begin at multiples of 16 numbers."""
-    strides = (x.stride(0), weight.values.shape[1])
-    return all(stride % 16 == 0 for stride in strides)

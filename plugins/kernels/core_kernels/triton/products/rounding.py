@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.api.specs import Activation
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.launch import blocks, options, power_of_two
 from core_runtime.weights.canonical import INPUT_GROUP
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups
@@ -72,7 +72,7 @@ def _steps_of(numbers: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return tl.minimum(tl.maximum(whole, -LARGEST), LARGEST), scale
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit
 def round_inputs(
     x: tl.tensor,
     out: tl.tensor,
@@ -97,7 +97,7 @@ def round_inputs(
     portable.store(out + row * out_stride + at, steps * scale[:, None], inside)
 
 
-@triton.jit(do_not_specialize=ROW_STEPS)
+@triton.jit
 def encode_rows(
     x: tl.tensor, codes: tl.tensor, scales: tl.tensor, x_stride: int, num_inputs: int, SIZE: tl.constexpr
 ) -> None:
@@ -150,13 +150,17 @@ def _rows(kind: str) -> list[KernelRow]:
         tile = {"GROUPS": groups, "SIZE": size}
         name = f"rounding of {kind} in {what}"
         warps = _warps(groups * size)
-        row = KernelRow(name, f"{__name__}:round_inputs", signature, tile, num_warps=warps, fp_fusion=False)
+        reads = (groups * size * size_of(kind),)
+        row = KernelRow(
+            name, f"{__name__}:round_inputs", signature, tile, num_warps=warps, fp_fusion=False, reads=reads
+        )
         found.append(row)
     signature = {"x": number, "codes": "*i8", "scales": "*fp32", **dict.fromkeys(ROW_STEPS, "i32")}
     for size in (4096, 16384):
         name = f"rows of {kind} as int8, up to {size} wide"
         tile = {"SIZE": size}
-        row = KernelRow(name, f"{__name__}:encode_rows", signature, tile, num_warps=_warps(size), fp_fusion=False)
+        warps, reads = _warps(size), (size * size_of(kind),)
+        row = KernelRow(name, f"{__name__}:encode_rows", signature, tile, num_warps=warps, fp_fusion=False, reads=reads)
         found.append(row)
     return found
 

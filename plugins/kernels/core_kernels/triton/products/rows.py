@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.chips import NAMES
 from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
 from core_kernels.triton.products.kernel import SIZES, STEPS
@@ -35,7 +35,7 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
     signature, absent = weight_types(form, number, *present)
     signature |= {"x": f"*{number}", "out": f"*{number}"} | dict.fromkeys(STEPS + SIZES, "i32")
     constants = product_constants(form, NUMBERS[number], 1, False, False) | absent
-    constants |= {"WHOLE": True, "ALIGNED": True, "BN": tile.bn, "BT": tile.bt, "bias": None}
+    constants |= {"WHOLE": True, "BN": tile.bn, "BT": tile.bt, "bias": None}
     constants |= {"pairs": None, "experts": None}
     rows = f"up to {tile.rows} rows" if tile.rows else "any number of rows"
     words = [f"{number} x {weight_word(form, NUMBERS[number])} in blocks of {form.width}", *present, rows]
@@ -58,7 +58,14 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
         num_warps=tile.warps,
         num_stages=tile.stages,
         uses_mma=number != "fp32",
+        reads=_reads(form, signature, tile),
     )
+
+
+def _reads(form: Form, signature: dict[str, str], tile: Tile) -> tuple[int, ...]:
+    """Return the bytes of the tiles of a run: of W, and of x for each block of the run."""
+    x = form.width * tile.bt * size_of(signature["x"])
+    return (tile.bn * form.width * size_of(signature["values"]), *(x,) * form.fields)
 
 
 def _dense(chip: str, number: str) -> Iterator[KernelRow]:
