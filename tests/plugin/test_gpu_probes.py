@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from core.plugin.hookspecs import Device, PlatformView
+from core.plugin.hookspecs import Device
 from core_config.stages.memory import human_bytes
 from core_platforms.cuda import chips, manifest
 from core_platforms.rocm import manifest as rocm
@@ -169,19 +169,34 @@ def test_devices_of_other_makers(drivers):
         assert "has not been run on a device" in other.core_spec().summary
 
 
-def test_chips():
-    rows = [chip.sm for chip in chips.CHIPS]
-    assert rows == sorted(rows) and len(set(rows)) == len(rows)
-    assert chips.chip_of("sm_90").name == "Hopper" and chips.chip_of("sm_100").name == "Blackwell"
-    assert chips.chip_of("sm_110").sm == 103 and chips.chip_of("sm_121").sm == 120
-    assert chips.chip_of("sm_60") is None and chips.chip_of("") is None
+class Turing(Cuda):
+    """`libcuda` whose first devices, or all of them, are older than what kernels are compiled for."""
+
+    def __init__(self, num_old):
+        self.num_old = num_old
+
+    def cuDeviceGetAttribute(self, value, number, handle):
+        old = handle.value < self.num_old
+        into(value).value = {75: 7 if old else 8, 76: 5 if old else 0}[number]
+        return 0
 
 
-def test_old_chips_have_no_bfloat16():
-    view = PlatformView("serve", None, {}, (), Device("cuda:0", "", 16 * GIB, profile="sm_75"))
-    assert manifest.core_propose(view)["dtype"].value == "float16"
-    newer = PlatformView("serve", None, {}, (), Device("cuda:0", "", 16 * GIB, profile="sm_80"))
-    assert "dtype" not in manifest.core_propose(newer)
+def test_gpus_that_no_kernel_is_compiled_for_are_refused_with_the_reason(drivers):
+    drivers(cuda=Turing(2), nvidia=Nvml())
+    probe = manifest.core_probe()
+    words = "has compute capability 7.5, and Triton compiles kernels for 8.0 (Ampere) and newer"
+    assert probe.devices == ()
+    assert probe.unavailable == f"cuda:0 (NVIDIA H200) {words}; cuda:1 (NVIDIA H200) {words}"
+    drivers(cuda=Turing(1), nvidia=Nvml())
+    probe = manifest.core_probe()
+    (left,) = probe.devices
+    assert (left.name, left.profile) == ("cuda:1", "sm_80") and not probe.unavailable
+    assert left.description == f"NVIDIA H200; cuda:0 (NVIDIA H200) {words}"
+
+
+@pytest.mark.parametrize("profile", ["sm_80", "sm_89", "sm_90", "sm_103", "sm_121", "", "sm_00"])
+def test_other_gpus_are_not_refused(profile):
+    assert chips.refusal(profile) == ""
 
 
 def test_the_cache_leaves_room_for_what_a_gpu_needs_beside_it():

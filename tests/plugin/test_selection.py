@@ -137,10 +137,20 @@ def test_platform_by_priority_among_those_with_devices(make_plugin):
     assert verdicts(choice)["absent"] == "refused"
     assert select_platform(registry, "gpu:1")[1].name == "gpu:1"
     assert select_platform(registry, "chip")[1].name == "chip"
+    assert select_platform(registry, "gpu")[1].name == "gpu:0"
     with pytest.raises(UserError, match="no such device; found: gpu:0, gpu:1"):
         select_platform(registry, "gpu:2")
     with pytest.raises(UserError, match="no driver"):
         select_platform(registry, "absent")
+
+
+def test_a_device_has_the_number_of_its_name(make_plugin):
+    """The platform leaves out the first device: the second is not the first then."""
+    registry = PluginRegistry([make_plugin("platform", "gpu", probes("gpu:1", "gpu:3"))])
+    assert select_platform(registry, "gpu:3")[1].name == "gpu:3"
+    assert select_platform(registry, "gpu")[1].name == "gpu:1"
+    with pytest.raises(UserError, match="no such device; found: gpu:1, gpu:3"):
+        select_platform(registry, "gpu:0")
 
 
 def test_quantization_explicit_then_declared_then_claimed(make_plugin):

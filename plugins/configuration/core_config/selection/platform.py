@@ -23,16 +23,24 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
         return _platform_found(registry)
     plain, _, index = name.rpartition(":")
     if not plain or not index.isdigit():
-        plain, index = name, "0"
+        plain, index = name, ""
     named = registry.find("platform", plain)
     answers = registry.probe(None if named is None else [named.row])
     silent = _silent(answers)
     choice = explicit(registry, "platform", "platform", plain, lambda m: _reasons(m, silent), f"--device {name}")
     devices = _devices(answers, choice.manifest.row)
-    if int(index) < len(devices):
-        return choice, devices[int(index)]
+    for place, device in enumerate(devices):
+        if not index or _number(device, place) == int(index):
+            return choice, device
     found = ", ".join(device.name for device in devices)
-    raise UserError(f"--device {name}: no such device; found: {found}.")
+    described = ", ".join(device.description for device in devices)
+    raise UserError(f"--device {name}: no such device; found: {found} ({described}).")
+
+
+def _number(device: Device, place: int) -> int:
+    """Return the number in a device's name, or else its place: a platform may leave out devices that it cannot use."""
+    number = device.name.rpartition(":")[2]
+    return int(number) if number.isdigit() else place
 
 
 def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:

@@ -1,42 +1,14 @@
-"""NVIDIA GPU architectures, with the dtypes that they compute in. Torch-free.
+"""Compute capabilities of NVIDIA's GPUs, by a device's profile. Torch-free.
 
-Owns: the table, a row for each architecture. Never does: ask a device. Called by: the manifest, the runtime, adapters.
+Owns: the oldest one that is served. Never does: query a device. Called by: the probe, the manifest.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Chip(NamedTuple):
-    """One GPU architecture.
-
-    sm: its number, 90 for `sm_90`.
-    name: family name for messages.
-    dtypes: dtypes of its matrix products, by the run's names.
-    """
-
-    sm: int
-    name: str
-    dtypes: tuple[str, ...]
-
-
-HALF: Final = ("float16", "float32")
-ALL: Final = ("bfloat16", "float16", "float32")
-
-CHIPS: Final = (
-    Chip(70, "Volta", HALF),
-    Chip(75, "Turing", HALF),
-    Chip(80, "Ampere", ALL),
-    Chip(86, "Ampere, for graphics", ALL),
-    Chip(87, "Orin", ALL),
-    Chip(89, "Ada", ALL),
-    Chip(90, "Hopper", ALL),
-    Chip(100, "Blackwell", ALL),
-    Chip(103, "Blackwell Ultra", ALL),
-    Chip(120, "Blackwell, for graphics", ALL),
-)
-"""Known architectures, oldest first."""
+OLDEST: Final = 80
+"""Triton compiles for compute capability 8.0 and newer, and only those have matrix units for bfloat16."""
 
 
 def sm_of(profile: str) -> int:
@@ -45,8 +17,9 @@ def sm_of(profile: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def chip_of(profile: str) -> Chip | None:
-    """Return the row of a device's profile, or of the newest older architecture; None for one older than all rows."""
+def refusal(profile: str) -> str:
+    """Return why a GPU is too old to be used; empty for one that is not, or that has no number."""
     sm = sm_of(profile)
-    known = [chip for chip in CHIPS if chip.sm <= sm]
-    return known[-1] if known else None
+    if not 0 < sm < OLDEST:
+        return ""
+    return f"has compute capability {sm // 10}.{sm % 10}, and Triton compiles kernels for 8.0 (Ampere) and newer"

@@ -6,8 +6,12 @@ Owns: the driver calls of the probe. Never does: create a context. Called by: th
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+
+import msgspec
 
 from core.plugin.hookspecs import Device, Probe
+from core_platforms.cuda.chips import refusal
 from core_platforms.cuda.management import Management
 
 LIBRARY = "libcuda.so.1"
@@ -36,7 +40,25 @@ def probe_driver() -> Probe:
     finally:
         if management is not None:
             management.close()
-    return Probe(tuple(devices))
+    return _served(devices)
+
+
+def _served(devices: Sequence[Device]) -> Probe:
+    """Leave out devices that no kernel can be compiled for, and say so."""
+    served: list[Device] = []
+    refused: list[str] = []
+    for device in devices:
+        reason = refusal(device.profile)
+        if reason:
+            refused.append(f"{device.name} ({device.description}) {reason}")
+        else:
+            served.append(device)
+    if not served:
+        return Probe(unavailable="; ".join(refused))
+    if refused:
+        described = "; ".join([served[0].description, *refused])
+        served[0] = msgspec.structs.replace(served[0], description=described)
+    return Probe(tuple(served))
 
 
 def _device(cuda: ctypes.CDLL, index: int, management: Management | None) -> Device:

@@ -5,6 +5,7 @@ Owns: the driver calls. Never does: track reservations (`virtual_memory` does). 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -90,12 +91,13 @@ class DriverMemory:
         self._check("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(self._kind), nothing)
         place = ctypes.c_uint64(address)
         access = _Access(self._location, READ_AND_WRITE)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._cuda.cuMemRelease, handle)
             self._check("cuMemMap", place, size, ctypes.c_size_t(0), handle, nothing)
+            # Memory that is released while it is mapped stays taken, and so do the addresses.
+            undo.callback(self._cuda.cuMemUnmap, place, size)
             self._check("cuMemSetAccess", place, size, ctypes.byref(access), ctypes.c_size_t(1))
-        except (MemoryError, UserError):
-            self._cuda.cuMemRelease(handle)
-            raise
+            undo.pop_all()
         return handle.value
 
     def empty(self, address: int, nbytes: int, handle: int) -> None:

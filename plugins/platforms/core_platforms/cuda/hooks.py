@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from core.plugin.hookspecs import Device, LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
 from core_platforms.cuda.arguments import MOST_GRAPH_MIB, DeviceArguments
-from core_platforms.cuda.chips import chip_of, sm_of
+from core_platforms.cuda.chips import sm_of
 from core_runtime.contracts import Platform
 
 GIB: Final = 1 << 30
@@ -107,16 +107,12 @@ def proposals(view: PlatformView) -> dict[str, Proposal]:
     offline = view.context == "llm"
     purpose = "many requests at once" if offline else "short waits"
     use = f"{purpose} on {row.name}"
-    proposed = {
+    return {
         "block_size": Proposal(16, "little waste at a sequence's end"),
         "max_num_seqs": Proposal(row.seqs, use),
         "max_num_batched_tokens": Proposal(row.offline if offline else row.server, use),
         "attention_backend": Proposal(list(ATTENTION), "the engine's own kernels first"),
     }
-    chip = chip_of(view.device.profile)
-    if chip is not None and "bfloat16" not in chip.dtypes:
-        proposed["dtype"] = Proposal("float16", f"{chip.name} has no matrix units for bfloat16")
-    return proposed
 
 
 def _profile(device: Device) -> Profile:

@@ -31,7 +31,9 @@ class AddressSpace(Protocol):
         ...
 
     def fill(self, address: int, nbytes: int) -> int:
-        """Map memory to a span and return its handle. Raises MemoryError when there is not enough."""
+        """Map memory to a span and return its handle. Raises MemoryError when there is not enough, UserError when the
+        driver refuses for another reason; nothing is mapped then.
+        """
         ...
 
     def empty(self, address: int, nbytes: int, handle: int) -> None:
@@ -77,7 +79,7 @@ class TaggedMemory:
         address = self._space.reserve(size)
         try:
             handle = self._space.fill(address, size)
-        except MemoryError:
+        except Exception:
             self._space.forget(address, size)
             raise
         memory = self._space.tensor(address, size)
@@ -105,7 +107,7 @@ class TaggedMemory:
                 continue
             try:
                 span.handle = self._space.fill(span.address, span.nbytes)
-            except MemoryError:
+            except Exception:
                 self._undo(filled)
                 raise
             filled.append(span)
