@@ -13,9 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from core.kv.connectors import KVConnectors
 from core_apis.processes.supervised_engine import SupervisedEngine
-from core_kv_connectors.tiers.tiers import KVTiers
 from core_supervision import weight_updates
 from core_supervision.engine_state import EngineState
 from core_supervision.lifecycle import Lifecycle
@@ -48,11 +46,6 @@ def _tensors_dropped_early(reloader: SimReloader, staged: Any) -> None:
     settle(reloader, ())
 
 
-def _refusing(connectors: KVConnectors, *args: Any) -> None:
-    if any(isinstance(one, KVTiers) and one.disk is not None for one in connectors.connectors):
-        raise OSError(28, "No space left on device")
-
-
 def _number_alone(engine: SupervisedEngine, epoch: int, client: int) -> None:
     if engine._client is not None:
         engine._client.declare_gone(client)
@@ -66,7 +59,7 @@ MUTANTS: tuple[tuple[str, Any, str, Any], ...] = (
     ("the cache stays when weights change", weight_updates, "drop_cache", lambda core, config=None: None),
     ("tensors that the next engine needs go early", SimReloader, "settle", _tensors_dropped_early),
     ("tensors of a dead engine stay", SimReloader, "settle", lambda reloader, staged: None),
-    ("a tier that cannot be opened fails an update", KVConnectors, "use_weights", _refusing),
+    ("a step in flight hangs in a long call", wedge, "_is_held", lambda last, utility: False),
     ("calls of a client that is gone hold on", Lifecycle, "client_gone", lambda lifecycle, client: None),
     ("waiting calls that end hold on", EngineState, "let_go", lambda state, client, call=None: state),
     ("a hang of an engine of others is not noticed", ZmqClient, "ping", lambda client: None),
