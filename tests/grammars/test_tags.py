@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from formats.answers import TOOLS
-from formats.test_constraint import ROWS, THREE, written
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
 from core_formats.constraint import constraint
 from core_grammars.contract import GrammarVocabulary
+from tests.response_formats.answers import TOOLS
+from tests.response_formats.test_constraint import ROWS, THREE, written
 
 STOP = 256
 WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|call|>", "<|channel|>", "<|message|>", "<|start|>"]

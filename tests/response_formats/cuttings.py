@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
-from formats.hostile import differs
-from formats.test_rendered_turns import ROWS, TURNS, cuttings
+from tests.response_formats.hostile import differs
+from tests.response_formats.test_rendered_turns import ROWS, TURNS, cuttings
 
 
 def main(count: int) -> int:

@@ -1,8 +1,7 @@
 """Answers that make no sense: a row's markers and pieces of JSON in any order."""
 
-from formats.answers import parsed
-
 from core_formats.answers.events import CallEnd, CallStart
+from tests.response_formats.answers import parsed
 
 PIECES = [
     '{"name": "now", "arguments": {}}', '{"name":"', "now", "get_weather", '(city="x")', '"', "\\", "\\u00e9",

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
@@ -14,6 +13,7 @@ from core_formats.row_files import format_named, own_rows
 from core_formats.tool_spec import ToolSpec
 from core_grammars.markers import Markers
 from core_grammars.xgrammar import own_terms
+from tests.response_formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 xgrammar = pytest.importorskip("xgrammar")
 with_grammars = pytest.importorskip("core_grammars.xgrammar.schema_grammar").with_grammars

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from formats.answers import TOOLS, calls_of, parsed
 
 from core.api.errors import RequestError
 from core_formats.answers.settings import AnswerSettings
 from core_formats.conversation_prompts import ConversationPrompts
 from core_formats.selection import answer_format
 from core_tokens.chat.chat_template import ChatTemplate
+from tests.response_formats.answers import TOOLS, calls_of, parsed
 
 CHATML = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\n' }}{% endfor %}"

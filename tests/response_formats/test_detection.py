@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from formats.answers import OPENAI_TOOLS, TOOLS, calls_of, parsed, text_of, turns
 
 from core_formats.answers.events import ReasoningDelta
 from core_formats.detection import detect_format
 from core_formats.row_files import own_rows
+from tests.response_formats.answers import OPENAI_TOOLS, TOOLS, calls_of, parsed, text_of, turns
 
 THINK = {"open": "<think>", "close": "</think>", "content": "text"}
 FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}

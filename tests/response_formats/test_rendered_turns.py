@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from formats.answers import CALLS, OPENAI_TOOLS, calls_of, parsed, rendered, text_of, turns
-from formats.hostile import differs
 
 from core_formats.answers.events import ReasoningDelta
 from core_formats.row_files import own_rows
 from core_tokens.chat.template_sandbox import TemplateSandbox
+from tests.response_formats.answers import CALLS, OPENAI_TOOLS, calls_of, parsed, rendered, text_of, turns
+from tests.response_formats.hostile import differs
 
 FEW = [("get_weather", {"city": 'R"<', "days": 1}), ("now", {})]
 ROWS = {row.name: row for row in own_rows()}

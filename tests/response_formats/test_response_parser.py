@@ -2,13 +2,13 @@ import json
 from random import Random
 
 import pytest
-from formats.answers import SCHEMA, TOOLS, calls_of, parsed, text_of
 
 from core_formats.answers.events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from core_formats.answers.parser import ResponseParser
 from core_formats.answers.reader import Literals, Reader
 from core_formats.row_files import composed, format_named
 from core_formats.tool_spec import ToolSpec
+from tests.response_formats.answers import SCHEMA, TOOLS, calls_of, parsed, text_of
 
 CALL = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 1}}'
 ROME = ("get_weather", {"city": "Rome", "days": 1})

@@ -1,13 +1,12 @@
 """Whole answers of conversations with tools."""
 
-from formats.answers import TOOLS
-
 from core_formats.answers.plan import AnswerPlan
 from core_formats.row_files import format_named
 from core_formats.selection import AnswerFormat
 from core_formats.tool_use import ToolUse
 from core_frontend.api.outputs import CompletionOutput
 from core_frontend.whole_answer import take_apart
+from tests.response_formats.answers import TOOLS
 
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
 
