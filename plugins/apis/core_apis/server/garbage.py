@@ -6,7 +6,7 @@ process, which makes hardly any objects while it steps. Called by: the service, 
 The event loop stands still while garbage is collected, so no collection may look at much. Without requests there is not
 much to look at. While requests run, collections are frequent, and what one has looked at is frozen: later ones look at
 newer objects alone. Frozen objects are freed like any others, by their reference counts; only cycles among them stay.
-Their number is bounded, because all objects are looked at when too many are left.
+All objects are looked at after many such collections, in an idle moment if there is one.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ import gc
 from collections.abc import Callable
 
 PAUSE_S = 0.5
-USUAL = 10
+USUAL = 5
 """Number of collections of the middle generation after which garbage is collected; each stands for about 7,000 new objects
 that have not been freed. Beside 200 requests, all objects of 200 such collections took 110 to 165 ms of the event loop.
 """
 LAST_RESORT = 200
 """The same for a server whose event loop is too busy even for this task."""
-MOST_LEFT = 200_000
-"""Frozen objects, beyond those of an idle server, with which the next idle moment is used to look at all of them."""
-MOST_HELD = 2_000_000
-"""The same for a server that is never idle, some hundred MB."""
+MOST_LEFT = 100
+"""Collections beside requests after which the next idle moment is used to look at all objects. They are counted instead of
+the frozen objects, because Python counts those one by one.
+"""
+MOST_HELD = 2000
+"""The same for a server that is never idle."""
 
 
 async def collect_between_requests(num_running: Callable[[], int]) -> None:
     """Collect garbage whenever enough objects are new. Never returns."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, LAST_RESORT)
-    idle_frozen = gc.get_freeze_count()
+    num_freezes = 0
     while True:
         await asyncio.sleep(PAUSE_S)
         if gc.get_count()[2] < USUAL:
             continue
         is_idle = not num_running()
-        too_many = MOST_LEFT if is_idle else MOST_HELD
-        looks_at_all = gc.get_freeze_count() - idle_frozen > too_many
+        looks_at_all = num_freezes > (MOST_LEFT if is_idle else MOST_HELD)
         if looks_at_all:
             gc.unfreeze()
+            num_freezes = 0
         gc.collect()
         if looks_at_all or not is_idle:
             gc.freeze()
+        num_freezes += not is_idle
