@@ -31,7 +31,7 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
     monkeypatch.setattr(garbage, "PAUSE_S", 0.0)
     gc.collect()
     numbers = [0]
-    task = asyncio.ensure_future(garbage.collect_between_requests(lambda: numbers[0]))
+    task = asyncio.ensure_future(garbage.collect_garbage(lambda: numbers[0]))
     await asyncio.sleep(0)
     yield numbers
     task.cancel()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core_apis.server.garbage import collect_between_requests
+from core_apis.server.garbage import collect_garbage
 from core_apis.server.lifetime import close_engine
 from core_apis.server.loop_watch import watch_of
 from core_apis.server.process_limits import fit_connections, watch_files
@@ -94,7 +94,7 @@ async def serve_requests(
     watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
-    collecting = asyncio.ensure_future(collect_between_requests(lambda: context.drain.num_running))
+    collecting = asyncio.ensure_future(collect_garbage(lambda: context.drain.num_running))
     _settle_process()
     try:
         while not (server.started or serving.done()):
