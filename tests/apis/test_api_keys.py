@@ -160,8 +160,8 @@ async def test_a_key_is_one_user_however_it_is_written(monkeypatch: pytest.Monke
     await engine.close()
 
 
-async def _a_chat(request: Any, body: Any) -> bytes:
-    return b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}'
+async def _a_chat(request: Any, body: Any) -> list[bytes]:
+    return [b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}']
 
 
 def test_targets_as_they_come_over_the_network() -> None:

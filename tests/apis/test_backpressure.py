@@ -143,9 +143,9 @@ def test_the_time_in_which_a_request_is_prepared_counts(monkeypatch: pytest.Monk
     with run_server() as server:
         prepare = server.preparer.prepare
 
-        async def slow(kind: str, data: bytes) -> Any:
+        async def slow(kind: str, *pieces: bytes) -> Any:
             await asyncio.sleep(0.3)
-            return await prepare(kind, data)
+            return await prepare(kind, *pieces)
 
         monkeypatch.setattr(server.preparer, "prepare", slow)
         answer = server.http.post("/v1/completions", json=SLOW | {"timeout": 0.25})

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fastapi import Request
+from starlette.types import Message
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
-from core_apis.body import BodyRoom
+from core_apis.body import BodyRoom, read_body
 from core_apis.prepare.helper import PreparationHelper
 from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
@@ -239,6 +241,24 @@ def test_clients_that_leave_do_not_confuse_the_helper(limited: RunningServer) ->
     *gone, last = asyncio.run_coroutine_threadsafe(leave_and_ask(), limited.loop).result(30)
     assert all(isinstance(result, asyncio.CancelledError) for result in gone)
     assert last.prompts[0].text == "text 5"
+
+
+async def test_a_large_body_is_read_in_pieces_of_one_mib(limited: RunningServer) -> None:
+    """A buffer that grows to 32 MB is moved again and again, each time for tens of milliseconds of the event loop."""
+    parts = [b" " * 65_536] * 40 + [b'{"prompt": "the end"}']
+    messages = [{"type": "http.request", "body": part, "more_body": part is not parts[-1]} for part in parts]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with BodyRoom(32 << 20).body() as body:
+        pieces = await read_body(request, body)
+        assert [len(piece) >> 20 for piece in pieces] == [1, 1, 0]
+        assert b"".join(pieces) == b"".join(parts)
+        preparing = limited.preparer.prepare("completion", *pieces)
+        prepared = asyncio.run_coroutine_threadsafe(preparing, limited.loop).result(30)
+    assert prepared.prompts[0].text == "the end"
 
 
 def _helper(server: RunningServer) -> PreparationHelper:

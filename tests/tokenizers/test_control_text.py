@@ -228,7 +228,7 @@ def prepare(kind: str = "chat", *, allowed: bool = False, **body: Any) -> Any:
         limits=ServerLimits(),
     )
     data = msgspec.json.encode(body)
-    return Preparation(settings, tokenizer).run(kind, packed(None, {}, data) if kind == "response" else data)
+    return Preparation(settings, tokenizer).run(kind, packed(None, {}) + data if kind == "response" else data)
 
 
 def num_control(ids: list[int]) -> int:

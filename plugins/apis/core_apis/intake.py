@@ -25,9 +25,11 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def intake(
-    context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
+    context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[..., Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """Yield the prepared body of a request, and the place in the queue that is reserved for it.
+
+    prepare: the preparation, from the pieces of the body, each an argument.
 
     Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too
     deeply is refused wherever that shows, in the answer's beginning too.
@@ -38,10 +40,11 @@ async def intake(
     try:
         with ExitStack() as places:
             with context.bodies.body() as body:
-                data = await read_body(request, body)
+                pieces = await read_body(request, body)
                 arrival = places.enter_context(queue.arriving(tenant))
-                work = prepare(data)
-                prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
+                work = prepare(*pieces)
+                is_small = sum(map(len, pieces)) <= SMALL_BODY
+                prepared = await (work if is_small else until_disconnect(request.receive, work))
             yield prepared, arrival
     except RecursionError:
         raise too_deep() from None

@@ -12,6 +12,7 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from core_apis.responses.kept_items import mentions_items
 from core_apis.responses.reasoning import sealed
 from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
@@ -250,6 +251,16 @@ def test_a_background_stream_outlives_its_reader(server: RunningServer) -> None:
     response_id = first[0]["response"]["id"]
     rest = server.http.get(f"/v1/responses/{response_id}?stream=true&starting_after={len(first) - 1}").text
     assert added_up([*first, *parsed(rest)])["status"] == "completed"
+
+
+def test_a_reference_is_found_wherever_it_stands_in_a_large_body(server: RunningServer) -> None:
+    first = server.openai().responses.create(model="fake-model", input="Hi")
+    for padding in (0, 1 << 16, (1 << 20) - 8, 3 << 20):  # the third lies across the border of two pieces
+        body = b'{"input":"Hi",' + b" " * padding + f'"previous_response_id":"{first.id}"}}'.encode()
+        answer = server.http.post("/v1/responses", content=body, headers={"content-type": "application/json"})
+        items = server.http.get(f"/v1/responses/{answer.json()['id']}/input_items").json()["data"]
+        assert len(items) == 3, padding  # what was asked before, its answer, and what is asked now
+    assert mentions_items(b"x" * 30 + b"previous_resp", b"onse_id")
 
 
 def test_cancel_ends_the_work(server: RunningServer) -> None:

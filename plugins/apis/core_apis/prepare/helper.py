@@ -58,10 +58,10 @@ class PreparationHelper(Helper):
         # With a large tokenizer the message has many MB.
         super().__init__(lane, lambda: msgspec.msgpack.encode(Start(settings, tokenizer.snapshot)))
 
-    async def run(self, kind: BodyKind, data: Buffer) -> Any:
-        """Prepare a body of `kind` in the process. Raises RequestError."""
+    async def run(self, kind: BodyKind, *pieces: Buffer) -> Any:
+        """Prepare a body of `kind` in the process, from the pieces of its bytes. Raises RequestError."""
         try:
-            answer = _answer(await self.ask(job_header(kind.name), data))
+            answer = _answer(await self.ask(job_header(kind.name), *pieces))
         except HelperEnded as ending:
             raise self._refusal(ending) from None
         if answer.num_bytes > SHORT_ANSWER:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from core_apis.body_kinds import BodyKind, Buffer
@@ -72,9 +73,12 @@ class Preparer:
         elif spawned is not None:
             spawned.end()
 
-    async def prepare(self, kind: str, data: Buffer) -> Any:
-        """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served."""
-        prepared = await self._prepare(self.here.bodies[kind], data)
+    async def prepare(self, kind: str, *pieces: Buffer) -> Any:
+        """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served.
+
+        pieces: the bytes.
+        """
+        prepared = await self._prepare(self.here.bodies[kind], pieces)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared
@@ -83,13 +87,15 @@ class Preparer:
         """End the helper processes."""
         await asyncio.gather(self.small.close(), self.large.close())
 
-    async def _prepare(self, kind: BodyKind, data: Buffer) -> Any:
+    async def _prepare(self, kind: BodyKind, pieces: Sequence[Buffer]) -> Any:
         reads_pairs = self._reads_pairs and kind.pairs
-        if len(data) > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
-            return await self.large.run(kind, data)
+        num_bytes = sum(map(len, pieces))
+        if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
+            return await self.large.run(kind, *pieces)
         if reads_pairs or kind.renders:
-            return await self.small.run(kind, data)
-        if len(data) > TINY_BODY:
+            return await self.small.run(kind, *pieces)
+        data = b"".join(pieces)
+        if num_bytes > TINY_BODY:
             async with self._threads:
                 return await asyncio.to_thread(self.here.run, kind.name, data)
         if self._spent_s < TURN_SECONDS:

@@ -15,10 +15,10 @@ from core_apis.body_kinds import BodyKind, Buffer, json_of
 from core_apis.field_names import combined, own_names
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparedChat, PreparedResponse
-from core_apis.protocol.responses import ResponsesRequest, unknown_fields
+from core_apis.protocol.responses import Reference, ResponsesRequest, unknown_fields
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import complete, given_items
-from core_apis.responses.kept_items import KeptItems, unpacked
+from core_apis.responses.kept_items import KeptItems, reference_of, unpacked
 from core_apis.responses.tools import chat_tools
 from core_apis.responses.translation import FIELD_NAMES, chat_request, check_history
 from core_apis.responses.truncation import shortened
@@ -63,6 +63,11 @@ def prepare_response(preparation: Preparation, asked: Decoded) -> PreparedRespon
     return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(asked.given), shown_tools)
 
 
+def _as_it_is(preparation: Preparation, reference: Reference) -> Reference:
+    return reference
+
+
 BODIES: Final = (
+    BodyKind(name="references", decode=reference_of, prepare=_as_it_is, result=Reference),
     BodyKind(name="response", decode=decoded, prepare=prepare_response, result=PreparedResponse, renders=True),
 )

@@ -1,4 +1,4 @@
-"""A body of /v1/responses with the stored items that it needs, as one piece of bytes.
+"""A body of /v1/responses with the stored items that it needs, as bytes.
 
 Owns: that form, and which stored items a body refers to. Never does: store them. Called by: the route, which knows the
 store, and `core_apis.prepare.preparation`, which may run in another process.
@@ -25,6 +25,7 @@ MARKS = (b"previous_response_id", REFERENCE.encode())
 
 They are searched first: bodies are long, and few refer to any.
 """
+LONGEST_MARK = max(map(len, MARKS))
 
 _decode_reference = msgspec.json.Decoder(Reference).decode
 
@@ -43,10 +44,14 @@ class KeptItems(msgspec.Struct):
 _decode_kept = msgspec.json.Decoder(KeptItems).decode
 
 
+def mentions_items(before: Buffer, piece: Buffer) -> bool:
+    """Return whether a piece of a body may contain references. before: the piece before it."""
+    whole = bytes(before[-LONGEST_MARK:]) + piece
+    return any(mark in whole for mark in MARKS)
+
+
 def reference_of(body: Buffer) -> Reference:
     """Return the body's references to stored items; none if it cannot be decoded, which its preparation will report."""
-    if not any(mark in body for mark in MARKS):
-        return Reference()
     try:
         return _decode_reference(body)
     except UNREADABLE:
@@ -59,11 +64,11 @@ def referred(reference: Reference) -> list[str]:
     return [item.id for item in items if item.type == REFERENCE and item.id]
 
 
-def packed(history: bytes | None, known: Mapping[str, KeptItem], body: Buffer) -> bytes:
-    """Pack items and body into one piece. history: a list in JSON."""
+def packed(history: bytes | None, known: Mapping[str, KeptItem]) -> bytes:
+    """Return the items as they precede a body. history: a list in JSON."""
     items = {name: msgspec.Raw(item.data) for name, item in known.items()}
     kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(items) + b"}"
-    return b"".join((len(kept).to_bytes(LENGTH_BYTES, "little"), kept, body))
+    return len(kept).to_bytes(LENGTH_BYTES, "little") + kept
 
 
 def unpacked(data: Buffer) -> tuple[KeptItems, memoryview]:

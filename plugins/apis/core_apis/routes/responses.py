@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from fastapi import APIRouter, Request, Response
 from core.api.errors import RequestError
 from core_apis.answers.event_stream import EventStream
 from core_apis.answers.stream import LIGHT, in_thread_if
-from core_apis.body import json_response, written_response
+from core_apis.body import BODY_PIECE, json_response, written_response
 from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext, context_of, tenant_of
 from core_apis.durable.event_ids import last_event_id
@@ -27,7 +28,8 @@ from core_apis.intake import intake
 from core_apis.pipeline import Call, note_fields
 from core_apis.prepare.prepared import PreparedResponse
 from core_apis.protocol.response_objects import DeletedResponse, ItemList
-from core_apis.responses.kept_items import packed, reference_of, referred
+from core_apis.protocol.responses import Reference
+from core_apis.responses.kept_items import mentions_items, packed, referred
 from core_apis.responses.making import response_run
 from core_apis.responses.run import ResponseRun
 from core_apis.responses.store import not_found
@@ -132,23 +134,36 @@ async def list_input_items(request: Request, response_id: str) -> Response:
     return json_response(ItemList(page, first, last, start + limit < len(items)))
 
 
-async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> PreparedResponse:
+async def _prepare(context: ServingContext, tenant: Tenant, *pieces: bytearray) -> PreparedResponse:
     """Return the prepared body, with the stored items that it names."""
-    reference = reference_of(data)
+    reference = await _reference(context, pieces)
     previous = reference.previous_response_id
     history = None if previous is None else context.responses.history(tenant, previous)
     known = context.responses.items(tenant, referred(reference))
-    whole = packed(history, known, data)
+    kept = packed(history, known)
     most = context.server.limits.max_body_size
-    if len(whole) - len(data) > most:
+    if len(kept) > most:
         raise RequestError(
             f"The conversation before this request is larger than {most} bytes (--max-body-size); begin a new one.",
             param="previous_response_id",
             status=413,
             code="body_too_large",
         )
-    prepared: PreparedResponse = await context.preparer.prepare("response", whole)
+    prepared: PreparedResponse = await context.preparer.prepare("response", kept, *pieces)
     return prepared
+
+
+async def _reference(context: ServingContext, pieces: Sequence[bytearray]) -> Reference:
+    """Return the references of a body to stored items."""
+    before = bytearray()
+    for piece in pieces:
+        if mentions_items(before, piece):
+            reference: Reference = await context.preparer.prepare("references", *pieces)
+            return reference
+        before = piece
+        if len(piece) >= BODY_PIECE:
+            await asyncio.sleep(0)  # other connections get their turn: all pieces of 32 MB take 13 ms
+    return Reference()
 
 
 def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedResponse) -> None:

@@ -117,9 +117,9 @@ def _answer(request: Request, message: str) -> Response:
 async def _body(request: Request, kind: type[T]) -> T:
     """Decode the body, which may be empty. Raises RequestError."""
     with context_of(request).bodies.body() as body:
-        data = await read_body(request, body)
+        data = b"".join(await read_body(request, body))
         try:
-            return msgspec.json.decode(bytes(data) or b"{}", type=kind)
+            return msgspec.json.decode(data or b"{}", type=kind)
         except UNREADABLE as error:
             raise RequestError(f"The body is not understood: {error}.", param="body") from None
 

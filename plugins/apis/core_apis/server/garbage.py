@@ -15,8 +15,8 @@ import asyncio
 import gc
 from collections.abc import Callable
 
-PAUSE_S = 0.5
-USUAL = 5
+PAUSE_S = 0.1
+USUAL = 2
 """Number of collections of the middle generation after which garbage is collected; each stands for about 7,000 new objects
 that have not been freed. Beside 200 requests, all objects of 200 such collections took 110 to 165 ms of the event loop.
 """
