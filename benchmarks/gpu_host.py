@@ -3,7 +3,7 @@
 Run: `nice python -m benchmarks.gpu_host [--sequences 256] [--length 131072] [--steps 400]`. Prints medians in microseconds.
 
 The runtime is that of GPUs; copies are made in memory, kernels and graphs do nothing. So it counts neither the driver's own
-calls (two copies, a graph launch, a draw, two events) nor the scheduler, which `benchmarks.scheduler` measures.
+calls (three copies, two graph launches, two events) nor the scheduler, which `benchmarks.scheduler` measures.
 Owns: the device, the plans and the table. Never does: judge a figure (`tests/executor/test_host_steps.py` counts calls).
 """
 
@@ -202,8 +202,7 @@ def watch(steps: HostSteps, clock: Clock) -> None:
     clock.watch(staging, "send", "stage the bytes")
     clock.watch(steps.calls, "copy", "copies")
     clock.watch(steps.runner.forward, "follow", "replay the step")
-    clock.watch(steps.runner.forward, "head", "replay the head")
-    clock.watch(steps.runner.sampler, "draw", "draw")
+    clock.watch(steps.runner, "_draw", "replay the head and the draw")
     clock.watch(steps.ahead._returns, "begin", "begin the way back")
     clock.watch(steps.ahead, "_launch", "launch, expect tokens")
     clock.watch(steps.ahead, "begin", "begin")

@@ -201,17 +201,17 @@ def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_lla
     with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
         expected = tokens(plain)
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
-        sampler = worker_of(llm).runner.sampler
-        race, calls = sampler.race, 0
+        returns = worker_of(llm).ahead._returns
+        begin, draws = returns.begin, 0
 
-        def failing(logits, which, keys, temperatures, out, filters=None):
-            nonlocal calls
-            calls += 1
-            race(logits, which, keys, temperatures, out, filters)
-            if calls == 9:
-                calls_of(llm).later(lambda: out[1:2].fill_(-1))
+        def failing(words):
+            nonlocal draws
+            draws += 1
+            if draws == 9:
+                calls_of(llm).later(lambda: words[1:2].fill_(-1))
+            return begin(words)
 
-        sampler.race = failing
+        returns.begin = failing
         with watched(llm):
             outputs = llm.generate(PROMPTS, PLAIN, use_tqdm=False)
         first, second, third = [out.outputs[0] for out in outputs]

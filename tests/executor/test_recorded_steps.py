@@ -10,6 +10,7 @@ from core_kit.devices.fake_device import FakeCalls
 from core_platforms.cuda.graphs import Graphs
 from core_runtime.executor.forward import DECODE, HEAD, MIXED, VERIFY
 from core_runtime.executor.recorder import Recorder
+from core_runtime.sampling import DRAWS
 from tests.executor.test_doubles import TORCH, double
 from tests.executor.test_gpu_steps import NGRAM, watched
 from tests.inside import worker_of
@@ -24,6 +25,9 @@ PARAMS = [
 ROOM = {"max_num_seqs": 4, "max_num_batched_tokens": 24, "block_size": 8, "dtype": "float32", "max_model_len": 64}
 FEW_BLOCKS = {"num_gpu_blocks_override": 9}
 """Too few for all four sequences."""
+
+
+FORWARD = {DECODE, VERIFY, MIXED, HEAD, *DRAWS}
 
 
 def tokens(llm: LLM) -> list[list[int]]:
@@ -53,14 +57,18 @@ def test_no_step_is_computed_call_by_call(tiny_llama: Path, variant: str) -> Non
     with LLM(**arguments, **double("gpu")) as llm:
         recorder = recorder_of(llm)
         assert tokens(llm) == expected
-        assert not set(recorder.unrecorded) & {DECODE, VERIFY, MIXED, HEAD}
+        assert not set(recorder.unrecorded) & FORWARD
         calls = worker_of(llm).runtime.calls
         recorded, replayed = calls.recorded, calls.replayed
         assert tokens(llm) == expected
-        assert not set(recorder.unrecorded) & {DECODE, VERIFY, MIXED, HEAD}
+        assert not set(recorder.unrecorded) & FORWARD
         assert calls.replayed - replayed > 20 > calls.recorded - recorded, "the sizes are known by now"
         verified = recorder._kinds[VERIFY].calls if "drafts" in variant else {}
         assert all(size % 4 == 0 for size in verified) and bool(verified) == ("drafts" in variant)
+        if variant == "ahead":
+            assert all(recorder._kinds[kind].calls for kind in DRAWS), (
+                "with filters, and without any once that one has ended"
+            )
         if "preempted" in variant:
             assert llm.stats().num_preemptions > 0
 
@@ -73,7 +81,7 @@ def test_steps_with_prompts_are_left_out_where_that_is_said(tiny_llama: Path) ->
         recorder = recorder_of(llm)
         assert recorder.unrecorded[MIXED] > 0 and MIXED not in recorder._kinds
         assert recorder._kinds[VERIFY].calls and recorder._kinds[DECODE].calls
-        assert not set(recorder.unrecorded) & {DECODE, VERIFY, HEAD}
+        assert set(recorder.unrecorded) & FORWARD == {MIXED}
 
 
 def test_whoever_spends_the_memory_of_graphs_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

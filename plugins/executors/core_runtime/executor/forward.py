@@ -23,7 +23,7 @@ from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
-from core_runtime.sampling import sampling_kind
+from core_runtime.sampling import DRAWS, sampling_kind
 from core_runtime.specs.graph_sizes import LARGEST
 
 DECODE: Final = "decode"
@@ -58,6 +58,9 @@ def recorder_of(
         # A kind per range of rows: a recording writes to fixed places, and each range has its own places for tokens.
         kind = sampling_kind(start)
         recorder.add(kind, model.max_logits, padded=False)
+    if buffers.sampled is not None:
+        for kind in DRAWS:
+            recorder.add(kind, min(model.max_logits, len(buffers.sampled.out)))
     if model.capture != "never":
         recorder.add(DECODE, max_num_seqs, padded=padding)
         if rows_each > 1:
@@ -175,12 +178,13 @@ class ForwardPass:
         self.buffers.send()
         return self.head(count, rows)
 
-    def choose(self, count: int) -> int:
-        """Mark the first `count` entries of `buffers.logit_rows` as the input of `head`; they are sent with the step.
+    def choose(self, count: int, kind: str = HEAD) -> int:
+        """Mark the first `count` entries of `buffers.logit_rows` as the input of calls of this kind; they are sent with the
+        step.
 
-        Returns the number of rows that `head` computes, padding included.
+        Returns the number of rows that these calls compute, padding included.
         """
-        rows = self.recorder.size(HEAD, count) or count
+        rows = self.recorder.size(kind, count) or count
         logit_rows = self.buffers.logit_rows
         if rows > count:
             logit_rows.array[count:rows] = 0
