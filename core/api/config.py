@@ -84,18 +84,17 @@ class CompilationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The recording of steps (device graphs), and the place of compiled code.
 
     sizes:     batch sizes in rows for which steps are recorded, where a recording serves one size; None: the platform's.
+    mixed:     whether steps with prompts are recorded too.
     cache_dir: cache directory of torch's compiler; empty: torch's default.
     """
 
     sizes: tuple[int, ...] | None = None
+    mixed: bool = True
     cache_dir: str = ""
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of torch's profiler.
-
-    directory: directory to which traces are written.
-    """
+    """Settings of torch's profiler. directory: directory to which traces are written."""
 
     directory: str
     with_stack: bool = True

@@ -191,7 +191,7 @@ CASES = [
      [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], "--async-scheduling has no effect"),
     ("single_modes_are_served", [compiled(mode=3, cudagraph_mode="FULL_DECODE_ONLY")],
      [compiled(mode=1)], "compilation-config.mode 1: it compiles whole models"),
-    ("single_modes_are_served", [compiled(level=0)], [compiled(cudagraph_mode="PIECEWISE")], "NONE or FULL_DECODE_ONLY"),
+    ("single_modes_are_served", [compiled(level=0)], [compiled(cudagraph_mode="PIECEWISE")], "NONE, FULL or FULL_DECODE_ONLY"),
     ("repeated_values_agree", [{"optimization_level": 0, "enforce_eager": True}],
      [{"optimization_level": 1, "enforce_eager": True}], "--enforce-eager and --optimization-level 1 contradict"),
     ("repeated_values_agree", [{"optimization_level": 2, **compiled(use_cudagraph=True)}],

@@ -201,17 +201,17 @@ def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_lla
     with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
         expected = tokens(plain)
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
-        sampler = worker_of(llm).runner.sampler
-        race, calls = sampler.race, 0
+        returns = worker_of(llm).ahead._returns
+        begin, draws = returns.begin, 0
 
-        def failing(logits, which, keys, temperatures, out, filters=None):
-            nonlocal calls
-            calls += 1
-            race(logits, which, keys, temperatures, out, filters)
-            if calls == 9:
-                calls_of(llm).later(lambda: out[1:2].fill_(-1))
+        def failing(words):
+            nonlocal draws
+            draws += 1
+            if draws == 9:
+                calls_of(llm).later(lambda: words[1:2].fill_(-1))
+            return begin(words)
 
-        sampler.race = failing
+        returns.begin = failing
         with watched(llm):
             outputs = llm.generate(PROMPTS, PLAIN, use_tqdm=False)
         first, second, third = [out.outputs[0] for out in outputs]
@@ -313,26 +313,39 @@ def test_graphs_stay_within_their_budget() -> None:
 
 def test_sizes_of_graphs() -> None:
     graphs = Graphs(FakeCalls(), budget=1, largest=256)
-    assert graphs.sizes("mixed", 4096) == [] and graphs.sizes("sample from 8", 64) == []
-    assert graphs.sizes("head", 3) == [1, 2]
+    assert graphs.sizes("sample from 8", 64) == [] and graphs.sizes("decode", 0) == []
+    assert graphs.sizes("head", 3) == [1, 2, 3], "the largest step is not left out"
     sizes = graphs.sizes("decode", 4096)
     assert sizes[:5] == [1, 2, 4, 8, 16] and sizes[-1] == 256
     padded = [after / (before + 1) for before, after in pairwise(sizes) if before >= 8]
     assert max(padded) < 1.8
 
 
+@pytest.mark.parametrize("largest, first", [(7, 7), (40, 16), (1000, 16), (1024, 16)])
+def test_sizes_of_graphs_of_steps_with_prompts(largest: int, first: int) -> None:
+    """Fewer than of decoding steps, none of a few rows, and the largest step among them, for prompts are cut to it."""
+    graphs = Graphs(FakeCalls(), budget=1, largest=1024)
+    sizes = graphs.sizes("mixed", largest)
+    assert sizes == sorted(set(sizes)) and (sizes[0], sizes[-1]) == (first, largest)
+    assert len(sizes) <= len(graphs.sizes("decode", largest)) and len(sizes) <= 18
+    assert all(after / before <= (1.5 if before < 256 else 1.26) for before, after in pairwise(sizes) if before > 16)
+
+
 @pytest.mark.parametrize(
     "asked, recorded",
     [
         ({"optimization_level": 0}, set()),
-        ({"optimization_level": 1}, {4}),
+        ({"optimization_level": 1}, {4, 64}),
         ({"cudagraph_capture_sizes": [3]}, {3}),
-        ({"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 5]}}, {5}),
+        ({"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 5, 50]}}, {5}),
+        ({"compilation_config": {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [2, 5, 50]}}, {5, 50}),
         ({"max_cudagraph_capture_size": 2}, set()),
     ],
 )
 def test_levels_and_sizes_say_what_is_recorded(tiny_llama: Path, asked: dict, recorded: set[int]) -> None:
-    """Three sequences are padded to the next size, and computed call by call beyond the largest."""
+    """Three sequences, and their prompts of 35 tokens, are padded to the next size, and computed call by call beyond the
+    largest.
+    """
     with LLM(model=str(tiny_llama), **(ROOM | {"max_num_seqs": 6}), **asked, **double("gpu")) as llm:
         tokens(llm)
         kinds = worker_of(llm).runner.forward.recorder._kinds

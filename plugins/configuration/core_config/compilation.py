@@ -17,6 +17,8 @@ from core_runtime.specs.graph_sizes import LARGEST, graph_sizes, powers_of_two
 
 COMPILER: Final = "inductor"
 """Name of the plugin that compiles."""
+DECODES: Final = "FULL_DECODE_ONLY"
+"""Mode that records no steps with prompts."""
 PREFIX: Final = flag_of("compilation_config")
 TWICE: Final = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Arguments that are also keys of `--compilation-config`."""
@@ -93,7 +95,8 @@ def recorded_sizes(settings: Settings) -> tuple[int, ...] | None:
 def compilation_config(settings: Settings) -> CompilationConfig:
     """Build the config from the argument and its keys."""
     keys = settings.mapping("compilation_config")
-    return CompilationConfig(sizes=recorded_sizes(settings), cache_dir=keys.get("cache_dir") or "")
+    mixed = keys.get("cudagraph_mode") != DECODES
+    return CompilationConfig(sizes=recorded_sizes(settings), mixed=mixed, cache_dir=keys.get("cache_dir") or "")
 
 
 def _value(settings: Settings, name: str) -> Any:

@@ -43,7 +43,7 @@ def open_gpu(kernels, is_watched):
     calls = FakeCalls(is_watched=is_watched)
     calls.use()
     chosen = FakeKernels(KernelSet(kernels, "cpu"), calls)
-    graphs = Graphs(calls, budget=64 << 20, largest=16)
+    graphs = Graphs(calls, budget=64 << 20, largest=32)
     memory = TaggedMemory(FakeSpace(1 << 30), calls.synchronize)
     runtime = SleepingRuntime(calls, chosen, graphs, memory)
     runtime.calls = calls

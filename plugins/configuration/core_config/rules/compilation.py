@@ -10,6 +10,7 @@ from pathlib import Path
 
 from core_config.compilation import (
     COMPILER,
+    DECODES,
     PREFIX,
     TWICE,
     Statement,
@@ -20,11 +21,11 @@ from core_config.compilation import (
 )
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 
-SERVED_MODES = ("NONE", "FULL_DECODE_ONLY")
+SERVED_MODES = ("NONE", "FULL", DECODES)
 
 
 def single_modes_are_served(facts: Facts) -> Findings:
-    """Whole models are not compiled, and only whole steps of one token a sequence are recorded."""
+    """Whole models are not compiled, and steps are recorded whole."""
     keys = facts.settings.mapping("compilation_config")
     for name in ("mode", "level"):
         mode = keys.get(name)
@@ -36,8 +37,8 @@ def single_modes_are_served(facts: Facts) -> Findings:
     recorded = keys.get("cudagraph_mode")
     if recorded is not None and recorded not in SERVED_MODES:
         yield Problem(
-            f"{PREFIX}.cudagraph_mode {recorded}: this engine records steps of one token a sequence, and those whole; use "
-            f"{' or '.join(SERVED_MODES)}."
+            f"{PREFIX}.cudagraph_mode {recorded}: this engine records steps whole, not in pieces between attention; use "
+            f"{', '.join(SERVED_MODES[:-1])} or {SERVED_MODES[-1]}."
         )
 
 

@@ -54,8 +54,9 @@ class CapturesSizes(Protocol):
 
         A step is padded up to the next listed count, and not recorded if it has more rows than all of them.
 
-        kind: `decode` (each sequence computes one token), `mixed` (any step), `head` (logits of some rows) or `sample`;
-        more kinds may be added.
+        kind: `decode` (each sequence computes one token), `mixed` (any step), `head` (logits of some rows), `sample`, or
+        `draw` and `draw filtered` (logits of some rows, and tokens drawn from them on the device);
+        more kinds may be added. Steps that verify drafts are recorded for multiples of the sizes of `decode`.
         """
         ...
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.api.config import CompilationConfig
 from core_runtime.contracts import BatchView, Runtime
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
@@ -22,9 +23,11 @@ from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
-from core_runtime.sampling import sampling_kind
+from core_runtime.sampling import DRAWS, sampling_kind
+from core_runtime.specs.graph_sizes import LARGEST
 
 DECODE: Final = "decode"
+VERIFY: Final = "verify"
 MIXED: Final = "mixed"
 HEAD: Final = "head"
 
@@ -36,27 +39,33 @@ def recorder_of(
     *,
     padding: bool,
     eager: bool,
-    sizes: Sequence[int] | None = None,
+    compilation: CompilationConfig,
+    rows_each: int = 1,
 ) -> Recorder:
     """Make the recorder of a model, with the kinds of calls that can be recorded.
 
     padding: whether the model's attention backends accept steps with padded rows and sequences.
     eager: record nothing.
-    sizes: see `Recorder`.
+    rows_each: rows of a sequence whose drafts are verified; 1: there are no drafts.
     """
     if eager or not model.capturable:
         return Recorder()
     max_num_seqs = len(buffers.seq_lens.array)
     max_num_tokens = len(buffers.token_ids.array)
-    recorder = Recorder(runtime, sizes)
+    recorder = Recorder(runtime, compilation.sizes)
     recorder.add(HEAD, model.max_logits)
     for start in range(0, max_num_seqs, model.max_logits):
         # A kind per range of rows: a recording writes to fixed places, and each range has its own places for tokens.
         kind = sampling_kind(start)
         recorder.add(kind, model.max_logits, padded=False)
+    if buffers.sampled is not None:
+        for kind in DRAWS:
+            recorder.add(kind, min(model.max_logits, len(buffers.sampled.out)))
     if model.capture != "never":
         recorder.add(DECODE, max_num_seqs, padded=padding)
-    if model.capture == "any":
+        if rows_each > 1:
+            recorder.add_multiples(VERIFY, DECODE, rows_each, min(max_num_tokens, LARGEST))
+    if model.capture == "any" and compilation.mixed:
         # The same number of rows can belong to different numbers of sequences, so without padding only a recording that
         # serves every size is of use.
         recorder.add(MIXED, max_num_tokens, every_size=not padding)
@@ -67,16 +76,27 @@ class ForwardPass:
     """Runs a model on the buffers of a step.
 
     groups: the KV group of each layer.
+    rows_each: see `recorder_of`.
+    ragged: whether a recording for `rows_each` rows a sequence serves sequences with fewer rows, too.
     """
 
     def __init__(
-        self, model: Decoder | ModuleModel, buffers: StepBuffers, recorder: Recorder, groups: Sequence[int]
+        self,
+        model: Decoder | ModuleModel,
+        buffers: StepBuffers,
+        recorder: Recorder,
+        groups: Sequence[int],
+        *,
+        rows_each: int = 1,
+        ragged: bool = False,
     ) -> None:
         self.model = model
         self.groups = groups
         self.buffers = buffers
         self.recorder = recorder
         self._max_num_seqs = len(buffers.seq_lens.array)
+        self._rows_each = rows_each
+        self._ragged = ragged and model.capture == "any"
 
     def run(
         self, views: Sequence[BatchView], taken: DeviceTokens | None = None, given: InputEmbeddings | None = None
@@ -93,10 +113,10 @@ class ForwardPass:
         if view.tails is not None or given is not None:
             self.buffers.token_ids.changed(num_tokens)
             self.buffers.send()
+            self.recorder.unrecorded[MIXED] += 1
             self._compute_unrecorded(views, given)
             return
-        kind = DECODE if view.max_query_len == 1 else MIXED
-        size = self.recorder.size(kind, num_tokens)
+        kind, size = self._recorded_as(view)
         if size is not None:
             self._run_padded(kind, size, views, taken)
             return
@@ -118,12 +138,30 @@ class ForwardPass:
             self.run(views(), taken)
             return
         size = self.recorder.size(DECODE, count) or count
-        num_seqs = min(size, self._max_num_seqs)
+        num_seqs = self._num_seqs(DECODE, size)
         # the rows after these still hold the padding of the previous step, which had the same size
         self.buffers.positions.changed(count)
         self.buffers.seq_lens.changed(count)
         self._send(count, taken)
         self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
+
+    def _recorded_as(self, view: BatchView) -> tuple[str, int | None]:
+        """Return the kind of a step, and the rows of the recording that serves it with the least padding; None: it runs
+        unpadded.
+        """
+        if view.max_query_len == 1:
+            return DECODE, self.recorder.size(DECODE, view.num_tokens)
+        size = self.recorder.size(MIXED, view.num_tokens)
+        rows = view.num_seqs * self._rows_each
+        if view.max_query_len <= self._rows_each and (self._ragged or view.num_tokens == rows):
+            uniform = self.recorder.size(VERIFY, rows)
+            if uniform is not None and (size is None or uniform <= size):
+                return VERIFY, uniform
+        return MIXED, size
+
+    def _num_seqs(self, kind: str, size: int) -> int:
+        """Return the sequences of a recording of `size` rows, padding included."""
+        return size // self._rows_each if kind == VERIFY else min(size, self._max_num_seqs)
 
     def _send(self, num_tokens: int, taken: DeviceTokens | None) -> None:
         """Send the step to the device. Tokens that the device drew itself are moved there to the step's input."""
@@ -140,12 +178,13 @@ class ForwardPass:
         self.buffers.send()
         return self.head(count, rows)
 
-    def choose(self, count: int) -> int:
-        """Mark the first `count` entries of `buffers.logit_rows` as the input of `head`; they are sent with the step.
+    def choose(self, count: int, kind: str = HEAD) -> int:
+        """Mark the first `count` entries of `buffers.logit_rows` as the input of calls of this kind; they are sent with the
+        step.
 
-        Returns the number of rows that `head` computes, padding included.
+        Returns the number of rows that these calls compute, padding included.
         """
-        rows = self.recorder.size(HEAD, count) or count
+        rows = self.recorder.size(kind, count) or count
         logit_rows = self.buffers.logit_rows
         if rows > count:
             logit_rows.array[count:rows] = 0
@@ -229,7 +268,7 @@ class ForwardPass:
     def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: DeviceTokens | None) -> None:
         """Run the blocks on `size` rows, padding included, so that a recording of that size can be used."""
         view = views[0]
-        num_seqs = min(size, self._max_num_seqs)
+        num_seqs = self._num_seqs(kind, size)
         self._pad(view, size, num_seqs)
 
         def call() -> None:
@@ -261,14 +300,14 @@ class ForwardPass:
     def _fixed(self, kind: str, size: int, views: Sequence[BatchView]) -> list[BatchView]:
         """Return views of `size` rows that hold for every step of this size: they contain only buffers and limits."""
         buffers = self.buffers
-        num_seqs = min(size, self._max_num_seqs)
+        num_seqs = self._num_seqs(kind, size)
         first = views[0]
-        _, max_num_blocks = buffers.block_tables[0].array.shape
+        _, max_num_blocks = buffers.block_tables[0].tensor.shape
         shared = replace(
             first,
             num_tokens=size,
             num_seqs=num_seqs,
-            max_query_len=1 if kind == DECODE else size,
+            max_query_len={DECODE: 1, VERIFY: self._rows_each}.get(kind, size),
             max_seq_len=max_num_blocks * first.block_size,
             query_lens=[],
             seq_lens_list=[],

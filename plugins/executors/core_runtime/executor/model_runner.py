@@ -22,14 +22,14 @@ from core_runtime.executor.drafts.checked_proposer import CheckedProposer
 from core_runtime.executor.drafts.heads import HeadsPass
 from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.drafts.pending import Drafts
-from core_runtime.executor.forward import HEAD, ForwardPass
+from core_runtime.executor.forward import ForwardPass
 from core_runtime.executor.pooled import Pooler
 from core_runtime.executor.prompt_scores import score_prompts, scores_some
 from core_runtime.executor.steps.batch import PersistentBatch, StepInput
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings, input_embeddings
 from core_runtime.executor.steps.verify import keep_tokens, verify_drafts
-from core_runtime.sampling import Sampler
+from core_runtime.sampling import DRAWS, Sampler
 from core_runtime.sampling.drafts.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)
@@ -150,23 +150,31 @@ class ModelRunner:
         """
         count = len(step.positions)
         with torch.inference_mode():
+            kind = DRAWS[self.batch.rows.filtered]
             if taken is not None and taken.in_order:
                 self.forward.follow(lambda: self.batch.views(step), taken)
                 # `logit_rows` still names the right rows: the step has the same sequences as the previous one.
-                rows = self.forward.recorder.size(HEAD, count) or count
-                return self._draw(count, rows)
+                rows = self.forward.recorder.size(kind, count) or count
+                return self._draw(kind, count, rows)
             views = self.batch.views(step)
             self.batch.buffers.logit_rows.array[:count] = step.positions
-            rows = self.forward.choose(count)
+            rows = self.forward.choose(count, kind)
             self.forward.run(views, taken)
-            return self._draw(count, rows)
+            return self._draw(kind, count, rows)
 
-    def _draw(self, count: int, rows: int) -> torch.Tensor | None:
+    def _draw(self, kind: str, count: int, rows: int) -> torch.Tensor | None:
         """Compute logits of `rows` rows, the first `count` of which belong to the step, and draw their tokens."""
         if not count:
             return None
-        logits = self.forward.head(count, rows)
-        return self.sampler.draw(logits, self.batch.rows, self._run_sampling)
+        model = self.forward.model
+        drawn = self.batch.rows
+
+        def call() -> None:
+            model.logits(self.batch.buffers.logit_rows.tensor[:rows])
+            self.sampler.draw(model.logits_view(rows), drawn, filtered=kind == DRAWS[True])
+
+        self.forward.recorder.run(kind, rows, 0, call, (count, 0))
+        return self.sampler.drawn(model.logits_view(count), drawn)
 
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Collect drafts for the next step: proposals, and the text that grammars force. positions: see `_propose`."""

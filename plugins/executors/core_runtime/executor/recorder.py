@@ -10,6 +10,7 @@ never change, and reads all input of a step from them.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,6 +52,8 @@ class Recorder:
 
     sizes: row counts that replace the runtime's own for each kind that has any.
 
+    unrecorded: calls that were run directly, by kind.
+
     Only kinds that were added are recorded, and only if the runtime can. A failed recording is not tried again: where one
     recording serves all sizes, the kind is forgotten, otherwise the size alone.
     """
@@ -59,6 +62,7 @@ class Recorder:
         self._runtime = runtime if isinstance(runtime, Captures) else None
         self._sizes = sizes
         self._kinds: dict[str, Recordings] = {}
+        self.unrecorded: Counter[str] = Counter()
 
     def add(self, kind: str, max_rows: int, *, padded: bool = True, every_size: bool = False) -> None:
         """Allow recordings of this kind of call, with at most `max_rows` rows.
@@ -78,6 +82,15 @@ class Recorder:
         elif not every_size:
             listed = sorted(size for size in sizes if 0 < size <= max_rows)
             self._kinds[kind] = Recordings(listed, padded)
+
+    def add_multiples(self, kind: str, base: str, each: int, max_rows: int) -> None:
+        """Allow recordings of this kind of call with `each` rows for each of the numbers of sequences that `base` is
+        recorded for, at most `max_rows` rows; none where one recording of `base` serves all sizes.
+        """
+        one_each = self._kinds.get(base)
+        if one_each is not None and one_each.sizes is not None:
+            sizes = [size * each for size in one_each.sizes if size * each <= max_rows]
+            self._kinds[kind] = Recordings(sizes, one_each.padded)
 
     def size(self, kind: str, num_rows: int) -> int | None:
         """Return the row count that a step of `num_rows` rows must be padded to; None: it runs unpadded."""
@@ -101,7 +114,7 @@ class Recorder:
         """
         recordings = self._kinds.get(kind)
         if recordings is None:
-            call()
+            self._run_directly(kind, call)
             return
         size = EVERY_SIZE if recordings.sizes is None else num_rows
         recorded = recordings.calls.get(size)
@@ -113,13 +126,17 @@ class Recorder:
             # No call is needed here: a runtime computes what it records, even if the recording fails.
             self._record(kind, size, num_rows, num_seqs, call)
         else:
-            call()
+            self._run_directly(kind, call)
 
     def forget(self, kind: str) -> None:
         """Drop the recordings of a kind, because the memory that they use is reused."""
         recordings = self._kinds.get(kind)
         if recordings is not None:
             recordings.calls.clear()
+
+    def _run_directly(self, kind: str, call: Call) -> None:
+        self.unrecorded[kind] += 1
+        call()
 
     def _record(self, kind: str, size: int, num_rows: int, num_seqs: int, call: Call) -> None:
         assert self._runtime is not None

@@ -123,10 +123,20 @@ class RunnerBuilder:
         )
 
     def _forward(self, buffers: StepBuffers) -> ForwardPass:
-        eager = self._config.model.enforce_eager
-        sizes = self._config.compilation.sizes
-        recorder = recorder_of(self._model, self._runtime, buffers, padding=self._padding, eager=eager, sizes=sizes)
-        return ForwardPass(self._model, buffers, recorder, self._target.groups)
+        config = self._config
+        rows_each = config.scheduler.rows_per_sequence
+        recorder = recorder_of(
+            self._model,
+            self._runtime,
+            buffers,
+            padding=self._padding,
+            eager=config.model.enforce_eager,
+            compilation=config.compilation,
+            rows_each=rows_each,
+        )
+        return ForwardPass(
+            self._model, buffers, recorder, self._target.groups, rows_each=rows_each, ragged=self._padding
+        )
 
     def _sampler(self) -> Sampler:
         config = self._config

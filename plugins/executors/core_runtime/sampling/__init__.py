@@ -8,10 +8,11 @@ from core_runtime.sampling.columns import SamplingColumns
 from core_runtime.sampling.drafts.verify import accept
 from core_runtime.sampling.logprobs import prompt_logprobs
 from core_runtime.sampling.rows import SampleRows
-from core_runtime.sampling.sampler import Sampler, sampling_kind
+from core_runtime.sampling.sampler import DRAWS, Sampler, sampling_kind
 from core_runtime.sampling.state import SequenceSampling, TokenMask
 
 __all__ = [
+    "DRAWS",
     "SampleRows",
     "Sampler",
     "SamplingColumns",

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.api.messages import TokenLogprobs
 from core_runtime.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
 from core_runtime.sampling.device_rows import DeviceRows
+from core_runtime.sampling.filters import LOWEST
 from core_runtime.sampling.logprob_rows import LogprobRows
 from core_runtime.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core_runtime.sampling.state import SequenceSampling
@@ -38,17 +39,16 @@ class KernelRows(NamedTuple):
     keys: Tensor
     temperatures: Tensor
     out: Tensor
-    filters: tuple[Tensor, Tensor, Tensor]
+    filters: tuple[Tensor, Tensor, Tensor] | None
 
     def on(self, device: torch.device) -> KernelRows:
         """Copy the rows to a device; tokens written there do not appear here."""
-        top_k, top_p, least = self.filters
+        filters = self.filters
+        if filters is not None:
+            top_k, top_p, least = filters
+            filters = top_k.to(device), top_p.to(device), least.to(device)
         return KernelRows(
-            self.which.to(device),
-            self.keys.to(device),
-            self.temperatures.to(device),
-            self.out.to(device),
-            (top_k.to(device), top_p.to(device), least.to(device)),
+            self.which.to(device), self.keys.to(device), self.temperatures.to(device), self.out.to(device), filters
         )
 
 
@@ -69,6 +69,7 @@ class SampleRows:
     masked: rows of sequences with a token mask.
     reported: rows with requested logprobs.
     wanted: number of most likely tokens of each of these rows, -1: all.
+    filtered: whether the device draws some rows with a filter.
     tokens: int64 [count], sampled tokens; -1 for a failed row.
     errors: error messages by row.
     logprobs: logprobs by row.
@@ -103,6 +104,7 @@ class SampleRows:
         self.reported: list[int] = []
         self.wanted: list[int] = []
         self.masked: list[int] = []
+        self.filtered = False
         self.errors: dict[int, str] = {}
         self.logprobs: dict[int, TokenLogprobs] = {}
 
@@ -142,6 +144,8 @@ class SampleRows:
         if self.on_device is not None:
             for name in ("keys", "temperatures", "top_k", "top_p", "least"):
                 self.on_device.put(name, getattr(self, name)[:count])
+            has_limit = self.top_k[:count].any() or (self.top_p[:count] < 1.0).any()
+            self.filtered = bool(has_limit or (self.least[:count] > LOWEST).any())
             if self.reported:
                 self.on_device.ask(self.told())
 

@@ -36,6 +36,8 @@ RunCall = Callable[[str, int, Callable[[], None]], None]
 """Function that runs a call of a kind on a number of rows; it may record the call and replay it for any number of rows."""
 
 SAMPLE: Final = "sample"
+DRAWS: Final = ("draw", "draw filtered")
+"""Kinds of calls that compute logits and draw tokens from them: without filters, and with them."""
 
 
 def sampling_kind(start: int) -> str:
@@ -231,19 +233,24 @@ class Sampler:
         most = min(MOST_LOGPROBS, self.vocab_size)
         return all(0 <= count <= most for count in rows.wanted)
 
-    def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> Tensor:
-        """Begin to sample the rows of a step, for all of which `draws_alone` holds.
+    def draw(self, logits: Tensor, rows: SampleRows, *, filtered: bool) -> None:
+        """Begin to draw a token for each row of logits, for rows of which `draws_alone` holds; later ones are padding.
 
         The tokens are written on the device; a token is -1 for an error as in `not_finite`. See `sample`.
+        filtered: whether some rows have a filter. It is all of the rows that this depends on, apart from their columns on the
+            device: the call may be recorded.
+        """
+        own = rows.part(0, logits.shape[0])
+        self._race(logits, own if filtered else own._replace(filters=None))
 
-        Returns the int64 words that the host needs: the tokens, then the logprobs after all places of tokens.
+    def drawn(self, logits: Tensor, rows: SampleRows) -> Tensor:
+        """Return the int64 words that the host needs of rows that were drawn: the tokens, then the logprobs after all
+        places of tokens.
         """
         device = rows.on_device
         assert device is not None, "the device draws no tokens"
-        count = rows.count
-        run(SAMPLE, count, lambda: self._race(logits, rows.part(0, count)))
         if not rows.reported:
-            return device.out[:count]
+            return device.out[: rows.count]
         assert self.logprobs is not None, "the device tells no log-probabilities"
         told = rows.told()
         which = device.told_rows.tensor[: len(told.rows)]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-LARGEST: Final = 512
-"""Largest size if no argument limits it."""
+LARGEST: Final = 1024
+"""Largest size if no argument limits it: computing more rows takes longer than the host's calls."""
+
+CHEAP: Final = (16, 32, 48, 64, 96, 128, 192, 256)
+"""Row counts up to which a step costs about the reading of the weights, so that padded rows cost little."""
 
 
 def graph_sizes(largest: int) -> list[int]:
@@ -23,6 +26,14 @@ def graph_sizes(largest: int) -> list[int]:
             power = 1 << (size.bit_length() - 1)
             size += max(power // 4, 8)
     return sizes
+
+
+def mixed_sizes(largest: int) -> list[int]:
+    """Return the sizes of steps with prompts: fewer than `graph_sizes` where padding costs little. `largest` is one of
+    them, because prompts are cut to the largest step.
+    """
+    sizes = [size for size in (*CHEAP, *graph_sizes(largest)) if size < largest and (size in CHEAP or size > CHEAP[-1])]
+    return [*sorted(set(sizes)), largest] if largest else []
 
 
 def powers_of_two(largest: int) -> list[int]:

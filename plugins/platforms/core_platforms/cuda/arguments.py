@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from core_runtime.specs.graph_sizes import LARGEST
+
 MOST_GRAPH_MIB = 512
 """MiB that the memory plan reserves for recorded graphs."""
 
@@ -20,7 +22,7 @@ class DeviceArguments(msgspec.Struct, frozen=True, kw_only=True):
     largest_graph: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=1 << 16)],
         msgspec.Meta(description="most rows of a recorded step; larger ones are computed call by call"),
-    ] = 512
+    ] = LARGEST
     virtual_memory: Annotated[
         bool,
         msgspec.Meta(

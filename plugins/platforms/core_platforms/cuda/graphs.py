@@ -15,13 +15,12 @@ from typing import Final
 
 from core_platforms.cuda.calls import DeviceCalls, RecordedGraph
 from core_runtime.contracts import CapturedCalls
-from core_runtime.specs.graph_sizes import graph_sizes
+from core_runtime.specs.graph_sizes import graph_sizes, mixed_sizes
 
 logger = logging.getLogger(__name__)
 
-WHOLE: Final = ("mixed", "sample")
-"""First words of the kinds that are never recorded: long steps hide their launch time, and sampling is a single launch.
-"""
+WHOLE: Final = "sample"
+"""First word of the kinds that are never recorded: sampling is a single launch."""
 
 
 class Replay:
@@ -70,9 +69,13 @@ class Graphs:
 
     def sizes(self, kind: str, max_rows: int) -> list[int]:
         """Return the row counts to record for a kind of calls, up to the largest step of that kind."""
-        if kind.partition(" ")[0] in WHOLE:
+        if kind.partition(" ")[0] == WHOLE:
             return []
-        return graph_sizes(min(max_rows, self._largest))
+        largest = min(max_rows, self._largest)
+        if kind == "mixed":
+            return mixed_sizes(largest)
+        # The largest batch is one that stays, so it is not left without a recording.
+        return sorted({*graph_sizes(largest), largest} - {0})
 
     def capture(self, run: Callable[[], None], num_rows: int) -> CapturedCalls | None:
         """Run the calls once, then record them: the `Captures` contract. Recording itself computes nothing."""
@@ -93,5 +96,10 @@ class Graphs:
         self.spent += max(before - after, 0)
         self.seconds += time.perf_counter() - begin
         if self.spent >= self._budget:
-            logger.info("Recorded graphs have taken %d MiB; further sizes are computed call by call.", self.spent >> 20)
+            logger.warning(
+                "Recorded graphs have taken %d MiB of the %d MiB of --platform-config.graph-mib: steps of sizes that were not "
+                "recorded by now are computed call by call. Fewer --cudagraph-capture-sizes take less.",
+                self.spent >> 20,
+                self._budget >> 20,
+            )
         return Replay(graph, num_rows)

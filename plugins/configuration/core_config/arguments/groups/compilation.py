@@ -33,9 +33,10 @@ class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
     cudagraph_mode: Annotated[
         str | None,
         Arg(
-            "NONE: nothing is recorded, as with --enforce-eager. FULL_DECODE_ONLY: steps in which every sequence computes one "
-            "token are recorded whole. Others are not served: longer steps hide the time of their launches.",
-            words=tuple((name.lower(), name) for name in ("NONE", "FULL_DECODE_ONLY")),
+            "FULL, as without it: steps are recorded whole, with prompts or without. FULL_DECODE_ONLY: those in which every "
+            "sequence computes one token, or has its drafts verified. NONE: nothing is recorded, as with --enforce-eager. "
+            "PIECEWISE and FULL_AND_PIECEWISE are refused: no step is recorded in pieces.",
+            words=tuple((name.lower(), name) for name in ("NONE", "FULL", "FULL_DECODE_ONLY")),
         ),
     ] = None
     use_cudagraph: Annotated[bool | None, Arg("Older: false is cudagraph_mode NONE.")] = None
@@ -71,8 +72,8 @@ class CompilationArgs(ArgumentGroup, frozen=True, kw_only=True):
     cudagraph_capture_sizes: Annotated[
         list[int] | None,
         Arg(
-            "Numbers of sequences for which a step is recorded, where a recording serves one number; others are padded to the "
-            "next one. Unset: 1, 2, 4, 8, 16, 24, ...",
+            "Numbers of rows (tokens) for which a step is recorded, where a recording serves one number; others are padded to "
+            "the next one. Steps that verify drafts take them as numbers of sequences. Unset: 1, 2, 4, 8, 16, 24, ...",
             commas=True,
             ge=1,
             le=MOST_ROWS,
@@ -81,8 +82,8 @@ class CompilationArgs(ArgumentGroup, frozen=True, kw_only=True):
     max_cudagraph_capture_size: Annotated[
         int | None,
         Arg(
-            "The largest number of sequences for which a step is recorded; larger steps are computed call by call. Unset: 512 "
-            "on GPUs.",
+            "The largest number of rows (tokens) for which a step is recorded; larger steps are computed call by call. Unset: "
+            "1024 on GPUs.",
             ge=0,
             le=MOST_ROWS,
         ),

@@ -110,18 +110,27 @@ def draft_pass(
     own = own_config(config)
     model = draft.model
     runtime = device.runtime
-    num_slots, max_blocks = batch.buffers.block_tables[0].array.shape
+    num_slots, max_blocks = batch.buffers.block_tables[0].tensor.shape
     buffers = StepBuffers(
         own.limits,
         max_blocks,
         runtime.device,
         len(batch.buffers.block_tables),
         runtime if isinstance(runtime, Uploads) else None,
+        beside=batch.buffers,
     )
-    sizes = config.compilation.sizes
+    rows_each = config.scheduler.rows_per_sequence
     # The draft has a recorder of its own: recordings are tied to the buffers, and its buffers are not the target's.
-    recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager, sizes=sizes)
-    forward = ForwardPass(model, buffers, recorder, draft.groups)
+    recorder = recorder_of(
+        model,
+        runtime,
+        buffers,
+        padding=padding,
+        eager=own.model.enforce_eager,
+        compilation=config.compilation,
+        rows_each=rows_each,
+    )
+    forward = ForwardPass(model, buffers, recorder, draft.groups, rows_each=rows_each, ragged=padding)
     described = draft_of(config)
     assert described is not None, "there is no draft"
     shape = described.spec

@@ -109,7 +109,7 @@ class PersistentBatch:
         self.buffers = buffers
         self.block_size = block_size
         self.tables = BlockTables(buffers, block_size, groups)
-        num_slots, num_blocks = buffers.block_tables[0].array.shape
+        num_slots, num_blocks = buffers.block_tables[0].tensor.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
         self.drafts = PendingDrafts(num_slots, self.tokens)
@@ -187,6 +187,8 @@ class PersistentBatch:
         """Return the step as attention sees it, one view per KV group."""
         views = step_views(self.buffers, step.query_lens, self.block_size)
         if step.trees is not None:
+            # Each draft gets a copy of its sequence's table, which must be on the device by then.
+            self.buffers.send()
             return step.trees.views(views, step.slots, self.buffers)
         return views
 

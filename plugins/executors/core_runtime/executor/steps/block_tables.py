@@ -29,7 +29,7 @@ class _Table:
     group: the layers that share the table.
     stored: int32 [slots, blocks a sequence], the blocks of every running sequence.
     lengths: number of blocks of each slot.
-    blocks: step buffer for the table rows of its sequences.
+    blocks: step buffer for the table rows of its sequences, where no `DeviceTables` bring them to the device.
     slots: step buffer for the cache slots of its tokens.
     """
 
@@ -51,17 +51,18 @@ class BlockTables:
     ) -> None:
         self.buffers = buffers
         self.block_size = block_size
+        self._device = buffers.tables
         self._modulus = np.array(block_size)
         self._tables: list[_Table] = []
         for index, group in enumerate(groups):
             blocks = buffers.block_tables[index]
             slots = buffers.slot_mappings[index]
-            if beside is None:
-                stored = np.zeros_like(blocks.array)
-                lengths = [0] * len(stored)
-            else:
+            if beside is not None:
                 stored = beside._tables[index].stored
                 lengths = beside._tables[index].lengths
+            else:
+                stored = np.zeros_like(blocks.array) if self._device is None else self._device.host[index]
+                lengths = [0] * len(stored)
             self._tables.append(_Table(group, stored, lengths, blocks, slots))
         self._keyed = [table for table in self._tables if table.group.kind != "state"]
 
@@ -84,12 +85,14 @@ class BlockTables:
 
     def append(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Append blocks to a sequence's tables, one list per group."""
-        for table, ids in zip(self._tables, block_ids, strict=True):
+        for group, (table, ids) in enumerate(zip(self._tables, block_ids, strict=True)):
             if ids:
                 start = table.lengths[row]
                 end = start + len(ids)
                 table.stored[row, start:end] = ids
                 table.lengths[row] = end
+                if self._device is not None:
+                    self._device.append(group, row, start, len(ids))
 
     def advance(self, rows: Int32Array, positions: NDArray[np.int64]) -> None:
         """Advance each sequence by one token. The step must have the same sequences as the previous one.
@@ -110,8 +113,9 @@ class BlockTables:
         columns = positions[starting] // self.block_size
         for table in self._keyed:
             ids = table.stored[starting_rows, columns]
-            table.blocks.array[starting, columns] = ids
-            table.blocks.changed(count)
+            if self._device is None:
+                table.blocks.array[starting, columns] = ids
+                table.blocks.changed(count)
             table.slots.array[starting] = ids * np.int64(self.block_size)
 
     def fill(self, rows: Int32Array, owner: NDArray[np.int64], positions: NDArray[np.int64], width: int) -> None:
@@ -125,13 +129,16 @@ class BlockTables:
         num_seqs = len(rows)
         num_tokens = len(positions)
         block, offset = np.divmod(positions, self.block_size)
-        for table in self._tables:
-            columns = table.group.num_state_blocks or width
-            ids = table.stored[rows, :columns]
-            table.blocks.array[:num_seqs, :columns] = ids
+        row_of_token = rows[owner]
+        widths = [table.group.num_state_blocks or width for table in self._tables]
+        for table, columns in zip(self._tables, widths, strict=True):
+            if self._device is None:
+                table.blocks.array[:num_seqs, :columns] = table.stored[rows, :columns]
+                table.blocks.changed(num_seqs)
             if table.group.kind != "state":
-                starts = ids[owner, block] * np.int64(self.block_size)
+                starts = table.stored[row_of_token, block] * np.int64(self.block_size)
                 slots = table.slots.array[:num_tokens]
                 np.add(starts, offset, out=slots)
-            table.blocks.changed(num_seqs)
             table.slots.changed(num_tokens)
+        if self._device is not None:
+            self._device.use(rows, widths)

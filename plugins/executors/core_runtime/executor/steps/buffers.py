@@ -3,13 +3,14 @@
 Owns: one arena of bytes, and in it one buffer for each flat array of a step. Never does: decide what is in them (the
 persistent batch fills them). Called by: the persistent batch (writes), the forward pass (reads).
 
-On the CPU the device's arena is the host's. Elsewhere both have the same layout, and `send` makes one copy a step.
+On the CPU the device's arena is the host's. Elsewhere both have the same layout, and `send` copies what has changed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -17,14 +18,21 @@ import torch
 from torch import Tensor
 
 from core.api.step_limits import StepLimits
-from core_runtime.contracts import Uploads
+from core_runtime.contracts import Downloads, Uploads
 from core_runtime.executor.constraints.mask_buffers import MaskBuffers
+from core_runtime.executor.steps.device_tables import DeviceTables, TableColumns
 from core_runtime.executor.steps.staging import Staging
 from core_runtime.sampling.device_rows import DeviceRows
 from core_runtime.sampling.logprob_rows import MOST_LOGPROBS, words_of
 
+Array = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype."""
+
 ALIGNMENT: Final = 64
 """Bytes of a cache line, and of the widest vector."""
+
+LEAST_CHANGES: Final = 1024
+"""Blocks for which a step has room at least; more take another copy."""
 
 
 SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
@@ -78,16 +86,20 @@ class StepBuffers:
     seq_lens: int32 [B].
     cu_seqlens_q: int32 [B + 1].
     slot_mappings: int64 [T] for each KV group.
-    block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
+    block_tables: int32 [B, M] for each KV group. An asynchronous device has its own, see `tables`; otherwise they are last
+        in the arena.
     num_sampled: rows whose sampling columns the device reads from memory of its own; 0: the host samples.
     num_mask_words: words of a row's token mask.
     uploads: a runtime whose device has memory of its own and copies asynchronously.
+    beside: the buffers of another model whose steps have the same sequences.
 
+    tables: brings the block tables to an asynchronous device; None: they are sent whole.
     sampled: the sampling columns, or None.
     taken: int64 [B], twice, or None: rows of the previous step whose tokens the device takes, and their token indices in
         this step.
 
-    The tokens come first, so that a step whose tokens the device drew itself sends only the bytes after them.
+    The tokens come first, and whatever a steady step leaves as it is before the keys, so that a step whose tokens the
+    device drew itself sends only the bytes from the keys on.
     """
 
     def __init__(
@@ -99,32 +111,41 @@ class StepBuffers:
         uploads: Uploads | None = None,
         num_sampled: int = 0,
         num_mask_words: int = 0,
+        beside: StepBuffers | None = None,
     ) -> None:
         max_num_seqs = limits.sequences
+        tables = num_groups, max_num_seqs, max_blocks_per_seq
+        sends_changes = isinstance(uploads, Downloads)
+        num_changes = max(LEAST_CHANGES, 2 * num_groups * max_num_seqs)
+        one_each = (max_num_seqs,), torch.int64
         tokens = (limits.tokens,), torch.int64
-        table = (max_num_seqs, max_blocks_per_seq), torch.int32
-        arrays: list[tuple[tuple[int, ...], torch.dtype]] = [
-            tokens,
-            ((limits.logit_rows,), torch.int64),
+        parts: list[list[Array]] = [
+            [tokens, ((limits.logit_rows,), torch.int64), ((max_num_seqs + 1,), torch.int32)],
+            [one_each] * 2 if num_sampled else [],
+            [one_each] if sends_changes else [],
+            [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else [],
+            [((num_changes,), torch.int64), ((num_changes,), torch.int32)] if sends_changes else [],
+            [((max_num_seqs,), torch.int32), tokens],
+            [tokens] * num_groups,
+            [] if sends_changes else [(tables[1:], torch.int32)] * num_groups,
         ]
-        sampled = [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else []
-        taken = [((max_num_seqs,), torch.int64)] * 2 if num_sampled else []
-        arrays += taken
-        arrays += sampled
-        arrays += [tokens, ((max_num_seqs,), torch.int32), ((max_num_seqs + 1,), torch.int32)]
-        arrays += [tokens] * num_groups
-        arrays += [table] * num_groups
-        made = self._make(arrays, device, uploads)
-        self.token_ids, self.logit_rows, *made = made
-        self.taken = (made[0], made[1]) if taken else None
-        made = made[len(taken) :]
+        made = iter(self._make([array for part in parts for array in part], device, uploads))
+        first, taken, slots, sampled, changes, last, mappings, whole = [list(islice(made, len(part))) for part in parts]
+        self.token_ids, self.logit_rows, self.cu_seqlens_q = first
+        self.taken = (taken[0], taken[1]) if taken else None
         self.sampled: DeviceRows | None = None
         if sampled:
             masks = MaskBuffers(num_sampled, num_mask_words, device, uploads)
-            self.sampled = _device_rows(made[: len(sampled)], num_sampled, device, masks)
-        self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made[len(sampled) :]
-        self.slot_mappings = of_groups[:num_groups]
-        self.block_tables = of_groups[num_groups:]
+            self.sampled = _device_rows(sampled, num_sampled, device, masks)
+        self.seq_lens, self.positions = last
+        self.slot_mappings = mappings
+        self.tables: DeviceTables | None = None
+        self.block_tables = whole
+        if sends_changes:
+            columns = TableColumns(*slots, *changes)
+            self.tables = DeviceTables(tables, device, columns, None if beside is None else beside.tables)
+            nothing = torch.empty((0, max_blocks_per_seq), dtype=torch.int32)
+            self.block_tables = [StepBuffer(nothing, rows, 0, None) for rows in self.tables.rows]
 
     @property
     def shared(self) -> bool:
@@ -132,13 +153,17 @@ class StepBuffers:
         return self._staging is None
 
     def send(self) -> None:
-        """Copy everything that changed since the last call to the device, in one copy."""
-        if self._staging is not None:
+        """Copy everything that changed since the last call to the device."""
+        if self._staging is None:
+            return
+        if self.tables is None:
             self._staging.send()
+        else:
+            self.tables.send(self._staging.send)
 
     def _make(
         self,
-        arrays: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        arrays: Sequence[Array],
         device: torch.device,
         uploads: Uploads | None,
     ) -> list[StepBuffer]:

@@ -1,6 +1,6 @@
-"""Staged copies between the host and a device with memory of its own: one copy a step each way, through rings.
+"""Staged copies between the host and a device with memory of its own: few copies a step each way, through rings.
 
-Owns: the rings, and which bytes have changed since the last copy. Never does: know what the bytes mean.
+Owns: the rings, and which bytes have changed since the last send. Never does: know what the bytes mean.
 Called by: the step's buffers (to the device), the steps ahead (back).
 """
 
@@ -18,7 +18,10 @@ from torch import Tensor
 from core_runtime.contracts import Downloads, Uploads
 
 RING: Final = 3
-"""Maximum copies in flight; one more waits for the oldest."""
+"""Maximum steps whose copies are in flight; one more waits for the oldest."""
+
+GAP: Final = 32 << 10
+"""Unchanged bytes that are sent along, because another copy would take longer to be launched."""
 
 
 class Staging:
@@ -43,37 +46,49 @@ class Staging:
             self._ring.append(copy)
         self._waits: list[Callable[[], None] | None] = [None] * RING
         self._next = 0
-        self._begin = host.shape[0]
-        self._end = 0
+        self._changed: list[tuple[int, int]] = []
 
     def changed(self, begin: int, end: int) -> None:
         """Mark bytes [begin, end) of the host as changed."""
-        self._begin = min(self._begin, begin)
-        self._end = max(self._end, end)
+        if begin < end:
+            self._changed.append((begin, end))
 
     def send(self) -> None:
-        """Copy everything from the first changed byte to the last; kernels launched from now on see it."""
-        begin = self._begin
-        end = self._end
-        if begin >= end:
+        """Copy all changed bytes, and those of small gaps between them; kernels launched from now on see them."""
+        if not self._changed:
             return
-        # An empty range, into which `changed` puts the next bytes.
-        self._begin = self._host.shape[0]
-        self._end = 0
-        changed = self._host[begin:end]
-        target = self._device[begin:end]
+        ranges = _joined(self._changed)
+        self._changed.clear()
         if self._uploads is None:
-            target.copy_(changed)
+            for begin, end in ranges:
+                self._device[begin:end].copy_(self._host[begin:end])
             return
         turn = self._next
         self._next = (turn + 1) % RING
         wait = self._waits[turn]
-        # The ring's oldest copy may still be read by the device.
+        # The copies of the ring's oldest step may still be read by the device.
         if wait is not None:
             wait()
-        source = self._ring[turn][begin:end]
-        source.copy_(changed)
-        self._waits[turn] = self._uploads.upload(target, source)
+        ring = self._ring[turn]
+        for begin, end in ranges:
+            source = ring[begin:end]
+            source.copy_(self._host[begin:end])
+            # Copies are made in their order, so the last one is waited for.
+            self._waits[turn] = self._uploads.upload(self._device[begin:end], source)
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges in order, with those joined that overlap or have a gap of at most `GAP` between them."""
+    ranges.sort()
+    first, last = ranges[0]
+    joined: list[tuple[int, int]] = []
+    for begin, end in ranges:
+        if begin > last + GAP:
+            joined.append((first, last))
+            first = begin
+        last = max(last, end)
+    joined.append((first, last))
+    return joined
 
 
 @dataclass(frozen=True, slots=True)
