@@ -81,7 +81,7 @@ def promises(spec: PluginSpec, numerics: str, layers: str = "", *, requested: bo
     """
     capabilities = spec.capabilities
     slowly = numerics == "reference" and capabilities.get("reference_numerics")
-    asked = requested and capabilities.get("invariant_on_request")
+    asked = requested and layers in capabilities.get("invariant_on_request", ())
     always = capabilities.get("batch_invariant") or layers in capabilities.get("invariant_kinds", ())
     return bool(always or slowly or asked)
 

@@ -126,7 +126,7 @@ def _attention_rows(
 def _same_bits(manifest: Manifest, settings: Settings, layers: str = "") -> str:
     if promises(manifest.spec, settings["numerics"], layers, requested=settings["batch_invariant"]):
         return "yes"
-    if manifest.spec.capabilities.get("invariant_on_request"):
+    if layers in manifest.spec.capabilities.get("invariant_on_request", ()):
         return "no, yes with --batch-invariant"
     varies = manifest.spec.capabilities.get("varies")
     return f"no, {varies}" if varies else "no"

@@ -30,11 +30,12 @@ def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = Fal
     """
     found = []
     for stage, choice in chosen.stages.items():
+        layers = stage.partition(".")[2]
         for manifest in choice.manifests:
             if manifest.row.kind not in ("attention", "kernels") or is_idle(manifest, choice.manifests, device):
                 continue
-            if not promises(manifest.spec, numerics, stage.partition(".")[2], requested=requested):
-                found.append(_sentence(manifest, named=manifest.row in choice.named))
+            if not promises(manifest.spec, numerics, layers, requested=requested):
+                found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
@@ -67,11 +68,12 @@ def wanted_promise(settings: Settings, layers: str = "") -> Check:
     return lambda manifest: invariance_reasons(manifest.spec, settings["numerics"], layers)
 
 
-def _sentence(manifest: Manifest, *, named: bool) -> str:
+def _sentence(manifest: Manifest, layers: str, *, named: bool) -> str:
     kind, name = manifest.row.kind, manifest.row.name
-    if manifest.spec.capabilities.get("reference_numerics"):
+    capabilities = manifest.spec.capabilities
+    if capabilities.get("reference_numerics"):
         way_out = WAY_OUT
-    elif manifest.spec.capabilities.get("invariant_on_request"):
+    elif layers in capabilities.get("invariant_on_request", ()):
         way_out = "--batch-invariant has it keep bits"
     elif kind == "attention":
         way_out = "choose another that does"
