@@ -142,7 +142,7 @@ gpu-gate: $(TEST_STAMP) $(VENV)/triton36/.installed  ## every Triton kernel comp
 	$(PYTHON) -m tests.cuda.gate --verdicts $(VENV)/gpu-gate.jsonl --report docs/gpu-gate.md
 
 gpu-interpreter: $(TEST_STAMP)  ## the Triton kernels against the reference in Triton's interpreter: what `make test` leaves out
-	$(PYTHON) -m pytest --numprocesses $(WORKERS) -m gpu_interpreter tests/cuda
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) -m gpu_interpreter tests/cuda tests/attention
 
 lint: $(TEST_STAMP)
 	$(VENV)/bin/ruff check .

@@ -1,7 +1,7 @@
 """Paged K and V storage for backends whose attention comes from a library.
 
 Owns: the layout of a block, and writes to it that can be recorded in a graph. Never does: attend.
-Called by: the backends `flash_attn`, `flashinfer` and `flex`.
+Called by: the backend `flex`; `fused_heads`, for those that write with the engine's own kernel.
 
 A block holds K [block_size, Hkv, D], then V of the same shape, in the cache's own dtype: the layout that all of these
 libraries read.

@@ -109,6 +109,8 @@ def _checked_arguments(
         elif argument is not None:
             values = settings[argument]
             prefix = flag_of(argument)
+        if settings["batch_invariant"] and manifest.spec.capabilities.get("invariant_on_request"):
+            values = {**values, "invariant": True}
         _, wrong = convert_struct(manifest.spec.arguments, values, prefix)
         problems += wrong
         found[f"{kind}.{name}"] = underscored(values)

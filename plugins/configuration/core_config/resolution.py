@@ -19,6 +19,7 @@ from core_config.selection.ranking import Selection
 from core_config.served.server_config import ServerConfig
 from core_config.stages.isolation import way_out
 from core_config.stages.memory import MemoryPlan
+from core_config.stages.operations import Computed
 from core_config.stages.settings import Row
 from core_runtime.specs.checkpoint import CheckpointManifest
 
@@ -42,6 +43,7 @@ class Resolution:
     numerics: the numerics id, as the running engine reports it; None when a plugin knows it only after loading.
     replaceable: chosen plugins that the user did not name and that others can replace.
     again: function that resolves again without the plugin of an error.
+    computed: function that asks the plugins who computes which operation.
     """
 
     engine: EngineConfig
@@ -56,6 +58,7 @@ class Resolution:
     numerics: str | None
     replaceable: set[ResolvedPlugin]
     again: Callable[[PluginError], Resolution]
+    computed: Callable[[], list[Computed]]
 
     def without(self, error: PluginError) -> Resolution:
         """Resolve the same arguments again without the plugin that failed with `error`, and log a warning.

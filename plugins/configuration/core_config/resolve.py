@@ -38,10 +38,11 @@ from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.family import find_family, text_alone
 from core_config.stages.isolation import left_out
 from core_config.stages.numerics import planned_numerics
+from core_config.stages.operations import computed
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
 from core_config.stages.sizes import plan_memory
-from core_config.stages.waivers import waivers
+from core_config.stages.waivers import surprises, waivers
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
@@ -162,9 +163,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)
+    waived = _waived(attempt, platform)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
-    device = device_type(platform.device.name)
     return Resolution(
         engine=engine,
         server=server,
@@ -173,12 +174,26 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=[*waivers(chosen, settings["numerics"], device), *acceptance_waiver(engine.acceptance)],
+        waivers=[*waived, *acceptance_waiver(engine.acceptance)],
         given=settings.given(),
         numerics=numerics,
         replaceable=chosen.replaceable(),
         again=again,
+        computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device),
     )
+
+
+def _waived(attempt: Attempt, platform: ChosenPlatform) -> list[str]:
+    """Return the waivers. With `--batch-invariant` each is a problem; without it, those that nobody chose are warnings."""
+    settings = attempt.settings
+    device = device_type(platform.device.name)
+    requested = settings["batch_invariant"]
+    found = waivers(attempt.chosen, settings["numerics"], device, requested=requested)
+    if requested:
+        attempt.problems += [f"--batch-invariant: {sentence}." for sentence in found]
+    else:
+        attempt.warnings += surprises(attempt.chosen)
+    return found
 
 
 def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:

@@ -3,7 +3,7 @@
 import torch
 
 
-def attend(q, keys, values, *, scale, left, softcap=0.0, slopes=None):
+def attend(q, keys, values, *, scale, left, softcap=0.0, slopes=None, sinks=None):
     """[rows, Hq, D] of the last rows of a sequence, whose keys are all given, [length, Hkv, D]. left: -1, or keys before."""
     group = q.shape[1] // keys.shape[1]
     keys = keys.double().repeat_interleave(group, 1)
@@ -18,7 +18,10 @@ def attend(q, keys, values, *, scale, left, softcap=0.0, slopes=None):
     mask = key <= query
     if left >= 0:
         mask &= key >= query - left
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, len(q), 1)], -1)
+    weights = scores.softmax(-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
 
 

@@ -1,26 +1,24 @@
-"""Paged attention through FlashAttention 2 or 3.
+"""Paged attention through FlashAttention 2, 3 or 4.
 
-Owns: the calls of the library. Never does: choose a layer's version (`versions` does).
+Owns: the choice of a call for each layer. Never does: know a library's signature (`calls` does), or choose a layer's
+version (`versions` does).
 Called by: the decoder, through the attention contract.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.api.specs import AttentionQuery, AttentionSpec
-from core_attention.flash_attn.versions import Version, fitting
-from core_attention.paged_heads import PagedHeads, PagedLayer, Places
-from core_runtime.contracts import AttentionParams, BatchView
-
-ALL_KEYS = -1
-"""A window size without limit."""
+from core_attention.checks import check_tables
+from core_attention.flash_attn.calls import Call, call_of
+from core_attention.flash_attn.step import FlashStep
+from core_attention.flash_attn.versions import fitting
+from core_attention.fused_heads import FusedHeads, FusedLayer
+from core_runtime.contracts import AttentionParams, BatchView, HeadTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,112 +26,70 @@ class FlashLayer:
     """An attention layer bound to its cache.
 
     paged: the cache views.
-    attend: the library call, which takes (layer, q, step).
+    attend: the library call.
     """
 
-    paged: PagedLayer
-    attend: Callable[[PagedLayer, Tensor, FlashStep], Tensor]
+    paged: FusedLayer
+    attend: Call
 
 
-@dataclass(frozen=True, slots=True)
-class FlashStep:
-    """The metadata of one step.
+class FlashAttention:
+    """Implementation of the attention contract, with `TurnsHeads`.
 
-    view: the batch.
-    places: the slots it writes.
-    cu_seqlens_k: int32 [B + 1], cumulative key counts.
+    numerics: the installed versions.
+    invariant: whether a sequence's bits must not depend on the batch.
     """
-
-    view: BatchView
-    places: Places
-    cu_seqlens_k: Tensor
-
-
-class FlashAttention(PagedHeads):
-    """Implementation of the attention contract. numerics: the installed versions."""
 
     name = "flash_attn"
     capture = "any"
+    turns_as = FusedHeads.turns_as
 
-    def __init__(self, numerics: str) -> None:
+    def __init__(self, numerics: str, invariant: bool = False) -> None:
         self.numerics = numerics
+        self._invariant = invariant
+        self._stored = FusedHeads()
+        self.kv_layout = self._stored.kv_layout
 
-    def bind(  # type: ignore[override]
+    def bind(
         self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> FlashLayer:
         """View the layer's bytes as K and V, and select the library version that serves it."""
-        paged = super().bind(spec, block_size, dtype, raw, params)
-        version, reasons = fitting(AttentionQuery(spec, "cuda", dtype, block_size, profile=_profile(raw.device)))
+        paged = self._stored.bind(spec, block_size, dtype, raw, params)
+        query = AttentionQuery(spec, "cuda", dtype, block_size, profile=_profile(raw.device))
+        version, reasons = fitting(query)
         if version is None:
             raise ValueError(f"no installed FlashAttention serves the layer: {reasons[0]}")
-        return FlashLayer(paged, _call_of(version))
+        return FlashLayer(paged, call_of(version, self._invariant))
 
     def build(self, view: BatchView) -> FlashStep:
         """Compute the cumulative key counts, once for all layers."""
+        check_tables(view)
         lengths = view.seq_lens
         ends = torch.zeros(lengths.shape[0] + 1, dtype=torch.int32, device=lengths.device)
         ends[1:] = lengths.cumsum(0)
-        return FlashStep(view, Places.of(view), ends)
+        return FlashStep(view, ends)
 
     def write(self, handle: FlashLayer, k: Tensor, v: Tensor, metadata: FlashStep) -> None:
         """Store k and v [T, Hkv, D] at the step's slots."""
-        self.put(handle.paged, k, v, metadata.places)
+        self._stored.write(handle.paged, k, v, metadata)
+
+    def turn_and_write(
+        self,
+        handle: FlashLayer,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        turn: HeadTurn,
+        positions: Tensor,
+        metadata: FlashStep,
+    ) -> None:
+        """Normalize and rotate q [T, Hq, D] in place, and store k and v: the `TurnsHeads` contract."""
+        self._stored.turn_and_write(handle.paged, q, k, v, turn, positions, metadata)
 
     def forward(self, handle: FlashLayer, q: Tensor, metadata: FlashStep, out: Tensor) -> None:
         """Compute out[T, Hq, D] in the dtype of the cache."""
         queries = q.to(handle.paged.keys.dtype)
         out.copy_(handle.attend(handle.paged, queries, metadata))
-
-
-def _call_of(version: Version) -> Callable[[PagedLayer, Tensor, FlashStep], Tensor]:
-    """Return the call of a version."""
-    module: Any = importlib.import_module(version.module)
-    if version.module == "flash_attn":
-
-        def second(layer: PagedLayer, q: Tensor, step: FlashStep) -> Tensor:
-            found: Tensor = module.flash_attn_varlen_func(
-                q,
-                layer.keys,
-                layer.values,
-                step.view.cu_seqlens_q,
-                step.cu_seqlens_k,
-                step.view.max_query_len,
-                step.view.max_seq_len,
-                softmax_scale=layer.spec.scale,
-                causal=True,
-                window_size=_window(layer.spec),
-                softcap=layer.spec.cap or 0.0,
-                alibi_slopes=layer.slopes,
-                block_table=step.view.block_table,
-            )
-            return found
-
-        return second
-
-    def third(layer: PagedLayer, q: Tensor, step: FlashStep) -> Tensor:
-        found: Tensor = module.flash_attn_with_kvcache(
-            q,
-            layer.keys,
-            layer.values,
-            cache_seqlens=step.view.seq_lens,
-            page_table=step.view.block_table,
-            cu_seqlens_q=step.view.cu_seqlens_q,
-            max_seqlen_q=step.view.max_query_len,
-            softmax_scale=layer.spec.scale,
-            causal=True,
-            window_size=_window(layer.spec),
-            softcap=layer.spec.cap or 0.0,
-        )
-        return found
-
-    return third
-
-
-def _window(spec: AttentionSpec) -> tuple[int, int]:
-    """Return the number of keys that a query sees before itself, and after."""
-    if spec.window is None:
-        return ALL_KEYS, ALL_KEYS
-    return spec.window - 1, 0
 
 
 def _profile(device: torch.device) -> str:

@@ -5,15 +5,15 @@ Owns: the backend's declared capabilities. Called by: `core.plugin`.
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_attention.flash_attn.versions import fitting, installed
+from core_attention.flash_attn.versions import fitting, installed, number_of
+from core_attention.invariant import Arguments
 from core_runtime.contracts import AttentionBackend
 
 CONTRACT = 1
+KINDS = ["full", "sliding"]
 
 
 @hookimpl
@@ -21,17 +21,20 @@ def core_spec() -> PluginSpec:
     """Describe the plugin: for NVIDIA GPUs with the library."""
     return PluginSpec(
         name="flash_attn",
-        summary="paged attention by the library FlashAttention 2 or 3, where it is installed",
+        summary="paged attention by the library FlashAttention 2, 3 or 4, where it is installed",
         capabilities={
             "devices": ["cuda"],
-            "layer_kinds": ["full", "sliding"],
+            "layer_kinds": KINDS,
             "kv_dtypes": ["bfloat16", "float16"],
             "window": True,
             "cap": True,
             "alibi": any(version.alibi for version in installed()),
+            "sinks": any(version.sinks for version in installed()),
             "padding": True,
             "batch_invariant": False,
+            "invariant_on_request": KINDS if all(version.invariant for version in installed()) else [],
         },
+        arguments=Arguments,
         priority=20,
     )
 
@@ -46,13 +49,7 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
 @hookimpl
 def core_numerics() -> str:
     """Return the installed versions, one of which is used."""
-    names = []
-    for version in installed():
-        try:
-            number = importlib.metadata.version(version.package)
-        except importlib.metadata.PackageNotFoundError:  # built in place, without package metadata
-            number = "unknown"
-        names.append(f"{version.module}-{number}")
+    names = [f"{version.module}-{number_of(version) or 'unknown'}" for version in installed()]
     return "+".join(names) or "flash_attn"
 
 
@@ -61,4 +58,5 @@ def core_load(context: LoadContext) -> AttentionBackend:
     """Build the backend."""
     from core_attention.flash_attn.backend import FlashAttention
 
-    return FlashAttention(core_numerics())
+    own = context.arguments or Arguments()
+    return FlashAttention(core_numerics(), invariant=own.invariant)

@@ -6,6 +6,7 @@ and the backend.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from typing import Final, NamedTuple
 
@@ -23,9 +24,11 @@ class Version(NamedTuple):
 
     module: the import name.
     package: the package that provides it, for messages.
-    least, most: range of architectures, 90 for `sm_90`.
+    least, most: range of architectures whose paged caches it reads, 90 for `sm_90`.
     block_multiple: the cache's block size must be a multiple of it.
     alibi: whether it supports ALiBi slopes.
+    sinks: whether it supports sinks.
+    invariant: whether it can be told not to divide the keys of a sequence.
     """
 
     module: str
@@ -33,19 +36,40 @@ class Version(NamedTuple):
     least: int
     most: int
     block_multiple: int
-    alibi: bool
+    alibi: bool = False
+    sinks: bool = False
+    invariant: bool = False
 
 
 VERSIONS: Final = (
-    Version("flash_attn_interface", "flash-attn-3", least=90, most=90, block_multiple=1, alibi=False),
+    Version("flash_attn_interface", "flash-attn-3", least=90, most=90, block_multiple=1, invariant=True),
+    Version("flash_attn.cute", "flash-attn-4", least=90, most=119, block_multiple=1, sinks=True, invariant=True),
     Version("flash_attn", "flash-attn", least=80, most=129, block_multiple=256, alibi=True),
 )
-"""Known versions, best first."""
+"""Known versions, best first. Those of version 4 are of 4.0.0b36, which reads paged caches on sm_90 to sm_119 only."""
 
 
 def installed() -> list[Version]:
     """Return the installed versions, best first."""
-    return [version for version in VERSIONS if importlib.util.find_spec(version.module) is not None]
+    return [version for version in VERSIONS if _is_installed(version)]
+
+
+def number_of(version: Version) -> str | None:
+    """Return the number of an installed package; None without its metadata."""
+    try:
+        return importlib.metadata.version(version.package)
+    except importlib.metadata.PackageNotFoundError:  # built in place, or not there
+        return None
+
+
+def _is_installed(version: Version) -> bool:
+    """Whether a version can be imported. Nothing is imported to find out."""
+    parent, _, child = version.module.partition(".")
+    if child:  # part of another package, which looking for it would import
+        return number_of(version) is not None
+    spec = importlib.util.find_spec(parent)
+    # version 4 alone leaves a folder without a module of this name
+    return spec is not None and spec.origin is not None
 
 
 def fitting(query: AttentionQuery) -> tuple[Version | None, list[Reason]]:
@@ -80,4 +104,6 @@ def _reasons(version: Version, query: AttentionQuery) -> list[Reason]:
         reasons.append(Reason("head_size", expected, str(spec.head_size)))
     if spec.alibi and not version.alibi:
         reasons.append(Reason("alibi", f"layers without slopes for {version.package}", "yes"))
+    if spec.sinks and not version.sinks:
+        reasons.append(Reason("sinks", f"layers without sinks for {version.package}", "yes"))
     return reasons

@@ -1,165 +1,175 @@
-"""Paged attention through FlashInfer.
+"""Paged and latent attention through FlashInfer.
 
 Owns: the library's plans for a step, one per kind of layer. Never does: run in a recorded graph, because plans are made
 on the host.
 Called by: the decoder, through the attention contract.
 
-A wrapper writes its plan to one pinned host buffer and copies it to the device asynchronously. The next step may be
-planned before that copy has run, so steps take wrappers in turn, and a wrapper is not planned again before its last
-copy is complete.
+Steps in which every sequence computes one token use the library's kernels for decoding, others those for prompts. Where
+a sequence's bits must not depend on the batch, all steps use the latter, and keys are divided at fixed places: a token
+has the same bits whether it is decoded or computed again as part of a prompt. The signatures are those of
+flashinfer-python 0.7.2.post1.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from core.api.specs import AttentionSpec
-from core_attention.paged_heads import PagedHeads, PagedLayer, Places
-from core_runtime.contracts import BatchView
+from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec
+from core_attention.flashinfer.latent import FlashInferLatent
+from core_attention.flashinfer.plans import Plans
+from core_attention.flashinfer.step import FlashInferStep
+from core_attention.fused_heads import FusedHeads, FusedLayer, LatentRows, bind_latent, write_latents
+from core_runtime.contracts import AttentionParams, BatchView, HeadTurn
 
-WORKSPACE_BYTES: Final = 128 << 20
-"""Size of the library's workspace."""
-NUM_WRAPPERS: Final = 2
-"""Wrappers of a kind of layer: one for each step in flight. More steps in flight are correct too, but wait."""
+SPLIT_TOKENS: Final = 2048
+"""Keys of a program where keys are divided at fixed places."""
+GROUP_FOR_MATRIX_UNITS: Final = 4
+"""From this many query heads for each head of keys on, decoding gains by matrix units."""
 
-PlanKey = tuple[AttentionSpec, torch.dtype, torch.dtype]
-"""A kind of layer: its sizes, and the dtypes of queries and cache."""
-
-
-class Copied(Protocol):
-    """An event after the copy of a plan."""
-
-    def synchronize(self) -> None:
-        """Wait for the copy."""
-        ...
+Cached = AttentionSpec | LatentSpec
+PlanKey = tuple[AttentionSpec, torch.dtype, torch.dtype, bool]
+"""A kind of layer: its sizes, the dtypes of queries and cache, and whether the step only decodes."""
 
 
-@dataclass(slots=True)
-class Wrapper:
-    """One of the library's wrappers.
+class FlashInfer:
+    """Implementation of the attention contract, with latent layers and `TurnsHeads`.
 
-    inner: the library's object.
-    copied: event after the copy of its last plan; None: it has not planned yet.
+    numerics: the library's version.
+    invariant: whether a sequence's bits must not depend on the batch.
     """
-
-    inner: Any
-    copied: Copied | None = None
-
-
-@dataclass(slots=True)
-class FlashInferStep:
-    """The metadata of one step.
-
-    view: the batch.
-    places: the slots it writes.
-    query_starts, page_starts: int32 [B + 1] on the host.
-    pages: int32 on the device, the blocks of all sequences.
-    last_lengths: int32 [B] on the host, tokens in each sequence's last block.
-    plans: by kind of layer, made at its first layer.
-    """
-
-    view: BatchView
-    places: Places
-    query_starts: Tensor
-    page_starts: Tensor
-    pages: Tensor
-    last_lengths: Tensor
-    plans: dict[PlanKey, Any] = field(default_factory=dict)
-
-
-class FlashInfer(PagedHeads):
-    """Implementation of the attention contract. numerics: the library's version."""
 
     name = "flashinfer"
+    turns_as = FusedHeads.turns_as
 
-    def __init__(self, numerics: str) -> None:
+    def __init__(self, numerics: str, invariant: bool = False) -> None:
         self.numerics = numerics
+        self._invariant = invariant
         self._module: Any = importlib.import_module("flashinfer")
-        self._workspace: Tensor | None = None
-        self._wrappers: dict[PlanKey, deque[Wrapper]] = {}
+        self._plans = Plans()
+        self._stored = FusedHeads()
+        self._latent = FlashInferLatent(self._module, self._plans)
+
+    def kv_layout(self, spec: Cached, block_size: int, dtype: str) -> KVLayout:
+        """Return the bytes of one block of one layer."""
+        return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
+
+    def bind(
+        self, spec: Cached, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> FusedLayer | LatentRows:
+        """View the layer's bytes as K and V, or as latents."""
+        if isinstance(spec, LatentSpec):
+            return bind_latent(spec, block_size, dtype, raw)
+        return self._stored.bind(spec, block_size, dtype, raw, params)
 
     def build(self, view: BatchView) -> FlashInferStep:
         """List the pages of all sequences, one sequence after another."""
-        block_size = view.block_size
-        counts = [-(-length // block_size) for length in view.seq_lens_list]
-        last = [length - (count - 1) * block_size for length, count in zip(view.seq_lens_list, counts, strict=True)]
-        rows = [view.block_table[index, :count] for index, count in enumerate(counts)]
-        return FlashInferStep(
-            view,
-            Places.of(view),
-            _ends(view.query_lens),
-            _ends(counts),
-            torch.cat(rows),
-            torch.tensor(last, dtype=torch.int32),
-        )
+        return FlashInferStep.of(view)
 
-    def write(self, handle: PagedLayer, k: Tensor, v: Tensor, metadata: FlashInferStep) -> None:
+    def write(self, handle: FusedLayer, k: Tensor, v: Tensor, metadata: FlashInferStep) -> None:
         """Store k and v [T, Hkv, D] at the step's slots."""
-        self.put(handle, k, v, metadata.places)
+        self._stored.write(handle, k, v, metadata)
 
-    def forward(self, handle: PagedLayer, q: Tensor, metadata: FlashInferStep, out: Tensor) -> None:
+    def turn_and_write(
+        self,
+        handle: FusedLayer,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        turn: HeadTurn,
+        positions: Tensor,
+        metadata: FlashInferStep,
+    ) -> None:
+        """Normalize and rotate q [T, Hq, D] in place, and store k and v: the `TurnsHeads` contract."""
+        self._stored.turn_and_write(handle, q, k, v, turn, positions, metadata)
+
+    def forward(self, handle: FusedLayer, q: Tensor, metadata: FlashInferStep, out: Tensor) -> None:
         """Compute out[T, Hq, D] in the dtype of the cache."""
         queries = q.to(handle.keys.dtype)
-        key = handle.spec, queries.dtype, handle.keys.dtype
+        decodes = metadata.decodes and not self._invariant
+        key = handle.spec, queries.dtype, handle.keys.dtype, decodes
         plan = metadata.plans.get(key)
         if plan is None:
-            plan = self._plan(key, queries.device, metadata)
-            metadata.plans[key] = plan
-        out.copy_(plan.run(queries, (handle.keys, handle.values)))
+            plan = metadata.plans[key] = self._planned(key, queries.device, metadata)
+        cache = (handle.keys, handle.values)
+        if out.dtype is queries.dtype and out.is_contiguous():
+            plan.run(queries, cache, out=out)
+        else:
+            out.copy_(plan.run(queries, cache))
 
-    def _plan(self, key: PlanKey, device: torch.device, step: FlashInferStep) -> Any:
+    def write_latent(self, handle: LatentRows, c: Tensor, k_pe: Tensor, metadata: FlashInferStep) -> None:
+        """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
+        write_latents(handle, c, k_pe, metadata.view)
+
+    def forward_latent(
+        self, handle: LatentRows, q_latent: Tensor, q_pe: Tensor, metadata: FlashInferStep, out: Tensor
+    ) -> None:
+        """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+        self._latent.forward(handle, q_latent, q_pe, metadata, out)
+
+    def _planned(self, key: PlanKey, device: torch.device, step: FlashInferStep) -> Any:
         """Return the library's plan for this step, shared by all layers of the same kind."""
-        spec, q_dtype, kv_dtype = key
-        wrapper = self._next_wrapper(key, device)
-        wrapper.inner.plan(
-            step.query_starts,
-            step.page_starts,
-            step.pages,
-            step.last_lengths,
-            spec.num_heads,
-            spec.num_kv_heads,
-            spec.head_size,
-            step.view.block_size,
-            causal=True,
-            sm_scale=spec.scale,
-            window_left=-1 if spec.window is None else spec.window - 1,
-            logits_soft_cap=spec.cap or 0.0,
-            q_data_type=q_dtype,
-            kv_data_type=kv_dtype,
-        )
-        event = torch.get_device_module(device).Event()
-        event.record()
-        wrapper.copied = event
-        return wrapper.inner
+        spec, _, _, decodes = key
+        if decodes:
+            matrix_units = spec.num_heads // spec.num_kv_heads >= GROUP_FOR_MATRIX_UNITS
 
-    def _next_wrapper(self, key: PlanKey, device: torch.device) -> Wrapper:
-        """Return the wrapper whose plan is the oldest, once its host buffer may be written."""
-        wrappers = self._wrappers.get(key)
-        if wrappers is None:
-            make = self._module.BatchPrefillWithPagedKVCacheWrapper
-            wrappers = deque(Wrapper(make(self._room(device), "NHD")) for _ in range(NUM_WRAPPERS))
-            self._wrappers[key] = wrappers
-        wrapper = wrappers[0]
-        wrappers.rotate(-1)
-        if wrapper.copied is not None:
-            wrapper.copied.synchronize()
-        return wrapper
+            def make(room: Tensor) -> Any:
+                wrapper = self._module.BatchDecodeWithPagedKVCacheWrapper
+                return wrapper(room, "NHD", use_tensor_cores=matrix_units)
 
-    def _room(self, device: torch.device) -> Tensor:
-        if self._workspace is None:
-            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        return self._workspace
+            return self._plans.planned(key, device, make, lambda inner: _plan_decode(inner, key, step))
+        backend = "fa2" if self._invariant else "auto"
+        pages = SPLIT_TOKENS // step.view.block_size if self._invariant else None
+
+        def make_prefill(room: Tensor) -> Any:
+            return self._module.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
+
+        return self._plans.planned(key, device, make_prefill, lambda inner: _plan_prefill(inner, key, step, pages))
 
 
-def _ends(lengths: list[int]) -> Tensor:
-    """Return 0 followed by the cumulative sums of the lengths, int32."""
-    ends = [0]
-    for length in lengths:
-        ends.append(ends[-1] + length)
-    return torch.tensor(ends, dtype=torch.int32)
+def _plan_decode(inner: Any, key: PlanKey, step: FlashInferStep) -> None:
+    spec, q_dtype, kv_dtype, _ = key
+    inner.plan(
+        step.page_starts,
+        step.pages,
+        step.last_lengths,
+        spec.num_heads,
+        spec.num_kv_heads,
+        spec.head_size,
+        step.view.block_size,
+        sm_scale=spec.scale,
+        window_left=_left(spec),
+        logits_soft_cap=spec.cap or 0.0,
+        q_data_type=q_dtype,
+        kv_data_type=kv_dtype,
+    )
+
+
+def _plan_prefill(inner: Any, key: PlanKey, step: FlashInferStep, split_pages: int | None) -> None:
+    """Plan. split_pages: pages between the fixed places at which keys are divided; None: as the library sees fit."""
+    spec, q_dtype, kv_dtype, _ = key
+    inner.plan(
+        step.query_starts,
+        step.page_starts,
+        step.pages,
+        step.last_lengths,
+        spec.num_heads,
+        spec.num_kv_heads,
+        spec.head_size,
+        step.view.block_size,
+        causal=True,
+        sm_scale=spec.scale,
+        window_left=_left(spec),
+        logits_soft_cap=spec.cap or 0.0,
+        q_data_type=q_dtype,
+        kv_data_type=kv_dtype,
+        fixed_split_size=split_pages,
+    )
+
+
+def _left(spec: AttentionSpec) -> int:
+    """Return the number of keys that a query sees before itself; -1: all."""
+    return -1 if spec.window is None else spec.window - 1

@@ -9,8 +9,9 @@ import importlib.metadata
 import importlib.util
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, LatentSpec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_attention.invariant import Arguments
 from core_attention.paged_limits import of_one_size
 from core_platforms.cuda.chips import sm_of
 from core_runtime.contracts import AttentionBackend
@@ -19,6 +20,10 @@ CONTRACT = 1
 MODULE = "flashinfer"
 PACKAGE = "flashinfer-python"
 LEAST_SM = 75
+LATENT = (512, 64)
+"""The numbers of a latent and of a rotated key that its kernels are made for: DeepSeek's."""
+LATENT_VERSION = (0, 7)
+"""The first version known to have `MLAPlanMetadata`."""
 
 
 @hookimpl
@@ -29,13 +34,15 @@ def core_spec() -> PluginSpec:
         summary="paged attention by the library FlashInfer, where it is installed",
         capabilities={
             "devices": ["cuda"],
-            "layer_kinds": ["full", "sliding"],
+            "layer_kinds": ["full", "sliding", "latent"],
             "kv_dtypes": ["bfloat16", "float16"],
             "head_sizes": [64, 128, 256],
             "window": True,
             "cap": True,
             "batch_invariant": False,
+            "invariant_on_request": ["full", "sliding"],
         },
+        arguments=Arguments,
         priority=10,
     )
 
@@ -49,18 +56,39 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
     sm = sm_of(query.profile)
     if sm and sm < LEAST_SM:
         reasons.append(Reason("device", f"sm_{LEAST_SM} or newer", f"sm_{sm}"))
-    if isinstance(query.spec, AttentionSpec) and query.block_size > 128:
+    if isinstance(query.spec, LatentSpec):
+        reasons += _latent_reasons(query.spec)
+    if query.block_size > 128:
         reasons.append(Reason("block_size", "at most 128", str(query.block_size), "--block-size chooses another"))
     return reasons
+
+
+def _latent_reasons(spec: LatentSpec) -> list[Reason]:
+    """Return reasons against latent layers."""
+    reasons = []
+    if (spec.rank, spec.rope_size) != LATENT:
+        reasons.append(
+            Reason("head_size", "latents of 512 and keys of 64 numbers", f"{spec.rank} and {spec.rope_size}")
+        )
+    number = _version()
+    if number is not None and tuple(map(int, number.split(".")[:2])) < LATENT_VERSION:
+        needed = ".".join(map(str, LATENT_VERSION))
+        reasons.append(Reason("version", f"{PACKAGE} {needed} or newer", number, f"pip install --upgrade {PACKAGE}"))
+    return reasons
+
+
+def _version() -> str | None:
+    """Return the library's version; None without package metadata, as when it was built in place."""
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @hookimpl
 def core_numerics() -> str:
     """Return the library's version."""
-    try:
-        return f"flashinfer-{importlib.metadata.version(PACKAGE)}"
-    except importlib.metadata.PackageNotFoundError:  # built in place, without package metadata
-        return "flashinfer-unknown"
+    return f"flashinfer-{_version() or 'unknown'}"
 
 
 @hookimpl
@@ -68,4 +96,5 @@ def core_load(context: LoadContext) -> AttentionBackend:
     """Build the backend."""
     from core_attention.flashinfer.backend import FlashInfer
 
-    return FlashInfer(core_numerics())
+    own = context.arguments or Arguments()
+    return FlashInfer(core_numerics(), invariant=own.invariant)

@@ -20,7 +20,7 @@ from torch import Tensor
 from core_attention.triton import spans
 from core_attention.triton.attend_kernel import attend
 from core_attention.triton.attended import Attended
-from core_attention.triton.layer import Layer, merge_constants
+from core_attention.triton.layer import Layer, Writable, merge_constants
 from core_attention.triton.merge_kernel import merge
 from core_attention.triton.turn_kernel import turn_and_write
 from core_attention.triton.write_kernel import write
@@ -43,7 +43,7 @@ class Room:
     weights: Tensor
 
 
-def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
+def write_rows(layer: Writable, k: Tensor, v: Tensor, view: BatchView) -> None:
     """Store k [T, Hkv, D] and v [T, Hkv, Dv] at the step's slots; slots of -1 are skipped."""
     constants = layer.written
     grid = (view.num_tokens, triton.cdiv(layer.layout.heads, constants["SIDE"]))
@@ -53,7 +53,7 @@ def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
 
 
 def turn_and_write_rows(
-    layer: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, view: BatchView
+    layer: Writable, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, view: BatchView
 ) -> None:
     """Normalize and rotate q [T, Hq, D] in place; store k, normalized and rotated, and v as `write_rows` does."""
     constants = layer.written

@@ -7,7 +7,7 @@ rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 import triton
@@ -32,6 +32,35 @@ class Scalars(NamedTuple):
     score_scale: float
     cap_scale: float
     v_scale: float
+
+
+class Writable(Protocol):
+    """What the kernels that write need of a layer."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        """The places of keys and values in a block."""
+        ...
+
+    @property
+    def cache(self) -> Tensor:
+        """The cache as one row of elements."""
+        ...
+
+    @property
+    def scales(self) -> Tensor:
+        """The cache as float32, for types with scales."""
+        ...
+
+    @property
+    def params(self) -> AttentionParams:
+        """The layer's own scales."""
+        ...
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The constants of `write`, by name."""
+        ...
 
 
 @dataclass(slots=True)
@@ -116,7 +145,11 @@ def merge_constants(own: Attended) -> dict[str, Any]:
 
 def write_constants(spec: Cached, block_size: int, dtype: str) -> dict[str, Any]:
     """Return the constants of `write`, by name."""
-    layout = layout_of(spec, block_size, dtype)
+    return constants_of(layout_of(spec, block_size, dtype))
+
+
+def constants_of(layout: BlockLayout) -> dict[str, Any]:
+    """Return the constants of `write` for blocks of a layout, by name."""
     widest = max(padded(layout.size), padded(layout.value_size))
     side = max(1, min(triton.next_power_of_2(layout.heads), WRITTEN // widest))
     return {

@@ -27,6 +27,7 @@ UNTOLD = "known when the engine is up: a plugin does not declare it"
 def explanation(resolution: Resolution) -> dict[str, Any]:
     """Return the whole resolution as plain values."""
     found = explained(resolution)
+    found["operations"] = msgspec.to_builtins(resolution.computed())
     found["response_format"] = msgspec.to_builtins(response_format(resolution))
     return found
 
@@ -65,6 +66,12 @@ def print_explanation(resolution: Resolution) -> None:
         for candidate in selection.candidates:
             if candidate.verdict != "chosen":
                 print(f"      {candidate.name}: {candidate.verdict}: {'; '.join(candidate.reasons)}")
+    _heading("Operations")
+    rows = [
+        [f"  {', '.join(row.operations)}", row.by, row.same_bits, ", ".join(row.others)]
+        for row in resolution.computed()
+    ]
+    print_table(("  what", "computed by", "same bits in every batch", "could be computed by"), rows)
     _heading("Waivers of: same request, same tokens")
     for waiver in resolution.waivers or ["none"]:
         print(f"  {waiver}")

@@ -12,7 +12,16 @@ from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
-from core_config.selection.ranking import Choice, belongs_to_platform, explicit, losses, order_of, ranked
+from core_config.selection.ranking import (
+    Check,
+    Choice,
+    belongs_to_platform,
+    explicit,
+    losses,
+    no_reasons,
+    order_of,
+    ranked,
+)
 from core_config.selection.reasons import attention_reasons, state_reasons
 
 
@@ -23,21 +32,19 @@ def select_attention(
     preference: Sequence[str],
     preferred_by: str,
     package: str = "",
+    wanted: Check = no_reasons,
 ) -> Choice:
     """Choose the backend of one layer kind. Raises UserError or PluginError when none can serve it.
 
     name:       the backend that the user named; None: the best one.
     preference: names that the platform prefers, best first.
     package:    the platform's distribution.
+    wanted:     returns reasons against a backend that the user did not name.
     """
     label = f"attention.{query.spec.kind}"
 
     def check(manifest: Manifest) -> Sequence[object]:
-        if isinstance(query, StateQuery):
-            reasons = state_reasons(manifest.spec, query)
-        else:
-            reasons = attention_reasons(manifest.spec, query)
-        return reasons or manifest.call("core_supports", query=query)
+        return backend_reasons(manifest, query)
 
     if name is not None:
         return explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
@@ -46,7 +53,7 @@ def select_attention(
         registry,
         "attention",
         label,
-        check,
+        lambda manifest: wanted(manifest) or check(manifest),
         lambda found: f"preferred by platform {preferred_by}" if found in order else "highest priority that fits",
         order=order,
         belongs=belongs_to_platform(registry, "attention", order, package),
@@ -55,3 +62,11 @@ def select_attention(
     if not choice.manifests:
         raise UserError(f"{label}: no attention backend can serve this model. {losses(choice.selection)}")
     return choice
+
+
+def backend_reasons(manifest: Manifest, query: AttentionQuery | StateQuery) -> Sequence[object]:
+    """Return why a backend cannot serve a kind of layers: what it declares, then what it answers."""
+    declared = manifest.spec
+    reasons = state_reasons(declared, query) if isinstance(query, StateQuery) else attention_reasons(declared, query)
+    answered: Sequence[object] = reasons or manifest.call("core_supports", query=query)
+    return answered

@@ -14,7 +14,17 @@ from core.api.specs import KernelQuery
 from core.plugin.kernel_support import KERNEL_CALLS, kernel_reasons
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
-from core_config.selection.ranking import Candidate, Choice, Selection, belongs_to_platform, explicit, order_of, ranked
+from core_config.selection.ranking import (
+    Candidate,
+    Check,
+    Choice,
+    Selection,
+    belongs_to_platform,
+    explicit,
+    no_reasons,
+    order_of,
+    ranked,
+)
 from core_config.selection.reasons import device_reasons, device_type
 
 ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
@@ -27,6 +37,7 @@ def select_kernels(
     names: Sequence[str] = ("auto",),
     preference: Sequence[str] = (),
     package: str = "",
+    wanted: Check = no_reasons,
 ) -> Choice:
     """Choose the named providers, best first; `auto` stands for every provider that belongs here and works on the device.
 
@@ -35,6 +46,7 @@ def select_kernels(
 
     preference: names that the platform prefers, best first.
     package:    the platform's distribution.
+    wanted:     returns reasons against a provider that `auto` would choose.
     """
 
     def check(manifest: Manifest) -> Sequence[object]:
@@ -43,7 +55,7 @@ def select_kernels(
     def belongs_to_auto(manifest: Manifest) -> Sequence[object]:
         if manifest.spec.capabilities.get("only_named", False):
             return [ONLY_NAMED]
-        return check(manifest)
+        return wanted(manifest) or check(manifest)
 
     order = order_of(preference)
     auto = ranked(

@@ -74,6 +74,11 @@ Belongs = Callable[[ResolvedPlugin], bool]
 """Whether a plugin may be chosen without being named even when other plugins could do the work."""
 
 
+def no_reasons(manifest: Manifest) -> Sequence[object]:
+    """Return no reason against any plugin."""
+    return ()
+
+
 def explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: Check, why: str) -> Choice:
     """Choose exactly the named plugin. Raises UserError or PluginError, which begins with `why`, when it cannot serve."""
     try:

@@ -74,6 +74,25 @@ def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
     return found
 
 
+def promises(spec: PluginSpec, numerics: str, layers: str = "", *, requested: bool = False) -> bool:
+    """Whether a plugin declares that a request's results depend on that request alone.
+
+    layers: the layer kind that it serves. requested: whether `--batch-invariant` demands it.
+    """
+    capabilities = spec.capabilities
+    slowly = numerics == "reference" and capabilities.get("reference_numerics")
+    asked = requested and layers in capabilities.get("invariant_on_request", ())
+    always = capabilities.get("batch_invariant") or layers in capabilities.get("invariant_kinds", ())
+    return bool(always or slowly or asked)
+
+
+def invariance_reasons(spec: PluginSpec, numerics: str, layers: str = "") -> list[Reason]:
+    """Against a plugin without that promise, for `--batch-invariant`."""
+    if promises(spec, numerics, layers, requested=True):
+        return []
+    return [Reason("batch_invariant", "the same bits in every batch", "no such promise", "leave out --batch-invariant")]
+
+
 def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) -> list[str]:
     """Sentences for engine arguments whose value a chosen plugin does not allow."""
     problems = []

@@ -16,6 +16,7 @@ from core_config.selection import select_attention
 from core_config.selection.ranking import Choice
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.settings import Settings
+from core_config.stages.waivers import wanted_promise
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")
 
@@ -50,8 +51,9 @@ def choose_attention(
     for index, mixer in enumerate(mixers):
         if mixer in mixers[:index]:
             continue
-        query = _query(settings, mixer, platform.device)
-        choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution)
+        query = query_of(settings, mixer, platform.device)
+        promise = wanted_promise(settings, mixer.kind)
+        choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution, promise)
         stage = f"attention.{mixer.kind}"
         before = found.setdefault(stage, choice)
         if before.selection.chosen != choice.selection.chosen:
@@ -60,7 +62,8 @@ def choose_attention(
     return found
 
 
-def _query(settings: Settings, mixer: MixerSpec, device: Device) -> AttentionQuery | StateQuery:
+def query_of(settings: Settings, mixer: MixerSpec, device: Device) -> AttentionQuery | StateQuery:
+    """Return the query whether a backend serves a layer."""
     if isinstance(mixer, StateSpec):
         return StateQuery(mixer, device.name)
     dtype = settings["kv_cache_dtype"]

@@ -26,6 +26,7 @@ from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.kv_connectors import choose_kv_connectors
 from core_config.stages.quantization_names import METHOD_NAMES
+from core_config.stages.waivers import wanted_promise
 from core_config.structured_outputs import structured_outputs_config
 from core_runtime.specs.checkpoint import CheckpointFacts
 
@@ -92,7 +93,8 @@ def _choose_kernels(attempt: Attempt, platform: ChosenPlatform) -> None:
     device = platform.device.name
     preferred = platform.wishes.get("kernels", ())
     package = platform.manifest.row.distribution
-    choice = attempt.answer_of(lambda: select_kernels(attempt.plugins, device, named, preferred, package))
+    promise = wanted_promise(attempt.settings)
+    choice = attempt.answer_of(lambda: select_kernels(attempt.plugins, device, named, preferred, package, promise))
     if choice is not None:
         attempt.chosen.stages["kernels"] = choice
 

@@ -1,7 +1,7 @@
 """Waivers: chosen plugins that do not guarantee the same tokens for the same request.
 
-Owns: the sentences. Never does: choose, or judge whether a plugin does what it declares (`core plugins check` does).
-Called by: resolve.
+Owns: the sentences, and what `--batch-invariant` demands. Never does: choose, or judge whether a plugin does what it
+declares (`core plugins check` does). Called by: resolve, the stages that choose.
 
 The guarantee holds when each plugin that computes declares `batch_invariant` (or, among `invariant_kinds`, the layer
 kind that it serves), or declares `reference_numerics` and runs with --numerics reference. Drafts waive nothing: they
@@ -13,45 +13,72 @@ from __future__ import annotations
 
 from core.plugin.manifest import Manifest
 from core_config.selection.kernels import is_idle
+from core_config.selection.ranking import Check, no_reasons
+from core_config.selection.reasons import invariance_reasons, promises
 from core_config.stages.chosen import Chosen
+from core_config.stages.settings import Settings
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
 
 
-def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
+def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = False) -> list[str]:
     """Return a sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is
     none.
 
     device: its type. Kernels that never compute because of earlier providers waive nothing.
+    requested: whether `--batch-invariant` was given, which some plugins keep only then.
     """
-    computing = [
-        (manifest, stage.partition(".")[2])
-        for stage, choice in chosen.stages.items()
-        for manifest in choice.manifests
-        if manifest.row.kind in ("attention", "kernels") and not is_idle(manifest, choice.manifests, device)
-    ]
-    broken = [manifest for manifest, layers in computing if not promises(manifest, numerics, layers)]
-    found = list(dict.fromkeys(map(_sentence, broken)))
+    found = []
+    for stage, choice in chosen.stages.items():
+        layers = stage.partition(".")[2]
+        for manifest in choice.manifests:
+            if manifest.row.kind not in ("attention", "kernels") or is_idle(manifest, choice.manifests, device):
+                continue
+            if not promises(manifest.spec, numerics, layers, requested=requested):
+                found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
             f"kernels: no plugin fits, and operations in plain torch depend on the batch they run in; {WAY_OUT}"
         )
+    return list(dict.fromkeys(found))
+
+
+def surprises(chosen: Chosen) -> list[str]:
+    """Return a sentence for each provider of kernels that the user did not name and whose bits vary with the batch."""
+    choice = chosen.stages.get("kernels")
+    if choice is None:
+        return []
+    found = []
+    for manifest in choice.manifests:
+        varies = manifest.spec.capabilities.get("varies")
+        if varies and manifest.row not in choice.named:
+            name = manifest.row.name
+            found.append(
+                f"kernels plugin '{name}' gives other bits {varies}, so a request's tokens may depend on the batch; "
+                f"--batch-invariant keeps them the same, --kernels {name},auto says that speed is wanted."
+            )
     return found
 
 
-def promises(manifest: Manifest, numerics: str, layers: str = "") -> bool:
-    """Whether a plugin declares that a request's results depend on that request alone. layers: the layer kind that it
-    serves.
-    """
-    capabilities = manifest.spec.capabilities
-    slowly = numerics == "reference" and capabilities.get("reference_numerics")
-    always = capabilities.get("batch_invariant") or layers in capabilities.get("invariant_kinds", ())
-    return bool(always or slowly)
+def wanted_promise(settings: Settings, layers: str = "") -> Check:
+    """Return what `--batch-invariant` has against a plugin that the user did not name. layers: the layer kind."""
+    if not settings["batch_invariant"]:
+        return no_reasons
+    return lambda manifest: invariance_reasons(manifest.spec, settings["numerics"], layers)
 
 
-def _sentence(manifest: Manifest) -> str:
+def _sentence(manifest: Manifest, layers: str, *, named: bool) -> str:
     kind, name = manifest.row.kind, manifest.row.name
-    way_out = "choose another that does" if kind == "attention" else f"--plugins no:{name} leaves it out"
-    way_out = WAY_OUT if manifest.spec.capabilities.get("reference_numerics") else way_out
+    capabilities = manifest.spec.capabilities
+    if capabilities.get("reference_numerics"):
+        way_out = WAY_OUT
+    elif layers in capabilities.get("invariant_on_request", ()):
+        way_out = "--batch-invariant has it keep bits"
+    elif kind == "attention":
+        way_out = "choose another that does"
+    elif named:
+        way_out = f"--plugins no:{name} leaves it out"
+    else:
+        way_out = "--batch-invariant leaves it out"
     return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"

@@ -11,7 +11,7 @@ from typing import Final
 
 from core.api.specs import AttentionSpec
 from core.plugin.capabilities import layer_kinds
-from core_config.stages.waivers import promises
+from core_config.selection.reasons import promises
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks import states
 from core_kit.checks.attention_claims import (
@@ -144,7 +144,7 @@ def same_step_same_bits(subject: Subject) -> None:
 def batch_invariant_as_claimed(subject: Subject) -> None:
     """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
     kinds = layer_kinds(subject.manifest.spec.capabilities)
-    claimed = {kind for kind in kinds if kind != "state" and promises(subject.manifest, "fast", kind)}
+    claimed = {kind for kind in kinds if kind != "state" and promises(subject.manifest.spec, "fast", kind)}
     if not claimed:
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
     _, _, dtypes = choices(subject)
@@ -188,7 +188,7 @@ def trees_equal_chains(subject: Subject) -> None:
 
 
 def _compare_tree(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str) -> None:
-    is_exact = promises(subject.manifest, "fast", spec.kind)
+    is_exact = promises(subject.manifest.spec, "fast", spec.kind)
     for row, got, expected in compared_rows(subject.loaded, spec, block_size, dtype, generator("tree")):
         label = f"{what}: {row}, in a tree, compared with a chain, in blocks of {block_size} in {dtype}"
         if is_exact:

@@ -15,8 +15,7 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
 from core.plugin.capabilities import layer_kinds
-from core_config.selection.reasons import state_reasons
-from core_config.stages.waivers import promises
+from core_config.selection.reasons import promises, state_reasons
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.oracles.numbers import close, generator, same_bits
 from core_kit.oracles.padding import NO_PADDING, Padding
@@ -201,7 +200,7 @@ def states_know_padding(subject: Subject) -> None:
 
 def states_are_invariant_as_claimed(subject: Subject) -> None:
     """Layers with a state: with `batch_invariant` (or `state` in `invariant_kinds`) bits depend on the sequence alone."""
-    if not promises(subject.manifest, "fast", "state"):
+    if not promises(subject.manifest.spec, "fast", "state"):
         raise Skipped("it does not claim it; `core config explain` says so to users")
     for spec, what in _examples(subject):
         last = _random(spec, what)[-1]

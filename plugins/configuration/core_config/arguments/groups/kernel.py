@@ -24,6 +24,14 @@ class KernelArgs(ArgumentGroup, frozen=True, kw_only=True):
     kernels_config: Annotated[
         dict[str, Any], Arg("Kernel providers' own arguments: --kernels-config.NAME.KEY VALUE.")
     ] = {}
+    batch_invariant: Annotated[
+        bool,
+        Arg(
+            "A request's bits do not depend on the batch that it is computed in: auto chooses only kernels and attention "
+            "backends that declare so, and it is an error where others are needed or named. Without it, libraries compute "
+            "large products on a GPU. On a processor nothing changes."
+        ),
+    ] = False
     numerics: Annotated[
         str,
         Arg(

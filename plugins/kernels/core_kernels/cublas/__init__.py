@@ -1,0 +1,1 @@
+"""Matrix products by cuBLAS, through torch."""
