@@ -29,6 +29,13 @@ class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
             "with the kernels"
         ),
     ] = None
+    early_launches: Annotated[
+        bool,
+        msgspec.Meta(
+            description="launch kernels while the previous ones still run, as NVIDIA's GPUs can from Hopper on "
+            "(programmatic dependent launch)"
+        ),
+    ] = True
 
 
 @hookimpl
@@ -75,4 +82,4 @@ def core_load(context: LoadContext) -> Kernels:
     from core_kernels.triton.products.tiles import tiles_with
 
     own = context.arguments or KernelArguments()
-    return TritonKernels(tiles_with(own.tiles))
+    return TritonKernels(tiles_with(own.tiles), own.early_launches)
