@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from core_kernels.triton.compiling.catalog import KernelRow, function_of, types_of
+from core_kernels.triton.compiling.catalog import KernelRow, for_chip, function_of, types_of
 from core_kernels.triton.compiling.chips import Chip
 
 FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
@@ -23,6 +23,8 @@ LOADS = re.compile(r"\bld\.global[\w.:]*?(?:\.v(\d))?\.b(\d+)\b")
 COPIES = re.compile(r"\bcp\.async\.c[ag]\.shared\.global[^;]*?\], (0x[0-9a-f]+)")
 HIP_LOADS = re.compile(r"\b(?:global|buffer)_load_(dwordx4|dwordx2|dword|ushort|ubyte)\b")
 HIP_BYTES = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "ubyte": 1}
+EARLY = ("griddepcontrol.wait", "griddepcontrol.launch_dependents")
+"""What a kernel says that is launched before the previous one has ended."""
 WIDEST = 16
 """Bytes of the widest access."""
 PIPELINED = 3
@@ -51,6 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def digest_of(row: KernelRow, chip: Chip) -> str:
     """Of the kernel's source, the row and the chip: another one has to be compiled again."""
+    row = for_chip(row, chip.name)
     function = function_of(row)
     constants = {name: str(value) for name, value in row.constants.items()}
     options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, row.reads)
@@ -68,6 +71,7 @@ def digest_of(row: KernelRow, chip: Chip) -> str:
 def judged(row: KernelRow, chip: Chip) -> Verdict:
     """Compile and look."""
     verdict = Verdict(VERSIONS, digest_of(row, chip), row.name, chip.name, row.function)
+    row = for_chip(row, chip.name)
     unknown = set(row.signature) | set(row.constants)
     unknown ^= set(function_of(row).arg_names)
     if unknown:
@@ -118,6 +122,8 @@ def _look_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKerne
         problems += _unstaged(row, assembly, kernel.metadata.shared)
     if row.no_fma:
         problems += _fused(assembly)
+    if row.options.get("launch_pdl"):
+        problems += [f"does not say {word}" for word in EARLY if word not in assembly]
     return problems, usage.get("REG", 0)
 
 

@@ -55,6 +55,19 @@ def test_dense_experts(tokens):
     _same_as_reference(gate_up, down, tokens)
 
 
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu:1.702:7"])
+def test_a_gate_in_the_product_has_the_bits_of_two_calls(activation):
+    first = Experts(Dense(_random(COUNT * 2 * HIDDEN, HIDDEN).bfloat16()), COUNT)
+    second = Experts(Dense(_random(COUNT * HIDDEN, HIDDEN, seed=1).bfloat16()), COUNT)
+    x = _random(5, HIDDEN).bfloat16()
+    ids, weights = _choices(5, 3)
+    within, apart = torch.empty(2, 5, HIDDEN).bfloat16()
+    KERNELS.grouped_experts(first, second, activation, precision="none", gated=KERNELS.gated)(x, ids, weights, within)
+    other = TritonKernels()
+    KERNELS.grouped_experts(first, second, activation, precision="none", gated=other.gated)(x, ids, weights, apart)
+    assert torch.equal(within, apart)
+
+
 @pytest.mark.gpu_interpreter
 def test_experts_of_every_format():
     every_gate_up = random_weights((COUNT * 2 * HIDDEN, HIDDEN))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from triton.runtime.interpreter import interpreter_builder
 
 from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.products import tiles as product_tiles
@@ -114,6 +115,54 @@ def test_segments_give_the_same_bits_in_one_kernel_and_in_two(monkeypatch):
         some = torch.ones(rows, 33)
         kernel(x[:rows], some, accumulate=True)
         assert torch.equal(some, together[:rows])
+
+
+@pytest.mark.parametrize("order", ["first to last", "last to first"])
+def test_segments_are_joined_in_their_order_whichever_comes_last(monkeypatch, order):
+    monkeypatch.setattr(product_tiles, "SEGMENT_INPUTS", 64)
+    kernel = KERNELS.linear(Dense(_random(33, 512).bfloat16()), activation="none")
+    x = _random(65, 512).bfloat16()
+    together = torch.empty(65, 33)
+    kernel(x, together)
+    if order == "last to first":
+        place = interpreter_builder.set_grid_idx
+        monkeypatch.setattr(interpreter_builder, "set_grid_idx", lambda x, y, z: place(x, 7 - y, z))
+    for _ in range(2):  # the counters are as before
+        some = torch.full((40, 33), torch.nan)
+        kernel(x[:40], some)
+        assert torch.equal(some, together[:40])
+        assert not kernel.weight.counters.any()
+
+
+def _compare_gated(weight, dtype: torch.dtype, activation: str, rows: int) -> None:
+    n, k = weight.shape
+    kernel = KERNELS.linear(weight, activation="none", bias=_random(n, seed=3))
+    x = _random(rows, k).to(dtype)
+    both = torch.empty(rows, n, dtype=dtype)
+    kernel(x, both)
+    expected, got = torch.empty(2, rows, n // 2, dtype=dtype)
+    KERNELS.gated(both, activation, expected)
+    kernel.gated(x, activation, got.fill_(torch.nan))
+    assert torch.equal(got, expected), _named(weight)
+
+
+@pytest.mark.parametrize("weight", random_weights((34, 128)), ids=_named)
+def test_a_gate_in_the_product_has_the_bits_of_two_calls(weight):
+    _compare_gated(weight, torch.bfloat16, "silu", 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("activation", ["gelu_tanh", "relu2", "clamped_swiglu:1.702:7"])
+def test_gates_of_every_kind(activation, dtype):
+    _compare_gated(Dense(_random(130, 77).to(dtype)), dtype, activation, 3)
+    assert KERNELS.linear(Dense(_random(33, 64)), activation="none").gated is None
+
+
+def test_a_gate_after_segments(monkeypatch):
+    monkeypatch.setattr(product_tiles, "SEGMENT_INPUTS", 64)
+    weight = Dense(_random(66, 512).bfloat16())
+    for rows in (2, 70):
+        _compare_gated(weight, torch.bfloat16, "silu", rows)
 
 
 def test_what_is_not_served_is_refused():

@@ -43,9 +43,11 @@ from core_runtime.contracts.kernels import (
     HasOpenGate,
     HasRace,
     HasSoftCap,
+    HasTakeNorm,
     HasTakeRows,
     HeadsKernel,
     Kernels,
+    TakeNorm,
 )
 from core_runtime.contracts.linear_kernels import (
     ActivatedLinear,
@@ -134,6 +136,7 @@ __all__ = [
     "HasRoute",
     "HasRow",
     "HasSoftCap",
+    "HasTakeNorm",
     "HasTakeRows",
     "HasTree",
     "HeadTurn",
@@ -173,6 +176,7 @@ __all__ = [
     "SavesKernels",
     "StateBackend",
     "SumsInSegments",
+    "TakeNorm",
     "Trims",
     "TurnsHeads",
     "Uploads",

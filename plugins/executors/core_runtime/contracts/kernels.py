@@ -36,10 +36,10 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasOpenGate`, `HasFeatures`, `HasSoftCap`,
-    `HasAddNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used if
-    `supports` returns no reason against the operation of that name. The reference operations are used where no provider
-    serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads` there is a linear kernel per head.
-    A provider whose calls can be recorded is `Recordable`.
+    `HasAddNorm`, `HasTakeNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is
+    used if `supports` returns no reason against the operation of that name. The reference operations are used where no
+    provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads` there is a linear kernel per
+    head. A provider whose calls can be recorded is `Recordable`.
     """
 
     name: str
@@ -163,6 +163,27 @@ class HasAddNorm(Protocol):
     @property
     def add_rms_norm(self) -> AddNorm:
         """The kernel for norm, addition and norm in one call."""
+        ...
+
+
+class TakeNorm(Protocol):
+    """Kernel for the beginning of a head: the norms of some rows."""
+
+    def __call__(self, x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """Compute out[R, H] = `rms_norm` of x[rows], rows int64 [R] within x.
+
+        The bits are those of `HasTakeRows.take_rows` and `Kernels.rms_norm`, called in sequence.
+        """
+        ...
+
+
+@runtime_checkable
+class HasTakeNorm(Protocol):
+    """A provider with the operation `take_rms_norm`; used where it serves `take_rows` and `rms_norm` as well."""
+
+    @property
+    def take_rms_norm(self) -> TakeNorm:
+        """The kernel for taking rows and their norms in one call."""
         ...
 
 

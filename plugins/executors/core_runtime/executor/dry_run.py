@@ -2,7 +2,7 @@
 what.
 
 Owns: the set of steps that call different kernels. Never does: compute, sample a token, know who records the calls.
-Called by: `core kernels build`, while a kernel provider records its calls.
+Called by: `core kernels build`, while a kernel provider records its calls; the count of a step's launches.
 """
 
 from __future__ import annotations
@@ -52,21 +52,26 @@ def dry_run(config: EngineConfig) -> None:
 
 
 def _dry_run(config: EngineConfig) -> None:
+    with torch.inference_mode():
+        decoder = phantom_decoder(config)
+        for step in _steps(config):
+            _run(decoder, step, config)
+        for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
+            chosen = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
+            _sample(decoder.kernels, decoder.logits(chosen))
+
+
+def phantom_decoder(config: EngineConfig) -> Decoder:
+    """Build the configured model, with its cache, on a phantom device."""
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
     providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
     platform = config.device.partition(":")[0]
     device = Device(PhantomRuntime(KernelSet(providers, platform)))
-    with torch.inference_mode():
-        model = _built(config, plugins, device)
-        decoder = model.model
-        assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
-        for step in _steps(config):
-            _run(decoder, step, config)
-        for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
-            chosen = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
-            _sample(decoder.kernels, decoder.logits(chosen))
+    decoder = _built(config, plugins, device).model
+    assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
+    return decoder
 
 
 def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelInstance:
@@ -97,13 +102,13 @@ def _steps(config: EngineConfig) -> Iterator[Step]:
 
 def _run(decoder: Decoder, step: Step, config: EngineConfig) -> None:
     """Run the forward pass of a step."""
-    view = _view(step, config)
+    view = view_of(step, config)
     metadata = [mixer.build(view) for mixer in decoder.mixers]
     token_ids = torch.zeros(view.num_tokens, dtype=torch.int64, device=NOWHERE)
     decoder.forward(token_ids, view.positions, metadata)
 
 
-def _view(step: Step, config: EngineConfig) -> BatchView:
+def view_of(step: Step, config: EngineConfig) -> BatchView:
     """Return a step as a recording of its size describes it: by its tensors alone."""
     num_seqs, query_len = step
     rows = num_seqs * query_len

@@ -33,6 +33,7 @@ from core_runtime.contracts import (
     HasRace,
     HasRoute,
     HasSoftCap,
+    HasTakeNorm,
     HasTakeRows,
     HeadsKernel,
     Kernels,
@@ -45,6 +46,7 @@ from core_runtime.contracts import (
     SavedKernel,
     SavesKernels,
     SumsInSegments,
+    TakeNorm,
     is_recordable,
 )
 from core_runtime.layers.activations import parse
@@ -78,6 +80,7 @@ class KernelSet:
     logprobs: logprobs kernel of the best provider that has one, or None.
     route: the choice of experts.
     add_rms_norm: norm, addition and norm in one call, if one provider serves both operations and has it; else None.
+    take_rms_norm: rows and their norms in one call, if one provider serves both operations and has it; else None.
     step_hooks: functions to call before each step.
     capturable: whether every operation that all models call can be recorded by the runtime's `capture`.
     recorded: operations and features that can be recorded; `capturable` does not cover operations that only
@@ -98,6 +101,7 @@ class KernelSet:
     soft_cap: Callable[[Tensor, float], None]
     take_rows: Callable[[Tensor, Tensor, Tensor], None]
     add_rms_norm: AddNorm | None
+    take_rms_norm: TakeNorm | None
 
     def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
         self.providers: tuple[Kernels, ...] = tuple(providers)
@@ -152,6 +156,11 @@ class KernelSet:
         self.add_rms_norm = None
         if joining is norm and joining is add and isinstance(joining, HasAddNorm):
             self.add_rms_norm = joining.add_rms_norm
+        taking = next((p for p in self._serving("take_rms_norm") if isinstance(p, HasTakeNorm)), None)
+        self.take_rms_norm = None
+        single: tuple[Kernels, ...] = (norm, take)
+        if isinstance(taking, HasTakeNorm) and all(taking is provider for provider in single):
+            self.take_rms_norm = taking.take_rms_norm
         chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
         self.capturable = all(is_recordable(provider) for provider in chosen)
 

@@ -219,6 +219,11 @@ class ReferenceKernels:
         self.add(x, residual)
         self.rms_norm(residual, behind, eps, out)
 
+    def take_rms_norm(self, x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """Compute out[R, H] = the norm of x[rows]."""
+        self.take_rows(x, rows, out)
+        self.rms_norm(out, weight, eps, out)
+
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
         """Multiply x[T, W] by sigmoid(gate[T, G]) in place: each number of the gate applies to W / G neighbours of x."""
         opened = gate.float().sigmoid().to(x.dtype)

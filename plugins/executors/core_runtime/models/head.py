@@ -76,9 +76,11 @@ class Head:
         the next call.
         """
         last = self._workspace.view("last", rows.shape[0])
-        self._kernels.take_rows(self._workspace.buffer("residual"), rows, last)
-        if self._weights.norm is not None:
-            self._weights.norm(last, last)
+        residual = self._workspace.buffer("residual")
+        if self._weights.norm is None:
+            self._kernels.take_rows(residual, rows, last)
+        else:
+            self._weights.norm.of_rows(residual, rows, last)
         return last
 
     def __call__(self, rows: Tensor) -> Tensor:

@@ -38,6 +38,15 @@ class Norm:
         else:
             self._kernels.rms_norm(x, self.weight, self.eps, out)
 
+    def of_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """Write the normalized rows `rows` (int64 [R]) of x to out [R, H]."""
+        together = self._kernels.take_rms_norm
+        if together is not None and not self.is_centred:
+            together(x, rows, self.weight, self.eps, out)
+            return
+        self._kernels.take_rows(x, rows, out)
+        self(out, out)
+
     def heads(self, x: Tensor) -> None:
         """Normalize the last axis of x [T, heads, D] in place. Rows of x may be strided."""
         if self.is_centred:

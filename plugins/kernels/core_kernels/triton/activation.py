@@ -5,18 +5,39 @@ Owns: their kernels and launches. Never does: multiply matrices. Called by: the 
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from core_kernels.triton import portable
 from core_kernels.triton.compiling.catalog import KernelRow, size_of
-from core_kernels.triton.compiling.launch import blocks, options
+from core_kernels.triton.compiling.launch import blocks, options, start
 from core_runtime.layers.activations import NUMBERS, PAIRED, parse
 
 BLOCK = 1024
 STEPS = ("x_stride", "out_stride", "width")
 NUMBER_NAMES = ("first", "second", "third", "fourth")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gated activation for which a kernel is compiled. first to fourth: its parameters; 0 for absent ones."""
+
+    kind: str
+    first: float = 0.0
+    second: float = 0.0
+    third: float = 0.0
+    fourth: float = 0.0
+
+
+@functools.cache
+def gate_of(activation: str) -> Gate:
+    """Return the gate of an activation's name."""
+    kind, numbers = parse(activation)
+    return Gate(kind, *numbers)
 
 
 @triton.jit
@@ -48,6 +69,26 @@ def active(
 
 
 @triton.jit
+def opened(
+    gate: tl.tensor,
+    up: tl.tensor,
+    first: tl.tensor,
+    second: tl.tensor,
+    third: tl.tensor,
+    fourth: tl.tensor,
+    KIND: tl.constexpr,
+) -> tl.tensor:
+    """Return act(gate) * up in float32."""
+    if KIND == "clamped_swiglu":
+        capped = tl.minimum(gate, second)
+        within = tl.minimum(tl.maximum(up, -second), second)
+        result = capped * portable.sigmoid(first * capped) * (within + 1.0)
+    else:
+        result = active(gate, first, second, third, fourth, KIND) * up
+    return result
+
+
+@triton.jit
 def activate(
     x: tl.tensor,
     out: tl.tensor,
@@ -60,28 +101,25 @@ def activate(
     fourth: float,
     KIND: tl.constexpr,
     GATED: tl.constexpr,
+    EARLY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Compute out = act(x), or act(x[:, :width]) * x[:, width:] when GATED: program (row, block of columns)."""
+    portable.begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     place = x + row * x_stride + at
     gate = portable.widen(tl.load(place, mask=inside, other=0.0))
-    if KIND == "clamped_swiglu":
+    if GATED:
         up = portable.widen(tl.load(place + width, mask=inside, other=0.0))
-        capped = tl.minimum(gate, second)
-        within = tl.minimum(tl.maximum(up, -second), second)
-        result = capped * portable.sigmoid(first * capped) * (within + 1.0)
+        result = opened(gate, up, first, second, third, fourth, KIND)
     else:
         result = active(gate, first, second, third, fourth, KIND)
-        if GATED:
-            up = portable.widen(tl.load(place + width, mask=inside, other=0.0))
-            result = result * up
     portable.store(out + row * out_stride + at, result, inside)
 
 
-def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool) -> None:
+def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool, early: bool = False) -> None:
     """Compute out[T, I] = act(x), or act(x[:, :I]) * x[:, I:]. Raises ValueError when an activation that needs a gate
     has none.
     """
@@ -93,13 +131,15 @@ def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool) -> No
     steps = (x.stride(0), out.stride(0), width)
     grid = (rows, blocks(width, BLOCK))
     if rows:
-        activate[grid](x, out, *steps, *padded, KIND=kind, GATED=gated, BLOCK=BLOCK, **options(4))
+        constants = {"KIND": kind, "GATED": gated, "BLOCK": BLOCK}
+        launched = options(4) | start(x.device, early)
+        activate[grid](x, out, *steps, *padded, **constants, **launched)
 
 
 def _row(number: str, kind: str, gated: bool) -> KernelRow:
     signature = {"x": f"*{number}", "out": f"*{number}"}
     signature |= dict.fromkeys(STEPS, "i32") | dict.fromkeys(NUMBER_NAMES, "fp32")
-    constants = {"KIND": kind, "GATED": gated, "BLOCK": BLOCK}
+    constants = {"KIND": kind, "GATED": gated, "EARLY": False, "BLOCK": BLOCK}
     name = f"{kind}{' gated' if gated else ''} {number}"
     reads = (BLOCK * size_of(number),) * (1 + gated)
     return KernelRow(name, f"{__name__}:activate", signature, constants, reads=reads)

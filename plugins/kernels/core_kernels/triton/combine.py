@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core_kernels.triton import portable
 from core_kernels.triton.compiling.catalog import KernelRow
-from core_kernels.triton.compiling.launch import blocks, options, power_of_two
+from core_kernels.triton.compiling.launch import blocks, options, power_of_two, start
 from core_runtime.layers.experts import COMBINE_RANGES
 
 BLOCK = 512
@@ -42,11 +42,13 @@ def combine(
     ACCUMULATE: tl.constexpr,
     RANGES: tl.constexpr,
     CHOICES: tl.constexpr,
+    EARLY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Combine one token's block of columns: program (token, block). parts [T * k, hidden], ids int64 and weights
     float32 [T, k].
     """
+    portable.begin(EARLY)
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < hidden
@@ -79,7 +81,16 @@ def combine(
     portable.store(place, total, inside)
 
 
-def combine_rows(parts: Tensor, ids: Tensor, weights: Tensor, out: Tensor, num_experts: int, accumulate: bool) -> None:
+def combine_rows(
+    parts: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    num_experts: int,
+    accumulate: bool,
+    *,
+    early: bool = False,
+) -> None:
     """Compute out[T, H] = the weighted sum of parts [T * k, H], or += with `accumulate`. ids: int64 [T, k], below
     num_experts.
     """
@@ -92,13 +103,14 @@ def combine_rows(parts: Tensor, ids: Tensor, weights: Tensor, out: Tensor, num_e
     steps = (hidden, top_k, num_experts // ranges, out.stride(0))
     grid = (tokens, blocks(hidden, BLOCK))
     if tokens:
-        combine[grid](parts, ids, weights, out, *steps, **constants, **options(4, fusion=False))
+        launched = options(4, fusion=False) | start(out.device, early)
+        combine[grid](parts, ids, weights, out, *steps, **constants, **launched)
 
 
 def _row(number: str, ranges: int) -> KernelRow:
     signature = {"parts": f"*{number}", "ids": "*i64", "weights": "*fp32", "out": f"*{number}"}
     signature |= dict.fromkeys(STEPS, "i32")
-    constants = {"RANGES": ranges, "CHOICES": 8, "BLOCK": BLOCK, "ACCUMULATE": False}
+    constants = {"RANGES": ranges, "CHOICES": 8, "BLOCK": BLOCK, "ACCUMULATE": False, "EARLY": False}
     name = f"combine {number} of {ranges} ranges"
     return KernelRow(name, f"{__name__}:combine", signature, constants, fp_fusion=False, no_fma=True)
 

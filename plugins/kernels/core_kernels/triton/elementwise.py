@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core_kernels.triton import portable
 from core_kernels.triton.compiling.catalog import KernelRow, size_of
-from core_kernels.triton.compiling.launch import blocks, options
+from core_kernels.triton.compiling.launch import blocks, options, start
 
 BLOCK = 1024
 STEPS = ("x_stride", "out_stride", "width")
@@ -64,9 +64,17 @@ def open_gate(
 
 @triton.jit
 def take(
-    x: tl.tensor, rows: tl.tensor, out: tl.tensor, x_stride: int, out_stride: int, width: int, BLOCK: tl.constexpr
+    x: tl.tensor,
+    rows: tl.tensor,
+    out: tl.tensor,
+    x_stride: int,
+    out_stride: int,
+    width: int,
+    EARLY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     """Copy out = x[rows]: program (row, block of columns)."""
+    portable.begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -100,11 +108,12 @@ def open_rows(gate: Tensor, x: Tensor) -> None:
         open_gate[grid](gate, x, gate.stride(0), x.stride(0), width, neighbours, BLOCK=BLOCK, **options(4))
 
 
-def take_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
+def take_rows(x: Tensor, rows: Tensor, out: Tensor, *, early: bool = False) -> None:
     """Copy out[R, H] = x[rows], rows int64 [R] within x."""
     grid = _grid(out)
     if grid[0]:
-        take[grid](x, rows, out, x.stride(0), out.stride(0), x.shape[1], BLOCK=BLOCK, **options(4))
+        launched = options(4) | start(x.device, early)
+        take[grid](x, rows, out, x.stride(0), out.stride(0), x.shape[1], BLOCK=BLOCK, **launched)
 
 
 def _grid(x: Tensor) -> tuple[int, int]:
@@ -131,7 +140,7 @@ def _rows(kind: str) -> list[KernelRow]:
         row("scale", "scale", scaled, CAPPED=False),
         row("soft cap", "scale", scaled, CAPPED=True),
         row("open gate", "open_gate", gates),
-        row("take rows", "take", both | {"rows": "*i64"}),
+        row("take rows", "take", both | {"rows": "*i64"}, EARLY=False),
     ]
 
 

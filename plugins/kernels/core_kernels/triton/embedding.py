@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core_kernels.triton import portable
 from core_kernels.triton.compiling.catalog import KernelRow, size_of
-from core_kernels.triton.compiling.launch import blocks, options
+from core_kernels.triton.compiling.launch import blocks, options, start
 from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
 from core_kernels.triton.products.kernel import SIZES, UNALIGNED
 from core_kernels.triton.products.packed import Form, Packed
@@ -70,9 +70,11 @@ def take(
     zero: int,
     FORM: tl.constexpr,
     WHOLE: tl.constexpr,
+    EARLY: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
     """Unpack one run of some rows of the weight: program (block of rows, run)."""
+    portable.begin(EARLY)
     weight = Weight(
         values, high, scale, sub_scale, minimum, sub_minimum, zeros, row_scale, table,
         value_stride, high_stride, scale_stride, sub_stride, super_size, group_size, zero,
@@ -85,7 +87,7 @@ def take(
     _store_run(begin[:, None], row[:, None], run, is_row[:, None], num_inputs, weight, FORM, WHOLE)
 
 
-def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
+def take_weights(weight: Packed, ids: Tensor, out: Tensor, *, early: bool = False) -> None:
     """Compute out[T, K] = W[ids], ids int64 [T]."""
     form = weight.form
     num_ids = len(ids)
@@ -94,13 +96,14 @@ def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
     grid = (blocks(num_ids, BLOCK_IDS), blocks(num_inputs, form.run))
     if num_ids:
         steps = (num_ids, num_inputs, out.stride(0))
-        take[grid](ids, out, *weight.tensors, *steps, *weight.sizes, **constants, **options(4))
+        launched = options(4) | start(out.device, early)
+        take[grid](ids, out, *weight.tensors, *steps, *weight.sizes, **constants, **launched)
 
 
 def _row(form: Form, present: tuple[str, ...]) -> KernelRow:
     signature, absent = weight_types(form, "bf16", *present)
     signature |= {"ids": "*i64", "out": "*bf16"} | dict.fromkeys(STEPS + SIZES, "i32")
-    constants = absent | {"FORM": form, "WHOLE": True, "BT": BLOCK_IDS}
+    constants = absent | {"FORM": form, "WHOLE": True, "EARLY": False, "BT": BLOCK_IDS}
     name = f"embedding, {form.code} {' '.join(present)}".strip()
     reads = (BLOCK_IDS * form.width * size_of(signature["values"]),)
     return KernelRow(name, f"{__name__}:take", signature, constants, reads=reads)

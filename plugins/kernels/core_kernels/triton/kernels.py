@@ -37,6 +37,7 @@ class TritonKernels:
     """The operations of a forward pass and the sampler. A row's bits do not depend on other rows.
 
     tiles: tile tables of the products; None: the built-in ones.
+    early: whether kernels are launched while the previous ones still run, on devices that can do so.
     """
 
     name = "triton"
@@ -46,8 +47,9 @@ class TritonKernels:
         {*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"}
     )
 
-    def __init__(self, tiles: Tiles | None = None) -> None:
+    def __init__(self, tiles: Tiles | None = None, early: bool = True) -> None:
         self.tiles = tiles or tiles_with(None)
+        self.early = early
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
@@ -63,17 +65,18 @@ class TritonKernels:
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> TritonLinear:
         """Repack a weight once; the caller then drops `weight`."""
-        return linear_of(weight, activation, bias, self.tiles)
+        return linear_of(weight, activation, bias, self.tiles, self.early)
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> TritonExperts:
         """Build the experts of a layer, with one weight per side."""
-        return TritonExperts(gate_up, down, activation, precision, gated, self.tiles)
+        within = gated == self.gated
+        return TritonExperts(gate_up, down, activation, precision, gated, within, self.tiles, self.early)
 
     def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:
         """Prepare a dense weight [H, N, K], one matrix per head."""
-        return TritonHeads(weight, activation, self.tiles)
+        return TritonHeads(weight, activation, self.tiles, self.early)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """Choose the experts of each token: the `RouteKernel` contract."""
@@ -81,19 +84,23 @@ class TritonKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
-        norm.norm_rows(x, weight, None, eps, out, centred=False)
+        norm.norm_rows(x, weight, None, eps, out, centred=False, early=self.early)
+
+    def take_rms_norm(self, x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """Compute out[R, H] = the norm of x[rows] in one launch: the `TakeNorm` contract."""
+        norm.norm_rows(x, weight, None, eps, out, centred=False, rows=rows, early=self.early)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
         """Compute out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
-        norm.norm_rows(x, weight, bias, eps, out, centred=True)
+        norm.norm_rows(x, weight, bias, eps, out, centred=True, early=self.early)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
         """Normalize x [T, H, D] in place over its last axis; weight [D] or [H, D]."""
-        norm.norm_heads(x, weight, None, eps, centred=False)
+        norm.norm_heads(x, weight, None, eps, centred=False, early=self.early)
 
     def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
         """Normalize x [T, H, D] in place over its last axis; weight and bias [D] or [H, D]."""
-        norm.norm_heads(x, weight, bias, eps, centred=True)
+        norm.norm_heads(x, weight, bias, eps, centred=True, early=self.early)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
         """Rotate q [T, Hq, D] and k [T, Hkv, D] in place: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
@@ -101,11 +108,11 @@ class TritonKernels:
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """Compute out[T, I] = act(x[:, :I]) * x[:, I:] for any activation of `core_runtime.layers.activations`."""
-        activations.activate_rows(x, activation, out, gated=True)
+        activations.activate_rows(x, activation, out, gated=True, early=self.early)
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
         """Compute out[T, I] = act(x) for any ungated activation of `core_runtime.layers.activations`."""
-        activations.activate_rows(x, activation, out, gated=False)
+        activations.activate_rows(x, activation, out, gated=False, early=self.early)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
         """Add x to residual in place, both [T, H]."""
@@ -115,7 +122,7 @@ class TritonKernels:
         self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
     ) -> None:
         """Add and normalize in one launch: the `AddNorm` contract."""
-        norm.add_norm_rows(x, before, residual, behind, eps, out)
+        norm.add_norm_rows(x, before, residual, behind, eps, out, early=self.early)
 
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
         """Compute x[T, W] *= sigmoid(gate[T, G]): each gate value scales W / G neighbouring elements of x."""
@@ -131,7 +138,7 @@ class TritonKernels:
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """Copy out[R, H] = x[rows], rows int64 [R] within x."""
-        elementwise.take_rows(x, rows, out)
+        elementwise.take_rows(x, rows, out, early=self.early)
 
     def race(self, *arguments: Any) -> None:
         """Sample tokens as `core_runtime.sampling.race` does: the `MaskedRaceKernel` contract. All tensors must be on

@@ -30,6 +30,7 @@ OPERATIONS: Final = frozenset(
         "scale",
         "soft_cap",
         "take_rows",
+        "take_rms_norm",
         "race",
         "logprobs",
     }

@@ -32,6 +32,13 @@ class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
             "with the kernels"
         ),
     ] = None
+    early_launches: Annotated[
+        bool,
+        msgspec.Meta(
+            description="launch kernels while the previous ones still run, as NVIDIA's GPUs can from Hopper on "
+            "(programmatic dependent launch)"
+        ),
+    ] = True
 
 
 @hookimpl
@@ -76,7 +83,7 @@ def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.triton.kernels import TritonKernels
 
-    return TritonKernels(tiles_of(context))
+    return TritonKernels(tiles_of(context), arguments_of(context).early_launches)
 
 
 def tiles_of(context: LoadContext) -> Tiles:
@@ -86,7 +93,12 @@ def tiles_of(context: LoadContext) -> Tiles:
     """
     from core_kernels.triton.products.tiles import tiles_with
 
+    return tiles_with(arguments_of(context).tiles)
+
+
+def arguments_of(context: LoadContext) -> KernelArguments:
+    """Return the arguments of these kernels, also where the context is that of another plugin."""
     own = context.arguments
     if own is None and context.config is not None:
         own = context.config.plugins.arguments.get("kernels.triton")
-    return tiles_with(own.tiles if own is not None else None)
+    return own or KernelArguments()

@@ -12,9 +12,20 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Whether kernels run in the interpreter; decided when triton is imported."""
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr) -> None:
+    """Begin a kernel. EARLY: it is launched while the kernels before it still run, whose results it waits for here; the
+    next kernel may then be launched likewise.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit

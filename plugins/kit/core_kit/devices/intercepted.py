@@ -27,6 +27,7 @@ ROWS = {
     "open_gate": (0, 1),
     "add": (0, 1),
     "add_rms_norm": (0, 2, 5),
+    "take_rms_norm": (4,),
     "scale": (0,),
     "soft_cap": (0,),
     "take_rows": (2,),
@@ -82,6 +83,7 @@ class InterceptedKernels(KernelSet):
         for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             setattr(self, op, self._intercepted(op))
         self.add_rms_norm = None if inner.add_rms_norm is None else self._intercepted("add_rms_norm")
+        self.take_rms_norm = None if inner.take_rms_norm is None else self._intercepted("take_rms_norm")
         self.race = None if inner.race is None else self._intercepted("race")
         self.masked_race = inner.masked_race  # never recorded: the rows with masks differ from step to step
         self.logprobs = inner.logprobs

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from core_kit.oracles.numbers import generator
-from core_runtime.contracts import HasActivate, HasAddNorm, HasLayerNorm, HasOpenGate, HasSoftCap, HasTakeRows, Kernels
+from core_runtime.contracts import (
+    HasActivate,
+    HasAddNorm,
+    HasLayerNorm,
+    HasOpenGate,
+    HasSoftCap,
+    HasTakeNorm,
+    HasTakeRows,
+    Kernels,
+)
 from core_runtime.layers.activations import parse
 from core_runtime.layers.features import features_of
 
@@ -175,6 +184,16 @@ def _take_rows(kernels: Kernels, rows: int) -> list[Tensor]:
     return [memory]
 
 
+def _take_rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasTakeNorm)
+    random = generator("take and norm")
+    x = _rows(40, 96, random)
+    weight = torch.randn(96, generator=random)
+    memory, out = _room(rows, 96)
+    kernels.take_rms_norm(x, torch.arange(rows) * 7 % 40, weight, 1e-6, out)
+    return [memory]
+
+
 OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "rms_norm": _rms_norm,
     "rms_norm_heads": _rms_norm_heads,
@@ -189,5 +208,6 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "scale": _scale,
     "soft_cap": _soft_cap,
     "take_rows": _take_rows,
+    "take_rms_norm": _take_rms_norm,
 }
 """Trial call of each operation; a new operation is one more row."""

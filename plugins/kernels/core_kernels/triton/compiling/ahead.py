@@ -68,9 +68,9 @@ def target_of(name: str) -> Chip:
 
 def catalog_parts(chip: Chip) -> list[Part]:
     """Return the catalog rows that a chip uses."""
-    from core_kernels.triton.compiling.catalog import kernel_rows
+    from core_kernels.triton.compiling.catalog import for_chip, kernel_rows
 
-    rows = [row for row in kernel_rows() if alike(chip.name) in row.chips]
+    rows = [for_chip(row, chip.name) for row in kernel_rows() if alike(chip.name) in row.chips]
     return [Part(chip, row.name, launch_of_row(row)) for row in rows]
 
 

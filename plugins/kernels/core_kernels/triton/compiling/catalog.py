@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from core_kernels.triton.compiling.chips import NAMES
+from core_kernels.triton.compiling.chips import NAMES, starts_early
 
 MODULES: Final = (
     "core_kernels.triton.sampler.race",
@@ -42,7 +42,7 @@ class KernelRow:
     name: unique, for messages.
     function: `module:name` of the Triton function.
     signature: types of its non-constant arguments in Triton's notation: `*bf16`, `i32`, `fp32`; see `types_of`.
-    constants: values of the other arguments, with None for absent ones.
+    constants: values of the other arguments, with None for absent ones; `EARLY` is false, see `for_chip`.
     chips: names of the chips on which the configuration is used. num_warps, num_stages: of a program.
     fp_fusion: whether a product and a sum may become one instruction, which rounds once.
     uses_mma: the code must use the matrix units.
@@ -76,6 +76,13 @@ def kernel_rows() -> tuple[KernelRow, ...]:
                 raise ValueError(f"two kernels are called '{row.name}'; rename one in {module}")
             found[row.name] = row
     return tuple(found.values())
+
+
+def for_chip(row: KernelRow, chip: str) -> KernelRow:
+    """Return a row as a chip launches it: early where both the kernel and the chip can do that."""
+    if "EARLY" not in row.constants or not starts_early(chip):
+        return row
+    return replace(row, constants={**row.constants, "EARLY": True}, options={**row.options, "launch_pdl": True})
 
 
 def function_of(row: KernelRow) -> Any:

@@ -44,8 +44,16 @@ CHIPS: Final = (
 NAMES: Final = tuple(chip.name for chip in CHIPS)
 ALIKE: Final = {"sm_103": "sm_100", "gfx950": "gfx942", "gfx940": "gfx942", "gfx941": "gfx942"}
 """Chips that use another chip's configurations."""
+FIRST_EARLY: Final = 90
+"""Compute capability, times ten, from which a kernel can be launched early."""
 LEAST: Final = "sm_120"
 """The fallback: its configurations fit into the shared memory of every NVIDIA chip from sm_80 on."""
+
+
+def starts_early(architecture: str) -> bool:
+    """Whether a chip can launch a kernel while the previous one still runs: NVIDIA's, from Hopper on."""
+    digits = architecture.removeprefix("sm_")
+    return digits.isdigit() and int(digits) >= FIRST_EARLY
 
 
 def alike(architecture: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from triton.runtime import driver
 
 from core_kernels.triton import portable
-from core_kernels.triton.compiling.chips import INTERPRETER, alike
+from core_kernels.triton.compiling.chips import INTERPRETER, alike, starts_early
 
 
 @functools.cache
@@ -33,6 +33,15 @@ def chip_of(device: torch.device) -> str:
 def options(num_warps: int, num_stages: int = 2, *, fusion: bool = True) -> dict[str, Any]:
     """Return launch options. fusion: whether a product and a sum may be rounded together."""
     return {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fusion}
+
+
+def start(device: torch.device, early: bool) -> dict[str, Any]:
+    """Return the arguments by which a kernel with an `EARLY` is launched before the previous one has ended, if that is
+    wanted and the device can do it; see `portable.begin`.
+    """
+    if early and starts_early(architecture_of(device)):
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}
 
 
 def power_of_two(number: int) -> int:

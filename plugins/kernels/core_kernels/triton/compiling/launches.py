@@ -70,11 +70,16 @@ class Launch(NamedTuple):
     constants: tuple[tuple[str, Any], ...]
 
     @property
+    def kernel(self) -> str:
+        """Return the kernel's name."""
+        return self.function.partition(":")[2]
+
+    @property
     def title(self) -> str:
         """Return a description for messages: the kernel, its types and its purpose."""
         types = dict.fromkeys(str(kind.dtype)[6:] for _, kind in self.arguments if isinstance(kind, Pointer))
         sizes = [f"{name}={value}" for name, value in self.constants if value is not None and not callable(value)]
-        return f"{self.function.partition(':')[2]} of {', '.join(types)}: {' '.join(sizes)}"
+        return f"{self.kernel} of {', '.join(types)}: {' '.join(sizes)}"
 
 
 class Call(NamedTuple):
@@ -129,12 +134,12 @@ def standing_in(chip: Chip) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written() -> Iterator[dict[Call, None]]:
-    """Record every kernel launched inside the context instead of launching it, once per set of integers."""
-    calls: dict[Call, None] = {}
+def written() -> Iterator[list[Call]]:
+    """Record the kernels launched inside the context, in their order, instead of launching them."""
+    calls: list[Call] = []
 
     def run(function: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        calls[call_of(function, args, kwargs)] = None
+        calls.append(call_of(function, args, kwargs))
 
     with mock.patch.object(JITFunction, "run", run):
         yield calls

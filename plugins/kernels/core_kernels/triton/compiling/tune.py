@@ -77,7 +77,7 @@ def launched(run: Run, chip: str) -> list[Call]:
     """Return a model's kernel calls on the present device."""
     with written() as calls:
         run(chip)
-    return list(calls)
+    return list(dict.fromkeys(calls))
 
 
 def works_of(calls: Iterable[Call], chip: str) -> list[Work]:

@@ -14,7 +14,7 @@ from core_kernels.triton.compiling.launches import Call, Pointer
 from core_kernels.triton.products.forms import TENSORS
 from core_kernels.triton.products.kernel import SIZES
 from core_kernels.triton.products.packed import Form, Packed
-from core_kernels.triton.products.product import Routed
+from core_kernels.triton.products.product import Routed, counted
 from core_kernels.triton.products.tile_rows import Key
 from core_kernels.triton.products.tiles import weight_word
 
@@ -86,7 +86,8 @@ def noise_weight(work: Work, device: torch.device) -> Packed:
         tensors[name] = _noise(shape, getattr(torch, dtype), device)
     shape = work.key.outputs, work.key.inputs
     values = tensors.pop("values")
-    return Packed(shape, work.form, values, sizes["super_size"], sizes["group_size"], sizes["zero"], **tensors)
+    made = Packed(shape, work.form, values, sizes["super_size"], sizes["group_size"], sizes["zero"], **tensors)
+    return made if work.routed else counted(made)
 
 
 def routed_rows(level: int, device: torch.device) -> Routed:

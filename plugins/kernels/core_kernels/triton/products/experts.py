@@ -10,18 +10,21 @@ Either way the number of blocks follows from the number of rows alone, so the ho
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.api.specs import Activation
+from core_kernels.triton.activation import gate_of
 from core_kernels.triton.combine import combine_rows
 from core_kernels.triton.compiling.launch import blocks
 from core_kernels.triton.products.packed import in_stored_order, packed
-from core_kernels.triton.products.product import Routed, multiply
+from core_kernels.triton.products.product import GATES, Routed, holds_gate, multiply
 from core_kernels.triton.products.rounding import groups_of, rounded
 from core_kernels.triton.products.tiles import Tiles
 from core_runtime.contracts import GatedOperation
+from core_runtime.layers.activations import parse
 from core_runtime.weights.experts import Experts
 
 FEW_ROWS = 64
@@ -30,7 +33,12 @@ BLOCK_ROWS = (16, 32, 64, 128)
 
 
 class TritonExperts:
-    """The experts of one layer. Implements `core_runtime.contracts.ExpertsKernel`. tiles: tile tables of the products."""
+    """The experts of one layer. Implements `core_runtime.contracts.ExpertsKernel`.
+
+    gated: the gate between the products.
+    gates_within: whether the first product may compute the gate, because `gated` has the same bits.
+    tiles: tile tables of the products. early: whether launches may begin before the previous ones have ended.
+    """
 
     capturable = True
 
@@ -41,17 +49,22 @@ class TritonExperts:
         activation: str,
         precision: Activation,
         gated: GatedOperation,
+        gates_within: bool,
         tiles: Tiles,
+        early: bool,
     ) -> None:
         self.count = gate_up.count
         self.activation = activation
         self.precision = precision
         self.gated = gated
         self.tiles = tiles
+        self.early = early
         self.up_groups = groups_of(gate_up.weight, precision)
         self.down_groups = groups_of(down.weight, precision)
         self.gate_up = replace(packed(gate_up.weight), shape=gate_up.shape[1:])
         self.down = replace(packed(down.weight), shape=down.shape[1:])
+        can_gate = gates_within and holds_gate(self.gate_up) and parse(activation).kind in GATES
+        self.gate = gate_of(activation) if can_gate else None
         self.nbytes = self.gate_up.nbytes + self.down.nbytes
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
@@ -62,16 +75,19 @@ class TritonExperts:
         rows = tokens * top_k
         compute = torch.bfloat16 if self.precision == "bf16" else x.dtype
         routed = route_rows(ids, self.count)
-        shared = {"compute": compute, "tiles": self.tiles}
-        both = x.new_empty(rows, self.gate_up.shape[0])
+        shared: dict[str, Any] = {"compute": compute, "tiles": self.tiles, "early": self.early}
         inputs = rounded(in_stored_order(x, self.gate_up), self.up_groups)
-        multiply(inputs, self.gate_up, both, None, routed=routed, **shared)
         inner = x.new_empty(rows, self.down.shape[1])
-        self.gated(both, self.activation, inner)
+        if self.gate is not None:
+            multiply(inputs, self.gate_up, inner, None, routed=routed, gate=self.gate, **shared)
+        else:
+            both = x.new_empty(rows, self.gate_up.shape[0])
+            multiply(inputs, self.gate_up, both, None, routed=routed, **shared)
+            self.gated(both, self.activation, inner)
         parts = x.new_empty(rows, self.down.shape[0])
         inner = rounded(in_stored_order(inner, self.down), self.down_groups)
         multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), **shared)
-        combine_rows(parts, ids, weights, out, self.count, accumulate)
+        combine_rows(parts, ids, weights, out, self.count, accumulate, early=self.early)
 
 
 def route_rows(ids: Tensor, count: int) -> Routed:

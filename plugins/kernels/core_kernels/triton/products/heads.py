@@ -7,6 +7,7 @@ attention.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,15 +23,16 @@ from core_runtime.weights.formats import Dense
 
 
 class TritonHeads:
-    """A dense weight [H, N, K]. Implements `core_runtime.contracts.HeadsKernel`."""
+    """A dense weight [H, N, K]. Implements `core_runtime.contracts.HeadsKernel`. early: see `TritonLinear`."""
 
     capturable = True
 
-    def __init__(self, weight: Tensor, activation: Activation, tiles: Tiles) -> None:
+    def __init__(self, weight: Tensor, activation: Activation, tiles: Tiles, early: bool = False) -> None:
         self.count, outputs, inputs = weight.shape
         together = Dense(weight.reshape(-1, inputs))
         self.activation = activation
         self.tiles = tiles
+        self.early = early
         self.groups = groups_of(together, activation)
         self.weight = replace(packed(together), shape=(outputs, inputs))
         self.nbytes = self.weight.nbytes
@@ -45,7 +47,8 @@ class TritonHeads:
         routed = every_head(tokens, heads, x.device)
         is_even = out.stride(0) == heads * out.stride(1)
         target = out.flatten(0, 1) if is_even else out.new_empty(tokens * heads, out.shape[2])
-        multiply(inputs, self.weight, target, None, compute=compute, tiles=self.tiles, routed=routed)
+        how: dict[str, Any] = {"compute": compute, "tiles": self.tiles, "early": self.early}
+        multiply(inputs, self.weight, target, None, routed=routed, **how)
         if not is_even:
             out.copy_(target.view(out.shape))
 

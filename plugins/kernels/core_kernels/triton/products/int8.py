@@ -89,8 +89,11 @@ def product(
     value_scale = tl.load(value_scales + tl.minimum(column, num_outputs - 1))
     result = total.to(tl.float32) * scale[None, :] * value_scale[:, None]
     inside = (column < num_outputs)[:, None] & (row < num_rows)[None, :]
+    if bias is not None:
+        shift = portable.widen(tl.load(bias + tl.minimum(column, num_outputs - 1)))
+        result = result + shift[:, None]
     place = out + row.to(tl.int64)[None, :] * out_stride + column[:, None]
-    store_block(result, place, bias, column, inside, num_outputs, ACCUMULATE)
+    store_block(result, place, inside, ACCUMULATE)
 
 
 def multiply_int8(

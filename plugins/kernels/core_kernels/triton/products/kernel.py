@@ -4,7 +4,8 @@ Owns: these Triton functions, and the order of their sums. Never does: choose a 
 
 A program computes BN outputs of BT rows as W @ x.T, so that the matrix units' wider side runs along the outputs and few
 rows waste little. The inputs are divided into equal segments. Each segment is summed block by block, and the segments
-are added in order: by one program, or, where few rows would leave most of the chip idle, by a second kernel.
+are added in order: by one program that sums all of them, or, where few rows would leave most of the chip idle, by the
+last of the programs that sum one each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import triton
 import triton.language as tl
 
 from core_kernels.triton import portable
-from core_kernels.triton.products.block import place_of_program, store_block
+from core_kernels.triton.products.block import (
+    join_segments,
+    leave_segment,
+    open_block,
+    place_of_program,
+    rows_of_tile,
+    store_block,
+)
 from core_kernels.triton.products.tile import Weight, stored_run, weight_tile
 
 STEPS = (
@@ -159,6 +167,8 @@ def product(
     x: tl.tensor,
     out: tl.tensor,
     bias: tl.tensor,
+    partial: tl.tensor,
+    counters: tl.tensor,
     pairs: tl.tensor,
     experts: tl.tensor,
     values: tl.tensor,
@@ -191,21 +201,29 @@ def product(
     SEGMENTS: tl.constexpr,
     SPLIT: tl.constexpr,
     ACCUMULATE: tl.constexpr,
+    GATE: tl.constexpr,
     WHOLE: tl.constexpr,
+    EARLY: tl.constexpr,
     BN: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
     """Compute one block of outputs for one block of rows; program (block, segment).
 
-    num_blocks: blocks of BT rows. segment_runs: runs per segment. SPLIT: out is float32 [SEGMENTS, num_rows,
-        num_outputs], each segment's own sum.
+    num_blocks: blocks of BT rows. segment_runs: runs per segment.
+    SPLIT: one program for each segment. They leave their sums in `partial`, float32 [SEGMENTS, num_rows, num_outputs],
+        and count in `counters`, int32 zeros, one for each block; the last one joins them.
+    GATE: an `activation.Gate`; out has act(gate) * up, half of the outputs. None: no gate.
     pairs: int32 [num_blocks * BT] or absent: the row of `out` for each row of a block, -1: none; the row of x is that
         number divided by `divisor`. experts: int32, the expert of every `block_rows` entries of `pairs`, -1: nothing to
         do.
     """
+    portable.begin(EARLY)
     row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
+    if GATE is not None:
+        first_column = first_column // 2
     # 32 bits suffice for offsets within a tile; the tile's start needs 64.
-    row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None]
+    row, is_output = rows_of_tile(first_column, num_outputs, BN, GATE is not None)
+    row = row[:, None]
     first_row = first_column.to(tl.int64)
     first_token = row_block * BT
     token = first_token + tl.arange(0, BT)
@@ -239,39 +257,20 @@ def product(
     total = _total(
         x, source, x_stride, row, num_inputs, segment_runs, weight, FORM, COMPUTE, SEGMENTS, SPLIT, WHOLE, BN, BT
     )
-    column = first_column + tl.arange(0, BN)
-    inside = (column < num_outputs)[:, None] & is_row[None, :]
     if SPLIT:
-        target += tl.program_id(1).to(tl.int64) * num_rows
-        tl.store(out + target[None, :] * num_outputs + column[:, None], total, mask=inside)
-    else:
-        place = out + target[None, :] * out_stride + column[:, None]
-        store_block(total, place, bias, column, inside, num_outputs, ACCUMULATE)
-
-
-@triton.jit(do_not_specialize=("num_rows",))
-def join(
-    partial: tl.tensor,
-    bias: tl.tensor,
-    out: tl.tensor,
-    num_rows: int,
-    num_outputs: int,
-    out_stride: int,
-    SEGMENTS: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Add the segments' sums in order: program (row, block of outputs). partial: float32 [SEGMENTS, rows, outputs]."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < num_outputs
-    total = tl.zeros([BLOCK], tl.float32)
-    for segment in range(SEGMENTS):
-        place = partial + (segment * num_rows + row) * num_outputs + column
-        total = total + tl.load(place, mask=inside, other=0.0)
+        inside = is_output[:, None] & is_row[None, :]
+        first = partial + target[None, :] * num_outputs + (first_column + row)
+        size = tl.cast(num_rows, tl.int64) * num_outputs
+        counter = counters + tl.program_id(0)
+        is_last = leave_segment(total, first + tl.program_id(1) * size, inside, counter, SEGMENTS)
+        if not is_last:
+            return
+        total = join_segments(first, size, inside, counter, SEGMENTS)
     if bias is not None:
-        total = total + portable.widen(tl.load(bias + column, mask=inside, other=0.0))
-    place = out + row * out_stride + column
-    if ACCUMULATE:
-        total = total + portable.widen(tl.load(place, mask=inside, other=0.0))
-    portable.store(place, total, inside)
+        total = total + portable.widen(tl.load(bias + first_column + row))
+    if GATE is not None:
+        total = open_block(total, GATE, out.dtype.element_ty)
+        num_outputs = num_outputs // 2
+    column = first_column + tl.arange(0, total.shape[0])
+    inside = (column < num_outputs)[:, None] & is_row[None, :]
+    store_block(total, out + target[None, :] * out_stride + column[:, None], inside, ACCUMULATE)

@@ -72,6 +72,7 @@ class Packed:
     row_scale: float32 [N], or None.
     table: float32 numbers, or None.
     order: int64 [K], the input of each stored column, or None.
+    counters: int32, zeros between two products, for weights whose segments have programs of their own; else None.
     """
 
     shape: tuple[int, int]
@@ -89,6 +90,7 @@ class Packed:
     row_scale: Tensor | None = None
     table: Tensor | None = None
     order: Tensor | None = None
+    counters: Tensor | None = None
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -107,7 +109,7 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Return the size of all tensors in bytes."""
-        held = (*self.tensors, self.order)
+        held = (*self.tensors, self.order, self.counters)
         return sum(int(tensor.nbytes) for tensor in held if tensor is not None)
 
 

@@ -4,25 +4,32 @@ Owns: the launches of the products. Never does: prepare a weight, compute (`core
 Called by: linear layers, layers of experts.
 
 The inputs are divided into equal segments, whose number depends on the weight's shape alone and which are added in
-order. A row's bits therefore depend neither on other rows nor on their number.
+order. A row's bits therefore depend neither on other rows nor on their number. Where each segment has its own program,
+counters tell which of them comes last: it decides who adds, not in which order. It sets them back to zero, so a recorded
+launch can be replayed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from core_kernels.triton.compiling.launch import architecture_of, blocks, options
-from core_kernels.triton.products.kernel import join, product
+from core_kernels.triton.activation import Gate
+from core_kernels.triton.compiling.launch import architecture_of, blocks, options, start
+from core_kernels.triton.products.kernel import product
 from core_kernels.triton.products.packed import Form, Packed
+from core_kernels.triton.products.tile_rows import LIMITS
 from core_kernels.triton.products.tiles import SPLIT_ROWS, Tiles, Use, segments_of, weight_word
+from core_runtime.layers.activations import NUMBERS
 
-COMPUTE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-JOIN_BLOCK = 512
+COMPUTE: Final = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+GATES: Final = frozenset(NUMBERS) - {"xielu"}
+"""Gates that a product can compute: those whose parameters are alike in all layers, since a kernel is compiled for each."""
+LARGEST_OFFSET: Final = (1 << 31) - 1
 SIMPLE_DENSE: Final = Form("dense", width=32)
 """Dense weights without matrix units: narrow blocks that leave registers for sums."""
 
@@ -52,11 +59,15 @@ def multiply(
     tiles: Tiles,
     accumulate: bool = False,
     routed: Routed | None = None,
+    gate: Gate | None = None,
+    early: bool = False,
 ) -> None:
     """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; with `routed`, each row uses its expert's
     matrix.
 
-    weight: with experts, all their weights concatenated, with the shape of one.
+    weight: with experts, all their weights concatenated, with the shape of one; it has `counters` where it has segments.
+    gate: of the first half of the outputs, which opens the second: out is [T, N / 2]; not with `accumulate`.
+    early: whether the launch may begin before the previous one has ended.
     compute: type to which both operands are rounded before the product.
     """
     num_outputs, num_inputs = weight.shape
@@ -80,29 +91,39 @@ def multiply(
         routing, divisor = (routed.pairs, routed.experts), routed.divisor
     split = segments > 1 and num_rows <= SPLIT_ROWS
     segment_runs = blocks(blocks(num_inputs, form.run), segments)
-    target = x.new_empty((segments, num_rows, num_outputs), dtype=torch.float32) if split else out
+    partial = x.new_empty((segments, num_rows, num_outputs), dtype=torch.float32) if split else None
+    room = (partial, weight.counters if split else None)
     counts = (num_rows, num_outputs, num_inputs, num_blocks, block_rows)
-    steps = (*counts, x.stride(0), target.stride(-2), segment_runs, divisor)
-    constants = product_constants(form, compute, segments, split, accumulate and not split)
-    constants |= {"WHOLE": num_inputs % form.run == 0, "BN": tile.bn, "BT": tile.bt}
+    steps = (*counts, x.stride(0), out.stride(0), segment_runs, divisor)
+    constants = product_constants(form, compute, segments, split, accumulate, gate)
+    constants |= {"WHOLE": num_inputs % form.run == 0, "BN": tile.bn, "BT": tile.bt, **start(x.device, early)}
     grid = (blocks(num_outputs, tile.bn) * num_blocks, segments if split else 1)
     launched = options(tile.warps, tile.stages)
-    own_bias = None if split else bias
-    product[grid](x, target, own_bias, *routing, *weight.tensors, *steps, *weight.sizes, **constants, **launched)
-    if split:
-        _join(target, bias, out, accumulate)
+    product[grid](x, out, bias, *room, *routing, *weight.tensors, *steps, *weight.sizes, **constants, **launched)
 
 
 def product_constants(
-    form: Form, compute: torch.dtype, segments: int, split: bool, accumulate: bool
+    form: Form, compute: torch.dtype, segments: int, split: bool, accumulate: bool, gate: Gate | None
 ) -> dict[str, object]:
-    """Return the compile-time arguments of `product`, without those of a tile and of sizes."""
-    own = {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate}
+    """Return the compile-time arguments of `product`, without those of a tile, of sizes and of the launch."""
+    own = {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate, "GATE": gate}
     return {"FORM": form, **own}
 
 
-def _join(partial: Tensor, bias: Tensor | None, out: Tensor, accumulate: bool) -> None:
-    segments, num_rows, num_outputs = partial.shape
-    grid = (num_rows, blocks(num_outputs, JOIN_BLOCK))
-    constants = {"SEGMENTS": segments, "ACCUMULATE": accumulate, "BLOCK": JOIN_BLOCK}
-    join[grid](partial, bias, out, num_rows, num_outputs, out.stride(0), **constants, **options(4))
+def holds_gate(weight: Packed) -> bool:
+    """Whether a product can compute the gate of its outputs: they are two halves, and 32 bits suffice for the places of
+    both in the weight.
+    """
+    num_outputs, _ = weight.shape
+    return num_outputs % 2 == 0 and num_outputs * weight.values.shape[1] <= LARGEST_OFFSET
+
+
+def counted(weight: Packed) -> Packed:
+    """Return a weight with the counters of its blocks, which are zero between two products; they lie at one place for
+    good, so a recorded launch finds them.
+    """
+    num_outputs, num_inputs = weight.shape
+    if segments_of(num_outputs, num_inputs) == 1:
+        return weight
+    most = blocks(num_outputs, LIMITS["bn"][0]) * blocks(SPLIT_ROWS, LIMITS["bt"][0])
+    return replace(weight, counters=weight.values.new_zeros(most, dtype=torch.int32))

@@ -2,7 +2,8 @@
 
 Owns: the rows. Never does: compile. Called by: the catalog of kernels.
 
-Heavier variants are compiled in addition to the plain one: experts, and a single program that adds all segments.
+Heavier variants are compiled in addition to the plain one: experts, a single program that adds all segments, one program
+for each segment, and a gate.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Final
 
 import torch
 
+from core_kernels.triton.activation import Gate
 from core_kernels.triton.compiling.catalog import KernelRow, size_of
 from core_kernels.triton.compiling.chips import NAMES
 from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
 from core_kernels.triton.products.kernel import SIZES, STEPS
 from core_kernels.triton.products.packed import Form
-from core_kernels.triton.products.product import JOIN_BLOCK, SIMPLE_DENSE, product_constants
+from core_kernels.triton.products.product import SIMPLE_DENSE, product_constants
 from core_kernels.triton.products.tile_rows import Tile
 from core_kernels.triton.products.tiles import MOST_SEGMENTS, Tiles, shipped, weight_word
 
@@ -26,6 +28,9 @@ NUMBERS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.f
 DENSE: Final = Form("dense")
 ANY_SHAPE: Final = (0, 0)
 EXPERTS: Final = {"pairs": "*i32", "experts": "*i32"}
+APART: Final = {"partial": "*fp32", "counters": "*i32"}
+"""What a program for each segment has."""
+SILU: Final = Gate("silu")
 
 
 def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **changes: object) -> KernelRow:
@@ -34,9 +39,9 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
     """
     signature, absent = weight_types(form, number, *present)
     signature |= {"x": f"*{number}", "out": f"*{number}"} | dict.fromkeys(STEPS + SIZES, "i32")
-    constants = product_constants(form, NUMBERS[number], 1, False, False) | absent
-    constants |= {"WHOLE": True, "BN": tile.bn, "BT": tile.bt, "bias": None}
-    constants |= {"pairs": None, "experts": None}
+    constants = product_constants(form, NUMBERS[number], 1, False, False, None) | absent
+    constants |= {"WHOLE": True, "EARLY": False, "BN": tile.bn, "BT": tile.bt, "bias": None}
+    constants |= dict.fromkeys((*EXPERTS, *APART))
     rows = f"up to {tile.rows} rows" if tile.rows else "any number of rows"
     words = [f"{number} x {weight_word(form, NUMBERS[number])} in blocks of {form.width}", *present, rows]
     if changes.pop("routed", False):
@@ -45,10 +50,13 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
         words.append("experts")
     constants |= changes
     if changes.get("SPLIT"):
-        signature["out"] = "*fp32"
+        signature |= APART
+        constants = {name: value for name, value in constants.items() if name not in APART}
         words.append("segments apart")
-    elif changes:
+    elif "SEGMENTS" in changes:
         words.append("segments together")
+    if "GATE" in changes:
+        words.append("gated")
     return KernelRow(
         f"product: {', '.join(words)} ({chip})",
         f"{MODULE}:product",
@@ -78,8 +86,13 @@ def _dense(chip: str, number: str) -> Iterator[KernelRow]:
     for tile in plain:
         yield _product(chip, form, number, tile)
     yield _product(chip, form, number, of_experts[-1], routed=True)
-    yield _product(chip, form, number, in_segments[0], SEGMENTS=MOST_SEGMENTS, SPLIT=True)
+    yield _product(chip, form, number, of_experts[-1], routed=True, GATE=SILU)
+    for tile in in_segments[:-1]:
+        yield _product(chip, form, number, tile, SEGMENTS=MOST_SEGMENTS, SPLIT=True, ACCUMULATE=True)
     yield _product(chip, form, number, in_segments[-1], SEGMENTS=MOST_SEGMENTS)
+    for tile in (plain[0], plain[-1]):
+        yield _product(chip, form, number, tile, GATE=SILU)
+    yield _product(chip, form, number, in_segments[0], SEGMENTS=MOST_SEGMENTS, SPLIT=True, GATE=SILU)
 
 
 def _packed(chip: str, form: Form, present: tuple[str, ...]) -> Iterator[KernelRow]:
@@ -89,12 +102,8 @@ def _packed(chip: str, form: Form, present: tuple[str, ...]) -> Iterator[KernelR
         yield _product(chip, form, "bf16", tile, *present)
     yield _product(chip, form, "bf16", tiles[-1], *present, SEGMENTS=MOST_SEGMENTS)
     yield _product(chip, form, "bf16", tiles[-1], *present, routed=True)
-
-
-def _join() -> KernelRow:
-    types = {"partial": "*fp32", "out": "*bf16", "num_rows": "i32", "num_outputs": "i32", "out_stride": "i32"}
-    constants: dict[str, object] = {"bias": None, "SEGMENTS": MOST_SEGMENTS, "ACCUMULATE": True, "BLOCK": JOIN_BLOCK}
-    return KernelRow("join segments", f"{MODULE}:join", types, constants)
+    yield _product(chip, form, "bf16", tiles[-1], *present, GATE=SILU)
+    yield _product(chip, form, "bf16", tiles[0], *present, SEGMENTS=MOST_SEGMENTS, SPLIT=True, ACCUMULATE=True)
 
 
 def _rows() -> Iterator[KernelRow]:
@@ -103,7 +112,6 @@ def _rows() -> Iterator[KernelRow]:
             yield from _dense(chip, number)
         for form, present in PACKED_FORMS:
             yield from _packed(chip, form, present)
-    yield _join()
 
 
 ROWS: Final = tuple(_rows())
