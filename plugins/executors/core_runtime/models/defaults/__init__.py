@@ -16,29 +16,35 @@ import msgspec
 DIRECTORY = Path(__file__).parent
 
 
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The defaults of one model type.
 
     transformers_version: the release that the defaults come from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key for which the class itself has one.
-    keys: every key that the class or its model reads, older spellings included.
-    unused: keys among these that neither of them uses.
+    other_keys: keys without a default that the class or its model reads, older spellings included.
+    unused: keys that neither of them uses.
     theta: default base of rotary embeddings, by layer type where the class distinguishes layer types; None: no rotary
         embedding.
     """
 
     transformers_version: str
-    attribute_map: dict[str, str]
+    attribute_map: dict[str, str] = {}
     defaults: dict[str, Any]
-    keys: tuple[str, ...]
+    other_keys: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     theta: float | dict[str, float] | None = None
 
     @property
+    def keys(self) -> frozenset[str]:
+        """Return every key that the class or its model reads."""
+        names = self.attribute_map
+        return frozenset(self.defaults).union(names, names.values(), self.other_keys)
+
+    @property
     def readable(self) -> frozenset[str]:
         """Return the keys that the family uses."""
-        return frozenset(self.keys).difference(self.unused)
+        return self.keys.difference(self.unused)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -74,11 +74,12 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
     if "rope_parameters" in keys:
         keys.update(("rope_scaling", "rope_theta"))
         theta = config_class.default_theta
+    with_default = {*defaults, *attribute_map, *attribute_map.values()}
     return Defaults(
         transformers_version=transformers.__version__,
         attribute_map=attribute_map,
         defaults=dict(sorted(defaults.items())),
-        keys=tuple(sorted(keys)),
+        other_keys=tuple(sorted(keys - with_default)),
         unused=tuple(sorted(keys - ELSEWHERE - _mentioned(source + model_source))),
         theta=theta,
     )
