@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 DIRECTORY = Path(__file__).parent
+OLD_ROPE_KEYS: Final = ("rope_scaling", "rope_theta")
+"""Every class that reads `rope_parameters` reads its older spellings too."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,7 +24,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     transformers_version: the release that the defaults come from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key for which the class itself has one.
-    other_keys: keys without a default that the class or its model reads, older spellings included.
+    other_keys: keys without a default that the class or its model reads; without OLD_ROPE_KEYS where they are implied.
     unused: keys that neither of them uses.
     theta: default base of rotary embeddings, by layer type where the class distinguishes layer types; None: no rotary
         embedding.
@@ -39,7 +41,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def keys(self) -> frozenset[str]:
         """Return every key that the class or its model reads."""
         names = self.attribute_map
-        return frozenset(self.defaults).union(names, names.values(), self.other_keys)
+        keys = frozenset(self.defaults).union(names, names.values(), self.other_keys)
+        return keys.union(OLD_ROPE_KEYS) if "rope_parameters" in keys else keys
 
     @property
     def readable(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from core_runtime.models.defaults import DIRECTORY, Defaults
+from core_runtime.models.defaults import DIRECTORY, OLD_ROPE_KEYS, Defaults
 
 ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
 KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
@@ -71,15 +71,16 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
     for name, number in FILLED_IN.findall(source):
         defaults.setdefault(name, float(number))
     theta = None
+    implied = {*defaults, *attribute_map, *attribute_map.values()}
     if "rope_parameters" in keys:
-        keys.update(("rope_scaling", "rope_theta"))
+        keys.update(OLD_ROPE_KEYS)
+        implied.update(OLD_ROPE_KEYS)
         theta = config_class.default_theta
-    with_default = {*defaults, *attribute_map, *attribute_map.values()}
     return Defaults(
         transformers_version=transformers.__version__,
         attribute_map=attribute_map,
         defaults=dict(sorted(defaults.items())),
-        other_keys=tuple(sorted(keys - with_default)),
+        other_keys=tuple(sorted(keys - implied)),
         unused=tuple(sorted(keys - ELSEWHERE - _mentioned(source + model_source))),
         theta=theta,
     )
