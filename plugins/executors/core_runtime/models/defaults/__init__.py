@@ -2,7 +2,7 @@
 
 Owns: reading that data. Never does: compute a default that depends on other keys (rows do).
 Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the
-installed transformers; `transformers_version` of each file names the release.
+installed transformers; RELEASE names the release.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 DIRECTORY = Path(__file__).parent
+RELEASE = DIRECTORY / "transformers_version.txt"
 OLD_ROPE_KEYS: Final = ("rope_scaling", "rope_theta")
 """Every class that reads `rope_parameters` reads its older spellings too."""
 
@@ -21,7 +22,6 @@ OLD_ROPE_KEYS: Final = ("rope_scaling", "rope_theta")
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The defaults of one model type.
 
-    transformers_version: the release that the defaults come from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key for which the class itself has one.
     other_keys: keys without a default that the class or its model reads; without OLD_ROPE_KEYS where they are implied.
@@ -30,7 +30,6 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         embedding.
     """
 
-    transformers_version: str
     attribute_map: dict[str, str] = {}
     defaults: dict[str, Any]
     other_keys: tuple[str, ...] = ()
