@@ -50,7 +50,7 @@ def random_bfloat16_model(config: Any, seed: int) -> PreTrainedModel:
 
 
 def save_tokenizer(directory: Path) -> None:
-    """Write `tokenizer.json`, one word an entry, and the files that transformers needs beside it."""
+    """Write a tokenizer with one word an entry, for tools that need one. Kept checkpoints have none: prompts are ids."""
     words = ["<pad>", "<s>", "</s>", "<unk>"]
     for number in range(len(words), SHAPE["vocab_size"]):
         words.append(f"w{number}")

@@ -1,8 +1,6 @@
 """`core models` and `core models explain`: what can be served, and what is made of a checkpoint, without torch."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from core.commands.main import main
 from core_runtime.models.families import families
 from tests.tiny_models import SHAPE
+from tests.torch_free import run_torch_free
 
 
 def explained(capsys, *words):
@@ -28,11 +27,9 @@ def test_every_row_is_listed(capsys):
 
 def test_a_checkpoint_is_explained_without_torch(tiny_llama):
     words = ["models", "explain", str(tiny_llama)]
-    code = f"import sys; from core.commands.main import main; assert main({words!r}) == 0; assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    shown = run_torch_free(f"from core.commands.main import main; assert main({words!r}) == 0")
     for words in ("the row 'llama'", "3 with full attention and an MLP", "rms_norm_eps", "Nothing is refused."):
-        assert words in done.stdout
+        assert words in shown
 
 
 def test_counts_and_bytes_are_those_of_the_file(tiny_llama, capsys):

@@ -1,7 +1,5 @@
 """The GGUF loader against transformers' reading of the same files."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from core_quantization.gguf.method import GGUFMethod
 from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import HIDDEN, LAYERS, write_gguf
 from tests.real_models import gemma3_path, smollm2_path
+from tests.torch_free import run_torch_free
 
 ARCHITECTURES = ["llama", "gemma3"]
 
@@ -89,11 +88,8 @@ def test_facts_of_the_real_models() -> None:
 
 def test_resolve_imports_no_torch(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf")
-    script = (
-        "import sys; from core_loaders.gguf.manifest import core_load; from core.plugin.hookspecs import LoadContext;"
-        f"core_load(LoadContext()).resolve({str(path)!r}); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])
+    imports = "from core_loaders.gguf.manifest import core_load; from core.plugin.hookspecs import LoadContext"
+    run_torch_free(f"{imports}; core_load(LoadContext()).resolve({str(path)!r})")
 
 
 def resident_bytes(path: Path) -> int:

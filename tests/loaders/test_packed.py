@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from core_runtime.models.tensors.prepared import DATA, INDEX
 from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import write_gguf
 from tests.tiny_models import save_checkpoint
+from tests.torch_free import run_torch_free
 
 
 def answers(model: Path, **arguments: Any) -> list[Any]:
@@ -91,11 +90,7 @@ def test_the_configuration_is_that_of_the_source(tiny_llama: Path, packed: Path)
 
 
 def test_resolve_imports_no_torch(packed: Path) -> None:
-    script = (
-        "import sys; from core_loaders.packed.loader import PackedLoader;"
-        f"PackedLoader().resolve({str(packed)!r}); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])
+    run_torch_free(f"from core_loaders.packed.loader import PackedLoader as Loader; Loader().resolve({str(packed)!r})")
 
 
 def load(model: Path, **arguments: Any) -> None:

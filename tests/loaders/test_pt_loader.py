@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from core_loaders.npcache.loader import NpcacheLoader
 from core_loaders.pt import manifest as pt_manifest
 from core_loaders.pt.loader import PtLoader
 from core_runtime.specs.checkpoint import FileFacts
+from tests.torch_free import run_torch_free
 
 
 @pytest.fixture
@@ -226,11 +225,9 @@ def test_files_of_training_are_no_weights(directory: Path) -> None:
 
 
 def test_resolve_imports_no_torch(directory: Path) -> None:
-    script = (
-        "import sys; from core_loaders.npcache.loader import NpcacheLoader;"
-        f"NpcacheLoader().resolve({str(directory)!r}); assert 'torch' not in sys.modules"
+    run_torch_free(
+        f"from core_loaders.npcache.loader import NpcacheLoader as Loader; Loader().resolve({str(directory)!r})"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])
 
 
 def test_claims() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from core_loaders import prefetch
 from core_loaders.safetensors import manifest as safetensors_manifest
 from core_loaders.safetensors.loader import SafetensorsLoader
 from core_runtime.specs.checkpoint import FileFacts
+from tests.torch_free import run_torch_free
 
 
 @pytest.fixture
@@ -210,11 +209,9 @@ def test_a_file_that_shrank_is_a_sentence(copy: Path) -> None:
 
 
 def test_resolve_imports_no_torch(tiny_llama: Path) -> None:
-    script = (
-        "import sys; from core_loaders.safetensors.loader import SafetensorsLoader;"
-        f"SafetensorsLoader().resolve({str(tiny_llama)!r}); assert 'torch' not in sys.modules"
+    run_torch_free(
+        f"from core_loaders.safetensors.loader import SafetensorsLoader as Loader; Loader().resolve({str(tiny_llama)!r})"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])
 
 
 def test_claims() -> None:

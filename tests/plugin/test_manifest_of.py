@@ -1,7 +1,5 @@
 """Manifests of one line: they are whole manifests, and import what they build when it is built."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from core.api.errors import PluginError
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import load_manifest
 from core.plugin.table import PluginTable
+from tests.torch_free import run_torch_free
 
 HEADER = """
 import msgspec
@@ -56,7 +55,6 @@ def test_a_target_that_is_not_there_is_the_plugins_mistake(tmp_path: Path, targe
 def test_no_declared_method_is_imported_before_a_checkpoint_declares_it() -> None:
     """Every start asks every manifest of a quantization method about a plain checkpoint."""
     script = """
-import sys
 from core_runtime.specs.checkpoint import CheckpointFacts
 from core.plugin.registry import PluginRegistry
 registry = PluginRegistry()
@@ -67,6 +65,5 @@ for name in methods:
     assert reason.required == f"one that declares {manifest.spec.name}", reason
 mine = [name for name in sys.modules if name.startswith("core_quantization.")]
 assert not [name for name in mine if name.endswith((".declaration", ".method", ".layout", ".layouts"))], mine
-assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    run_torch_free(script)

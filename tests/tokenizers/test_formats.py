@@ -4,7 +4,10 @@ The ids of sentencepiece, tiktoken and mistral-common are kept as digests (tests
 none of these packages is needed here. `make test-slow` compares 10,000 texts, the usual suite 200.
 """
 
+import atexit
 import json
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,14 +26,30 @@ FILES = Path(__file__).parents[1] / "checkpoints" / "tokenizers"
 DIGESTS: dict[str, list[str]] = json.loads((FILES / "digests.json").read_text())
 TIES: dict[str, list[int]] = json.loads((FILES / "ties.json").read_text())
 TRANSFORMERS: dict[str, list[str]] = json.loads((FILES / "transformers_digests.json").read_text())
+SAME_VOCABULARY = {"kimi": "tiktoken.model", "qwen": "qwen.tiktoken"}
+"""Tokenizers with llama3's vocabulary, and the name of its file in their folder."""
 SLOW = pytest.mark.slow
 COUNTS: list[Any] = [2 * BLOCK, pytest.param(100 * BLOCK, marks=SLOW)]
 TOKENS = ["<s>", "</s>", "<unk>", "<pad>"]
 
 
 @cache
+def folder_of(name: str) -> Path:
+    """The folder of a kept tokenizer; where the vocabulary is llama3's, a temporary one of this process."""
+    kept = FILES / name
+    if name not in SAME_VOCABULARY:
+        return kept
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    atexit.register(shutil.rmtree, folder)
+    if kept.is_dir():
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+    shutil.copy(FILES / "llama3" / "tokenizer.model", folder / SAME_VOCABULARY[name])
+    return folder
+
+
+@cache
 def opened(name: str) -> Tokenizer:
-    return Tokenizer.from_source(TokenizerSource(directory=str(FILES / name)))
+    return Tokenizer.from_source(TokenizerSource(directory=str(folder_of(name))))
 
 
 @cache

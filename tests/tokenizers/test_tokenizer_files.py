@@ -17,7 +17,7 @@ from core_tokens.chat.chat_template import ChatTemplate
 from core_tokens.files import has_tokenizer
 from core_tokens.tokenizer import Tokenizer
 from core_tokens.tokenizer_config import NEUTRAL, why_neutral
-from tests.tokenizers.test_formats import FILES, opened
+from tests.tokenizers.test_formats import FILES, folder_of, opened
 
 
 def read(directory: Path, mode: str = "auto") -> Tokenizer:
@@ -43,11 +43,11 @@ def test_modes_choose_among_files(tmp_path: Path) -> None:
         read(tmp_path, "slow")
     with pytest.raises(CheckpointError, match="carries its tokenizer inside"):
         Tokenizer.from_source(TokenizerSource(vocabulary=Vocabulary("bpe", ["a"])), mode="slow")
-    assert has_tokenizer(FILES / "kimi") and has_tokenizer(tmp_path) and not has_tokenizer(FILES)
+    assert has_tokenizer(folder_of("kimi")) and has_tokenizer(tmp_path) and not has_tokenizer(FILES)
 
 
 def test_one_file_may_be_named() -> None:
-    named = Tokenizer.from_source(TokenizerSource(), str(FILES / "qwen" / "qwen.tiktoken"))
+    named = Tokenizer.from_source(TokenizerSource(), str(folder_of("qwen") / "qwen.tiktoken"))
     assert named.encode("hello") == opened("qwen").encode("hello")
     with pytest.raises(CheckpointError, match="no file of a tokenizer"):
         Tokenizer.from_source(TokenizerSource(), str(FILES / "make.py"))

@@ -66,7 +66,7 @@ def make(name: str, folder: Path, config: Any, form: str, settings: dict[str, An
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for file in found.iterdir():
-        if file.name in ("config.json", "tokenizer.json") or file.suffix == ".safetensors":
+        if file.name == "config.json" or file.suffix == ".safetensors":
             shutil.copy(file, target / file.name)
     if folder == GPTQ:
         return  # GPTQModel 7.7 does not open modules that phi3 holds fused; the test has a reference of its own

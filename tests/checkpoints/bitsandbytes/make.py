@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 WORK = Path("/tmp/make-bitsandbytes")
 sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from maker import SHAPE, digest, keep_files, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
+from maker import SHAPE, digest, keep_files, random_model, wanted, write_digests  # noqa: E402
 
 NESTED = {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": True}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -56,7 +56,6 @@ def make(name: str, config: Any, settings: dict[str, Any]) -> None:
     target = HERE / name
     shutil.rmtree(target, ignore_errors=True)
     packed.save_pretrained(target)
-    save_tokenizer(target)
     digests = {}
     for module_name, module in packed.named_modules():
         weight = getattr(module, "weight", None)
@@ -64,7 +63,7 @@ def make(name: str, config: Any, settings: dict[str, Any]) -> None:
             digests[module_name] = digest(dequantized(weight))
         elif getattr(weight, "SCB", None) is not None:
             digests[module_name] = digest(weight.data.float() * (weight.SCB.float() / 127).view(-1, 1))
-    keep_files(("config.json", "model.safetensors", "tokenizer.json"), target)
+    keep_files(("config.json", "model.safetensors"), target)
     write_digests(target, ("bitsandbytes", "torch", "transformers"), digests)
 
 

@@ -22,9 +22,9 @@ from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQu
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, wanted, write_digests  # noqa: E402
 
-KEPT = ("config.json", "model.safetensors", "tokenizer.json")
+KEPT = ("config.json", "model.safetensors")
 WORK = Path("/tmp/make-fp8")
 SHAPE: dict[str, Any] = {**UNTIED, "num_hidden_layers": 1}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -43,7 +43,6 @@ def make(name: str) -> None:
     packed = AutoModelForCausalLM.from_pretrained(WORK / name, dtype=torch.bfloat16, quantization_config=asked)
     saved = WORK / f"{name}-packed"
     packed.save_pretrained(saved)
-    save_tokenizer(saved)
     target = HERE / name
     copy_files(KEPT, saved, target)
     state = with_scales_of_experts(load_file(target / "model.safetensors"))

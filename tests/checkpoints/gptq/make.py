@@ -20,7 +20,7 @@ sys.path.append(str(HERE.parent))  # the environment of the tool does not have t
 
 from maker import EXPERTS, SHAPE, digest, keep_files, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
-KEPT = ("config.json", "model.safetensors", "quantize_config.json", "tokenizer.json")
+KEPT = ("config.json", "model.safetensors", "quantize_config.json")
 WORK = Path("/tmp/make-gptq")
 BACK_TO_8 = {r"+:.*layers\.1\.mlp\.down_proj": {"bits": 8, "group_size": -1}, r"-:.*layers\.0\.mlp\.up_proj": {}}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -21,9 +21,9 @@ from transformers import LlamaConfig, Phi3Config, Qwen3MoeConfig
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests, write_json  # noqa: E402
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, wanted, write_digests, write_json  # noqa: E402
 
-KEPT = ("config.json", "model.safetensors", "tokenizer.json")
+KEPT = ("config.json", "model.safetensors")
 WORK = Path("/tmp/make-hqq")
 
 
@@ -59,7 +59,6 @@ def make(name: str) -> None:
     """One checkpoint."""
     config, dtype, chosen, plain = CHECKPOINTS[name]
     random_model(config, dtype).save_pretrained(WORK / name)
-    save_tokenizer(WORK / name)
     state: dict[str, torch.Tensor] = {}
     digests = {}
     for full, tensor in load_file(WORK / name / "model.safetensors").items():

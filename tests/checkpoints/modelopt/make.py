@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, Qwen3Moe
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, wanted, write_digests  # noqa: E402
 
-KEPT = ("config.json", "hf_quant_config.json", "model.safetensors", "tokenizer.json")
+KEPT = ("config.json", "hf_quant_config.json", "model.safetensors")
 WORK = Path("/tmp/make-modelopt")
 SHAPE: dict[str, Any] = {**UNTIED, "num_hidden_layers": 1}
 BLOCK = 128
@@ -55,7 +55,6 @@ def make(name: str) -> None:
 
     exported = WORK / f"{name}-exported"
     export_hf_checkpoint(mtq.quantize(model, settings, some_text), export_dir=exported)
-    save_tokenizer(exported)
     copy_files(KEPT, exported, HERE / name)
 
 

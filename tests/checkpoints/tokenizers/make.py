@@ -154,10 +154,8 @@ def main() -> None:
     ranks = train_ranks()
     write_tiktoken(HERE / "llama3" / "tokenizer.model", ranks)
     rows["llama3"] = encoding(ranks, LLAMA3_PATTERN).encode_ordinary_batch(texts)
-    write_tiktoken(HERE / "qwen" / "qwen.tiktoken", ranks)
     composed = [unicodedata.normalize("NFC", text) for text in texts]
     rows["qwen"] = encoding(ranks, QWEN_PATTERN).encode_ordinary_batch(composed)
-    write_tiktoken(HERE / "kimi" / "tiktoken.model", ranks)
     added = {str(len(ranks) + count): {"content": f"<|{name}|>", "special": True}
              for count, name in enumerate(["im_end", "im_user"])}  # fmt: skip
     settings = {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": added, "eos_token": "<|im_end|>"}

@@ -43,9 +43,9 @@ from transformers import LlamaConfig, Phi3Config, Qwen3MoeConfig, TorchAoConfig
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests, write_json  # noqa: E402
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, wanted, write_digests, write_json  # noqa: E402
 
-KEPT = ("config.json", "tokenizer.json")
+KEPT = ("config.json",)
 WORK = Path("/tmp/make-torchao")
 GROUP = 32
 Pack = Callable[[Tensor], Tensor]
@@ -139,7 +139,6 @@ def make(name: str) -> None:
     """One checkpoint."""
     config, packs, embeddings = CHECKPOINTS[name]
     random_model(config, torch.bfloat16).save_pretrained(WORK / name)
-    save_tokenizer(WORK / name)
     state = load_file(WORK / name / "model.safetensors")
     digests = {}
     for full, matrix in state.items():

@@ -2,43 +2,51 @@
 
 Owns: reading that data. Never does: compute a default that depends on other keys (rows do).
 Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the
-installed transformers; `transformers_version` of each file names the release.
+installed transformers; RELEASE names the release.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 DIRECTORY = Path(__file__).parent
+RELEASE = DIRECTORY / "transformers_version.txt"
+OLD_ROPE_KEYS: Final = ("rope_scaling", "rope_theta")
+"""Every class that reads `rope_parameters` reads its older spellings too."""
 
 
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The defaults of one model type.
 
-    transformers_version: the release that the defaults come from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key for which the class itself has one.
-    keys: every key that the class or its model reads, older spellings included.
-    unused: keys among these that neither of them uses.
+    other_keys: keys without a default that the class or its model reads; without OLD_ROPE_KEYS where they are implied.
+    unused: keys that neither of them uses.
     theta: default base of rotary embeddings, by layer type where the class distinguishes layer types; None: no rotary
         embedding.
     """
 
-    transformers_version: str
-    attribute_map: dict[str, str]
+    attribute_map: dict[str, str] = {}
     defaults: dict[str, Any]
-    keys: tuple[str, ...]
+    other_keys: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     theta: float | dict[str, float] | None = None
 
     @property
+    def keys(self) -> frozenset[str]:
+        """Return every key that the class or its model reads."""
+        names = self.attribute_map
+        keys = frozenset(self.defaults).union(names, names.values(), self.other_keys)
+        return keys.union(OLD_ROPE_KEYS) if "rope_parameters" in keys else keys
+
+    @property
     def readable(self) -> frozenset[str]:
         """Return the keys that the family uses."""
-        return frozenset(self.keys).difference(self.unused)
+        return self.keys.difference(self.unused)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from core_runtime.models.defaults import DIRECTORY, Defaults
+from core_runtime.models.defaults import DIRECTORY, OLD_ROPE_KEYS, RELEASE, Defaults
 
 ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
 KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
 FILLED_IN: Final = re.compile(r"""kwargs\.setdefault\(\s*["'](\w+)["'],\s*([\d.]+)\s*\)""")
 ASKED_FOR: Final = re.compile(r"""getattr\(\s*(?:self\.)?(?:text_)?config,\s*["'](\w+)["']""")
+LIST: Final = re.compile(r"\[([^\[\]{}]*)\]")
+WIDTH: Final = 100
 MENTIONED: Final = re.compile(r"""\.(\w+)|["'](\w+)["']""")
 ELSEWHERE: Final = frozenset(
     (
@@ -71,14 +74,15 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
     for name, number in FILLED_IN.findall(source):
         defaults.setdefault(name, float(number))
     theta = None
+    implied = {*defaults, *attribute_map, *attribute_map.values()}
     if "rope_parameters" in keys:
-        keys.update(("rope_scaling", "rope_theta"))
+        keys.update(OLD_ROPE_KEYS)
+        implied.update(OLD_ROPE_KEYS)
         theta = config_class.default_theta
     return Defaults(
-        transformers_version=transformers.__version__,
         attribute_map=attribute_map,
         defaults=dict(sorted(defaults.items())),
-        keys=tuple(sorted(keys)),
+        other_keys=tuple(sorted(keys - implied)),
         unused=tuple(sorted(keys - ELSEWHERE - _mentioned(source + model_source))),
         theta=theta,
     )
@@ -126,6 +130,17 @@ def _mentioned(source: str) -> set[str]:
     return found
 
 
+def text_of(found: Defaults) -> str:
+    """Return the text of a file: a line for each key with a default, and filled lines for lists."""
+    text = msgspec.json.format(msgspec.json.encode(found).decode(), indent=1)
+    return LIST.sub(_filled, text) + "\n"
+
+
+def _filled(items: re.Match[str]) -> str:
+    one_line = " ".join(items[1].split())
+    return textwrap.fill(f"[{one_line}]", WIDTH, subsequent_indent="  ")
+
+
 def main() -> None:
     """Write one file a model type, and remove the files of types that no longer exist."""
     classes = config_classes()
@@ -133,9 +148,8 @@ def main() -> None:
         if path.stem not in classes:
             path.unlink()
     for model_type, config_class in sorted(classes.items()):
-        encoded = msgspec.json.encode(read_class(config_class))
-        readable = msgspec.json.format(encoded, indent=1)
-        (DIRECTORY / f"{model_type}.json").write_bytes(readable + b"\n")
+        (DIRECTORY / f"{model_type}.json").write_text(text_of(read_class(config_class)))
+    RELEASE.write_text(f"{transformers.__version__}\n")
     print(f"{len(classes)} model types of transformers {transformers.__version__}")
 
 
