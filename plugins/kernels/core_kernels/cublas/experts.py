@@ -37,10 +37,12 @@ class CublasExperts(TritonExperts):
         activation: str,
         precision: Activation,
         gated: GatedOperation,
+        gates_within: bool,
         tiles: Tiles,
+        early: bool,
         few: int,
     ) -> None:
-        super().__init__(gate_up, down, activation, precision, gated, tiles)
+        super().__init__(gate_up, down, activation, precision, gated, gates_within, tiles, early)
         self.few = few
         sizes = (*self.gate_up.shape, *self.down.shape)
         self._fits = all(size % ALIGNED == 0 for size in sizes) and self.gate_up.values.dtype is torch.bfloat16
@@ -58,7 +60,7 @@ class CublasExperts(TritonExperts):
         sorted_parts = self._product(inner, self.down.values, self.down.shape, ends)
         parts = torch.empty_like(sorted_parts)
         parts[order] = sorted_parts
-        combine_rows(parts, ids, weights, out, self.count, accumulate)
+        combine_rows(parts, ids, weights, out, self.count, accumulate, early=self.early)
 
     def _product(self, x: Tensor, values: Tensor, shape: tuple[int, int], ends: Tensor) -> Tensor:
         """Return [R, N]: rows of x [R, K], each by the matrix of its expert."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from core.api.errors import UserError
 from core.api.specs import Activation
 from core_kernels.cublas.kernels import CublasKernels
+from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
 from core_runtime.contracts import GatedOperation
@@ -36,11 +37,12 @@ class InvariantKernels(CublasKernels):
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> TritonExperts:
         """Build the experts of a layer, with one weight per side."""
-        return TritonExperts(gate_up, down, activation, precision, gated, self.tiles)
+        within = getattr(gated, "__func__", None) is TritonKernels.gated
+        return TritonExperts(gate_up, down, activation, precision, gated, within, self.tiles, self.early)
 
     def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:  # type: ignore[override]
         """Prepare a dense weight [H, N, K], one matrix per head."""
-        return TritonHeads(weight, activation, self.tiles)
+        return TritonHeads(weight, activation, self.tiles, self.early)
 
 
 def forbid_split_k(device: str) -> None:

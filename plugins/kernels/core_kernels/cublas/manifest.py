@@ -47,6 +47,6 @@ def core_numerics() -> str:
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.cublas.kernels import CublasKernels
-    from core_kernels.triton.manifest import tiles_of
+    from core_kernels.triton.manifest import arguments_of, tiles_of
 
-    return CublasKernels(NAME, tiles_of(context))
+    return CublasKernels(NAME, tiles_of(context), early=arguments_of(context).early_launches)

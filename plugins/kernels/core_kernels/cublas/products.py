@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import Activation
+from core_kernels.triton.activation import activate_rows
 from core_kernels.triton.products.heads import TritonHeads
 from core_kernels.triton.products.linear import TritonLinear
 from core_kernels.triton.products.tiles import Tiles
@@ -21,17 +22,13 @@ from core_runtime.weights.formats import CanonicalWeight
 class CublasLinear(TritonLinear):
     """A dense weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`.
 
-    few: most rows whose product is Triton's.
+    early: see `TritonLinear`. few: most rows whose product is Triton's.
     """
 
-    gated = None
-    """A fused gate would be Triton's for every number of rows."""
-    activated = None
-
     def __init__(
-        self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles, few: int
+        self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles, early: bool, few: int
     ) -> None:
-        super().__init__(weight, activation, bias, tiles)
+        super().__init__(weight, activation, bias, tiles, early)
         self.few = few
         self._row = None if bias is None else bias.to(self.weight.values.dtype)
 
@@ -53,6 +50,14 @@ class CublasLinear(TritonLinear):
         else:
             torch.mm(x, columns, out=out)
 
+    def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        if len(x) <= self.few:
+            super()._gated(x, activation, out)
+            return
+        both = x.new_empty(len(x), self.shape[0])
+        self(x, both)
+        activate_rows(both, activation, out, gated=True, early=self.early)
+
     def _to_float32(self, x: Tensor, columns: Tensor, out: Tensor, accumulate: bool) -> None:
         """Compute outputs that are wider than the inputs, such as logits."""
         if accumulate:
@@ -66,8 +71,8 @@ class CublasLinear(TritonLinear):
 class CublasHeads(TritonHeads):
     """A dense weight [H, N, K]. Implements `core_runtime.contracts.HeadsKernel`. few: see `CublasLinear`."""
 
-    def __init__(self, weight: Tensor, activation: Activation, tiles: Tiles, few: int) -> None:
-        super().__init__(weight, activation, tiles)
+    def __init__(self, weight: Tensor, activation: Activation, tiles: Tiles, early: bool, few: int) -> None:
+        super().__init__(weight, activation, tiles, early)
         self.few = few
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
