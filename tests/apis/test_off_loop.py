@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from core_apis.answers import completion_writer
 from core_apis.answers.completion_writer import CompletionWriter
 from core_apis.answers.json_pieces import ENTRIES
 from core_apis.answers.logprobs import LogprobsFormatter
+from core_apis.generation import TASKS_AT_ONCE, merge
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.process import Answer
 from core_apis.responses.stored_response import StoredResponse
@@ -207,3 +209,33 @@ def test_the_end_of_a_long_response_is_written_elsewhere(
     assert places.on_loop("end") == [False] and places.on_loop("write") == [False]
     kept = roomy.http.get(f"/v1/responses/{answer['id']}").json()
     assert kept["output"] == answer["output"]
+
+
+async def test_prompts_of_one_request_begin_and_end_a_few_at_a_time() -> None:
+    """Whoever waits for the event loop gets a turn between them."""
+    begun: list[int] = []
+    ended: list[int] = []
+    turns: list[tuple[int, int]] = []
+
+    async def run(index: int) -> AsyncGenerator[Any, None]:
+        begun.append(index)
+        try:
+            yield index
+            await asyncio.sleep(30)
+        finally:
+            ended.append(index)
+
+    async def take_turns() -> None:
+        while True:
+            turns.append((len(begun), len(ended)))
+            await asyncio.sleep(0)
+
+    others = asyncio.ensure_future(take_turns())
+    outputs = merge([run(index) for index in range(500)])
+    first = await anext(outputs)
+    assert first == (0, 0)
+    await outputs.aclose()
+    others.cancel()
+    assert begun == sorted(ended) == list(range(500))
+    assert max(later[0] - earlier[0] for earlier, later in pairwise(turns)) <= TASKS_AT_ONCE
+    assert max(later[1] - earlier[1] for earlier, later in pairwise(turns)) <= TASKS_AT_ONCE

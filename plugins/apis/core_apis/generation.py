@@ -31,6 +31,11 @@ from core_frontend.request_terms import RequestTerms
 
 logger = logging.getLogger("core_apis")
 
+TASKS_AT_ONCE = 32
+"""Number of a request's prompts that begin or end in one iteration of the event loop.
+
+Other clients wait for an iteration: with 500 prompts it took 36 ms of computing, on a busy machine 143 ms.
+"""
 Runnable = PreparedChat | PreparedCompletion | PreparedPooling[Any]
 
 
@@ -91,7 +96,7 @@ class PromptRun:
 
     def merged(self, runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
         """Yield the outputs of all prompts with the index of each."""
-        return _alone(runs[0]) if len(runs) == 1 else _merge(runs)
+        return _alone(runs[0]) if len(runs) == 1 else merge(runs)
 
     async def _outputs(self) -> AsyncGenerator[PromptOutput, None]:
         prompts = self.prepared.prompts
@@ -145,7 +150,8 @@ async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Pro
             yield 0, output
 
 
-async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+async def merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+    """Yield the outputs of all runs as they come, each with the index of its run. Raises what the first run raises."""
     queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
 
     async def pump(index: int, run: AsyncGenerator[RequestOutput, None]) -> None:
@@ -157,9 +163,13 @@ async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGe
         except Exception as error:
             queue.put_nowait((index, error))
 
-    pumps = [asyncio.ensure_future(pump(index, run)) for index, run in enumerate(runs)]
-    running = len(pumps)
+    pumps: list[asyncio.Future[None]] = []
+    running = len(runs)
     try:
+        for start in range(0, len(runs), TASKS_AT_ONCE):
+            group = enumerate(runs[start : start + TASKS_AT_ONCE], start)
+            pumps += [asyncio.ensure_future(pump(index, run)) for index, run in group]
+            await asyncio.sleep(0)
         while running:
             index, item = await queue.get()
             if isinstance(item, Exception):
@@ -169,6 +179,8 @@ async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGe
             else:
                 yield index, item
     finally:
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        for start in range(0, len(pumps), TASKS_AT_ONCE):
+            ending = pumps[start : start + TASKS_AT_ONCE]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
