@@ -1,7 +1,5 @@
 """A helper process for tests, which does what each job says."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Helper processes: one answer for each job, a limit of time, a way out of every death."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -7,8 +7,6 @@ Calls that overlap may have taken effect in any order, and one whose engine died
 states that are possible.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

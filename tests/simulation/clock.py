@@ -4,8 +4,6 @@ Owns: which functions of `time` are replaced, and the defaults that hold on to t
 Called by: the world, around the schedules that it runs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

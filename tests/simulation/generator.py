@@ -3,8 +3,6 @@
 Owns: which events come how often, in which combinations. Never does: play them. Called by: the runner.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ Callbacks of one process run in their order, as asyncio promises; which process 
 blocks, as an engine does in a step or a poll, calls `block`: all others run inside that call until its condition holds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -4,8 +4,6 @@ Owns: `MUTANTS`, each a fix taken out, and the command that prints which known s
 Never does: change a file. Called by: whoever wants to know whether the simulation still sees what it is there for.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 from typing import Any

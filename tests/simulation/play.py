@@ -4,8 +4,6 @@ Owns: `simulation`, which puts the simulated parts in their places, and `play`. 
 Called by: the runner, the tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

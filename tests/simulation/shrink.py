@@ -3,8 +3,6 @@
 Owns: `shrink`. Never does: know what a violation means: the first one's kind is the measure. Called by: the runner.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

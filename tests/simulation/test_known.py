@@ -1,7 +1,5 @@
 """Schedules of faults that were found once: each violated an invariant before its fault was mended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A fixed number of random schedules, and what the simulation promises of itself: it repeats, and it sees what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from unittest.mock import patch
 

@@ -4,8 +4,6 @@ Owns: `World`: what all parts share, and the order of a run: start, events, calm
 Never does: judge (the invariants do), or make schedules. Called by: `play`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
