@@ -22,10 +22,12 @@ from core_kernels.triton.compiling.catalog import MODULES, function_of
 
 MOST_FORMS: Final = 1024
 """Forms of one kernel that are kept; the sizes of models need few."""
+MOST_NAMES: Final = 1 << 14
+"""Objects that have names: constants of every layer."""
 BACKEND: Final = "cuda"
 """Triton's backend for NVIDIA. For AMD's a kernel also depends on the sizes of its tensors' memory."""
 PLAIN: Final = (int, bool, str, type(None))
-"""Types of constants that are compared by value, others by identity."""
+"""Types of constants whose values are quickly compared; others have names."""
 TRITONS_OWN: Final = JITFunction.run
 
 
@@ -34,12 +36,10 @@ class Compiled(NamedTuple):
 
     kernel: Triton's object, which keeps the code on the device.
     rest: the constants after the arguments, in the kernel's order.
-    constants: all constants and options; kept so that no other object gets the identity of one of them.
     """
 
     kernel: Any
     rest: tuple[Any, ...]
-    constants: tuple[Any, ...]
 
 
 class IntegerForms(dict[int, int]):
@@ -54,6 +54,25 @@ class IntegerForms(dict[int, int]):
         return form
 
 
+class Names:
+    """Numbers for constants that take long to compare, such as the parameters of a layer. Equal ones have one number.
+
+    by_identity: number of each known object, by its `id`; the objects are kept, so that no other one gets it.
+    """
+
+    def __init__(self) -> None:
+        self.by_identity: dict[int, int] = {}
+        self._by_value: dict[Any, int] = {}
+        self._kept: list[Any] = []
+
+    def __call__(self, constant: Any) -> int:
+        """Name an object that is not known."""
+        number = self._by_value.setdefault(constant, len(self._by_value))
+        self.by_identity[id(constant)] = number
+        self._kept.append(constant)
+        return number
+
+
 class BoundLaunch:
     """Replaces `run` of one kernel."""
 
@@ -61,6 +80,7 @@ class BoundLaunch:
         self._function = function
         self._forms: dict[tuple[Any, ...], Compiled] = {}
         self._integers = IntegerForms()
+        self._names = Names()
         self._enter = knobs.runtime.launch_enter_hook
         self._leave = knobs.runtime.launch_exit_hook
 
@@ -70,12 +90,17 @@ class BoundLaunch:
         if warmup or JITFunction.run is not TRITONS_OWN or self._is_watched():
             return JITFunction.run(self._function, *args, grid=grid, warmup=warmup, **constants)
         integers = self._integers
+        name = self._names
+        numbers = name.by_identity
         active = driver.active
         device = active.get_current_device()
         # A list is quicker to build than a generator is to exhaust.
         form = tuple(
             [device, *constants]
-            + [value if type(value) in PLAIN else id(value) for value in constants.values()]
+            + [
+                value if type(value) in PLAIN else numbers[id(value)] if id(value) in numbers else name(value)
+                for value in constants.values()
+            ]
             + [
                 integers[arg]
                 if type(arg) is int
@@ -112,10 +137,11 @@ class BoundLaunch:
         is_plain = not any(param.is_constexpr for param in given) and all(param.is_constexpr for param in rest)
         is_plain = is_plain and isinstance(grid, tuple) and constants.keys() >= set(names)
         if kernel is not None and is_plain and driver.active.get_current_target().backend == BACKEND:
-            if len(self._forms) >= MOST_FORMS:
+            if len(self._forms) >= MOST_FORMS or len(self._names.by_identity) >= MOST_NAMES:
                 self._forms.clear()
-            kept = tuple(constants[name] for name in names)
-            self._forms[form] = Compiled(kernel, kept, tuple(constants.values()))
+                self._names = Names()
+                return kernel
+            self._forms[form] = Compiled(kernel, tuple(constants[name] for name in names))
         return kernel
 
 
