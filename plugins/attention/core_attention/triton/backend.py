@@ -25,6 +25,7 @@ from core_attention.triton.layer import Layer
 from core_attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_attention.triton.moves import move_slots
 from core_attention.triton.states.layer import StateLayer, bind_states
+from core_kernels.triton.compiling.bound import bind_kernels
 from core_kernels.triton.compiling.launch import chip_of
 from core_runtime.contracts import AttentionParams, BatchView, HeadTurn
 
@@ -47,6 +48,7 @@ class TritonAttention:
 
     def __init__(self, wanted_programs: int | None = None) -> None:
         self._wanted = wanted_programs
+        bind_kernels("core_attention")
 
     def kv_layout(self, spec: Cached, block_size: int, dtype: str) -> KVLayout:
         """Return the bytes of one block of one layer."""

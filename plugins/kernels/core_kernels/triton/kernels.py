@@ -17,6 +17,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core_kernels.triton import activation as activations
 from core_kernels.triton import elementwise, norm, portable, rotary
+from core_kernels.triton.compiling.bound import bind_kernels
 from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
@@ -50,6 +51,7 @@ class TritonKernels:
     def __init__(self, tiles: Tiles | None = None, early: bool = True) -> None:
         self.tiles = tiles or tiles_with(None)
         self.early = early
+        bind_kernels("core_kernels")
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
