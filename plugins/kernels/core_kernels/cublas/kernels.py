@@ -13,9 +13,9 @@ from core.api.specs import Activation, KernelQuery
 from core_kernels.cublas.experts import CublasExperts
 from core_kernels.cublas.limits import DEVICES, FEW_ROWS, lacking, numerics
 from core_kernels.cublas.products import CublasHeads, CublasLinear
+from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.portable import INTERPRETED
-from core_kernels.triton.products.tiles import Tiles, tiles_with
-from core_runtime.contracts import GatedOperation
+from core_runtime.contracts import ExpertsKernel, GatedOperation, HeadsKernel
 from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight
@@ -25,17 +25,16 @@ class CublasKernels(ReferenceKernels):
     """Products with dense weights. A provider of nothing else: other operations are refused.
 
     name: of the plugin.
-    tiles: tile tables of Triton's products; None: the built-in ones.
-    few: most rows whose products are Triton's.
+    few: the kernels that multiply few rows. most: rows that they multiply.
     """
 
     capturable = True
 
-    def __init__(self, name: str = "cublas", tiles: Tiles | None = None, few: int = FEW_ROWS) -> None:
+    def __init__(self, few: TritonKernels, name: str = "cublas", most: int = FEW_ROWS) -> None:
         self.name = name
         self.numerics = numerics(name)
-        self.tiles = tiles or tiles_with(None)
         self.few = few
+        self.most = most
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
@@ -45,14 +44,19 @@ class CublasKernels(ReferenceKernels):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None
     ) -> CublasLinear:
         """Prepare a weight: it is kept as it is."""
-        return CublasLinear(weight, activation, bias, self.tiles, self.few)
+        few = self.few.linear(weight, activation=activation, bias=bias)
+        return CublasLinear(few, self.most, self.few.gated)
 
     def grouped_experts(  # type: ignore[override]
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
-    ) -> CublasExperts:
+    ) -> ExpertsKernel:
         """Build the experts of a layer, with one weight per side."""
-        return CublasExperts(gate_up, down, activation, precision, gated, self.tiles, self.few)
+        # Triton's kernels recognize their own gate, which they may fuse; another object of theirs has the same.
+        if isinstance(getattr(gated, "__self__", None), TritonKernels):
+            gated = self.few.gated
+        few = self.few.grouped_experts(gate_up, down, activation, precision=precision, gated=gated)
+        return CublasExperts(few, self.most, gated)
 
-    def heads(self, weight: Tensor, activation: Activation) -> CublasHeads:
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """Prepare a dense weight [H, N, K], one matrix per head."""
-        return CublasHeads(weight, activation, self.tiles, self.few)
+        return CublasHeads(self.few.heads(weight, activation), self.most)

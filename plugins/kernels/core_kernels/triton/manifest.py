@@ -6,7 +6,7 @@ Owns: the capabilities that the kernels declare before they are loaded. Called b
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -15,9 +15,6 @@ from core.api.specs import KernelQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_kernels.triton.limits import DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_runtime.contracts import Kernels
-
-if TYPE_CHECKING:
-    from core_kernels.triton.products.tiles import Tiles
 
 CONTRACT = 1
 
@@ -75,18 +72,7 @@ def core_numerics() -> str:
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.triton.kernels import TritonKernels
-
-    return TritonKernels(tiles_of(context))
-
-
-def tiles_of(context: LoadContext) -> Tiles:
-    """Return the tables of tiles that the arguments of these kernels name, for whoever else computes with them.
-
-    Raises UserError for an unreadable table.
-    """
     from core_kernels.triton.products.tiles import tiles_with
 
-    own = context.arguments
-    if own is None and context.config is not None:
-        own = context.config.plugins.arguments.get("kernels.triton")
-    return tiles_with(own.tiles if own is not None else None)
+    own = context.arguments or KernelArguments()
+    return TritonKernels(tiles_with(own.tiles))
