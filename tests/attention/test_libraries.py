@@ -10,17 +10,19 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_attention import fused_heads
 from core_attention.flash_attn import manifest as flash_attn
+from core_attention.flash_mla import manifest as flash_mla
 from core_attention.flashinfer import manifest as flashinfer
 from core_attention.flex import manifest as flex
 from core_config.selection.reasons import attention_reasons
 from core_kit.case import Case, Subject
 from core_kit.checks import attention as kit
 from core_kit.devices.fake_device import FakeCalls
+from core_kit.fixtures import attention_cases
 from core_kit.fixtures.attention_cases import LATENTS, compare, variant
 from core_kit.suite import title
 from core_runtime.contracts import BatchView
@@ -55,7 +57,7 @@ def libraries(monkeypatch):
         monkeypatch.setattr(importlib.metadata, "version", lambda one: "4.0.0b36" if one in there else version(one))
         found = importlib.util.find_spec
         specs = {name: sys.modules[name].__spec__ for name in names}
-        known = {"flash_attn", "flash_attn_interface", "flashinfer"}
+        known = {"flash_attn", "flash_attn_interface", "flashinfer", "flash_mla"}
         monkeypatch.setattr(importlib.util, "find_spec", lambda n, p=None: specs.get(n) if n in known else found(n, p))
 
     return put
@@ -89,10 +91,10 @@ def test_promises_of_the_kit(libraries, plain_writes, name, check):
 
 
 @pytest.mark.gpu_interpreter
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", [*LIBRARIES, "flash_mla"])
 @pytest.mark.parametrize("check", CHECKS, ids=title)
 def test_promises_of_the_kit_where_the_kernel_writes(libraries, name, check):
-    libraries(*LIBRARIES[name])
+    libraries(*LIBRARIES.get(name, [name]))
     Case(HostSubject("attention", name), title(check), check)()
 
 
@@ -322,3 +324,28 @@ def test_flashinfer_serves_the_latents_of_deepseek(libraries):
     libraries("flashinfer")
     assert not reasons(flashinfer, LATENTS["latents of DeepSeek-V3"])
     assert "latents of 512 and keys of 64" in reasons(flashinfer, LATENTS["latents"])[0]
+
+
+def test_flash_mla_decodes(libraries, monkeypatch):
+    libraries("flash_mla")
+    library = sys.modules["flash_mla"]
+    asked = []
+    call = library.flash_mla_with_kvcache
+    monkeypatch.setattr(
+        library, "flash_mla_with_kvcache", lambda *a, **named: asked.append(len(a[0])) or call(*a, **named)
+    )
+    monkeypatch.setattr(attention_cases, "LENGTHS", (5, 2))
+    spec = LatentSpec(2, rank=512, rope_size=64, head_size_nope=128, head_size_v=128, scale=0.07)
+    compare(HostSubject("attention", "flash_mla"), "two heads", spec, 64, "bfloat16", chunk=1)
+    assert asked == [2, 2, 1, 1, 1]
+
+
+def test_flash_mla_is_for_hopper_and_blocks_of_64(libraries):
+    libraries("flash_mla")
+    spec = LATENTS["latents of DeepSeek-V3"]
+    assert not reasons(flash_mla, spec, block_size=64, profile="sm_90")
+    assert "block_size: needs 64, got 16" in reasons(flash_mla, spec)[0]
+    assert "sm_90, got sm_100" in reasons(flash_mla, spec, block_size=64, profile="sm_100")[0]
+    assert "latents of 512" in reasons(flash_mla, LATENTS["latents"], block_size=64)[0]
+    libraries()
+    assert "deepseek-ai/FlashMLA" in reasons(flash_mla, spec, block_size=64)[0]

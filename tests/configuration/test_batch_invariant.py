@@ -48,7 +48,7 @@ def rows_of(done):
 
 def test_libraries_compute_large_products_of_a_gpu_and_the_user_is_told(tiny_llama, gpu):
     done = resolved(tiny_llama, **gpu)
-    assert done.engine.plugins.kernels == ("cublas", "triton")
+    assert done.engine.plugins.kernels == ("cublas", "scaled_mm", "triton")
     (waiver,) = done.waivers
     assert "cublas" in waiver and "--batch-invariant" in waiver
     (warning,) = [text for text in done.warnings if "cublas" in text]

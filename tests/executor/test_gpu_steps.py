@@ -14,6 +14,7 @@ import torch
 from core import LLM, SamplingParams
 from core.api.errors import UserError
 from core_kit.devices.fake_device import POISON, FakeCalls, FakeSpace, Watch
+from core_kit.devices.graph_runtime import FakeGraphAttention
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.virtual_memory import TaggedMemory
 from core_runtime.executor.steps.staging import RING, Returns
@@ -380,3 +381,31 @@ def test_tokens_come_back_in_the_devices_own_time() -> None:
     assert found[0].words.tolist() == [0, 0] and (found[1].words == poison).all()
     found[2].wait()
     assert [one.words.tolist() for one in found] == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_a_backend_plans_each_step_that_a_recording_serves(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which the device computes them, however late it does."""
+    planned, computed, handles = [], [], []
+    forward = FakeGraphAttention._forward
+
+    def plan_recorded(self, view, fixed):
+        assert fixed.num_seqs >= view.num_seqs and not fixed.query_lens
+        planned.append(list(view.seq_lens_list))
+
+    def watched_forward(self, handle, q, out, cu_seqlens, seq_lens, *step):
+        handles.append(handle)
+        if handle is handles[0] and cu_seqlens.diff().max() == 1:
+            computed.append([length for length in seq_lens.tolist() if length])
+        forward(self, handle, q, out, cu_seqlens, seq_lens, *step)
+
+    with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
+        expected = tokens(plain)
+    monkeypatch.setattr(FakeGraphAttention, "plan_recorded", plan_recorded, raising=False)
+    monkeypatch.setattr(FakeGraphAttention, "_forward", watched_forward)
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
+        assert tokens(llm) == expected
+    # a recording is computed once more when it is made
+    assert [
+        lengths for number, lengths in enumerate(computed) if not number or lengths != computed[number - 1]
+    ] == planned
+    assert len(planned) > 5

@@ -192,7 +192,7 @@ def _waived(attempt: Attempt, platform: ChosenPlatform) -> list[str]:
     if requested:
         attempt.problems += [f"--batch-invariant: {sentence}." for sentence in found]
     else:
-        attempt.warnings += surprises(attempt.chosen)
+        attempt.warnings += surprises(attempt.chosen, device)
     return found
 
 

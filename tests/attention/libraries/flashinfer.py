@@ -7,6 +7,13 @@ import torch
 from tests.attention.libraries.pages import attend, gathered
 
 
+def into_buffers(buffers, tensors):
+    """Plans of a recording lie in memory of the caller, whose number of sequences is fixed."""
+    for nth, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
+        assert len(tensor) <= len(buffer) and (nth == 2 or len(tensor) == len(buffer))
+        buffer[: len(tensor)] = tensor
+
+
 class BatchPrefillWithPagedKVCacheWrapper:
     def __init__(
         self,
@@ -26,6 +33,10 @@ class BatchPrefillWithPagedKVCacheWrapper:
     ):
         assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
         self.backend = backend
+        self.buffers = None
+        if use_cuda_graph:
+            self.buffers = (qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf)
+            assert all(buffer.dtype == torch.int32 for buffer in self.buffers)
 
     def plan(
         self,
@@ -67,7 +78,10 @@ class BatchPrefillWithPagedKVCacheWrapper:
     ):
         tensors = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
         assert causal and all(tensor.dtype == torch.int32 for tensor in tensors)
-        assert fixed_split_size is None or self.backend == "fa2"
+        assert fixed_split_size is None or (self.backend == "fa2" and self.buffers is None)
+        if self.buffers is not None:
+            into_buffers(self.buffers, tensors)
+            qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len = self.buffers
         self.step = SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"})
 
     def run(self, q, paged_kv_cache, *args, out=None, lse=None, return_lse=False):
@@ -81,6 +95,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         starts, pages = step.qo_indptr.tolist(), step.paged_kv_indptr.tolist()
         for index, last in enumerate(step.paged_kv_last_page_len.tolist()):
             blocks = step.paged_kv_indices[pages[index] : pages[index + 1]]
+            if not len(blocks):
+                continue
             length = (len(blocks) - 1) * step.page_size + last
             rows = slice(starts[index], starts[index + 1])
             out[rows] = attend(
@@ -107,7 +123,11 @@ class BatchDecodeWithPagedKVCacheWrapper:
         backend="auto",
         jit_args=None,
     ):
-        self.inner = BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
+        buffers = (paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer)
+        queries = torch.zeros_like(paged_kv_indptr_buffer) if use_cuda_graph else None
+        self.inner = BatchPrefillWithPagedKVCacheWrapper(
+            float_workspace_buffer, kv_layout, use_cuda_graph, queries, *buffers
+        )
 
     def plan(
         self,
@@ -184,6 +204,10 @@ class BatchMLAPagedAttentionWrapper:
         backend="auto",
     ):
         assert float_workspace_buffer.dtype == torch.uint8
+        self.buffers = None
+        if use_cuda_graph:
+            assert backend == "fa2", "others plan once"
+            self.buffers = (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
 
     def plan(
         self,
@@ -210,6 +234,10 @@ class BatchMLAPagedAttentionWrapper:
     ):
         assert causal and query_layout == kv_cache_layout == "split"
         assert q_data_type == kv_data_type and (head_dim_ckv, head_dim_kpe) == (512, 64)
+        if self.buffers is not None:
+            told = (metadata.qo_indptr, metadata.kv_indptr, metadata.kv_indices, metadata.kv_len_arr)
+            into_buffers(self.buffers, told)
+            metadata = MLAPlanMetadata.csr(*self.buffers)
         self.step = SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"})
 
     def run(self, *, query, kv_cache, out=None, lse=None, return_lse=False):
@@ -220,6 +248,8 @@ class BatchMLAPagedAttentionWrapper:
         starts, pages = told.qo_indptr.tolist(), told.kv_indptr.tolist()
         both = torch.cat([q_nope, q_pe], -1)
         for index, length in enumerate(told.kv_len_arr.tolist()):
+            if not length:
+                continue
             blocks = told.kv_indices[pages[index] : pages[index + 1]]
             rows = slice(starts[index], starts[index + 1])
             values = gathered(latents, blocks, length).unsqueeze(1)

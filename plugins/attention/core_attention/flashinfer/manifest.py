@@ -28,7 +28,7 @@ LATENT_VERSION = (0, 7)
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin: for NVIDIA GPUs with the library. A step's plan is made on the host, so nothing is recorded."""
+    """Describe the plugin: for NVIDIA GPUs with the library. A step's plan is made on the host, also for recordings."""
     return PluginSpec(
         name="flashinfer",
         summary="paged attention by the library FlashInfer, where it is installed",
@@ -39,6 +39,7 @@ def core_spec() -> PluginSpec:
             "head_sizes": [64, 128, 256],
             "window": True,
             "cap": True,
+            "padding": True,
             "batch_invariant": False,
             "invariant_on_request": ["full", "sliding"],
         },

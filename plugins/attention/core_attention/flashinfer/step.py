@@ -22,7 +22,7 @@ class FlashInferStep:
     pages: int32 on the device, the blocks of all sequences.
     lengths: int32 [B] on the host, tokens of each sequence.
     last_lengths: int32 [B] on the host, tokens in each sequence's last block.
-    plans: by kind of layer, made at its first layer.
+    plans: by kind of layer, made at its first layer. A recording's are those of `Recorded`.
     """
 
     view: BatchView
@@ -34,26 +34,22 @@ class FlashInferStep:
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: BatchView) -> FlashInferStep:
-        """List the pages of all sequences, one sequence after another."""
+    def of(cls, view: BatchView, num_seqs: int | None = None) -> FlashInferStep:
+        """List the pages of all sequences, one sequence after another. num_seqs: with padded ones, which have no page."""
         check_tables(view)
         block_size = view.block_size
+        missing = [0] * (0 if num_seqs is None else num_seqs - len(view.query_lens))
         counts = [-(-length // block_size) for length in view.seq_lens_list]
         last = [length - (count - 1) * block_size for length, count in zip(view.seq_lens_list, counts, strict=True)]
         rows = [view.block_table[index, :count] for index, count in enumerate(counts)]
         return cls(
             view,
-            _ends(view.query_lens),
-            _ends(counts),
+            _ends(view.query_lens + missing),
+            _ends(counts + missing),
             torch.cat(rows),
-            torch.tensor(view.seq_lens_list, dtype=torch.int32),
-            torch.tensor(last, dtype=torch.int32),
+            torch.tensor(view.seq_lens_list + missing, dtype=torch.int32),
+            torch.tensor(last + missing, dtype=torch.int32),
         )
-
-    @property
-    def decodes(self) -> bool:
-        """Whether each sequence computes one token."""
-        return self.view.max_query_len == 1 and self.view.num_tokens == self.view.num_seqs
 
 
 def _ends(lengths: list[int]) -> Tensor:

@@ -27,6 +27,8 @@ from core_config.selection.ranking import (
 )
 from core_config.selection.reasons import device_reasons, device_type
 
+DENSE: Final = frozenset({"float32", "float16", "bfloat16"})
+"""Formats of weights that are not packed."""
 ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
 """Against a provider that is used by those alone who ask for it."""
 
@@ -112,6 +114,18 @@ def is_idle(manifest: Manifest, providers: Sequence[Manifest], device: str) -> b
     operations = manifest.spec.capabilities.get("operations")
     if not operations:
         return False
-    before = providers[: list(providers).index(manifest)]
+    before = [other for other in providers[: list(providers).index(manifest)] if _covers(other, manifest)]
     queries = [KernelQuery(op=op, device=device) for op in operations]
     return all(any(not other.call("core_supports", query=query) for other in before) for query in queries)
+
+
+def computes_dense(manifest: Manifest) -> bool:
+    """Whether a provider multiplies weights that are not packed, or declares no formats."""
+    formats = manifest.spec.capabilities.get("formats")
+    return formats is None or not DENSE.isdisjoint(formats)
+
+
+def _covers(other: Manifest, manifest: Manifest) -> bool:
+    """Whether a provider declares all formats of another one."""
+    theirs = other.spec.capabilities.get("formats")
+    return theirs is None or set(theirs).issuperset(manifest.spec.capabilities.get("formats", ()))

@@ -18,6 +18,7 @@ from core.plugin.hookspecs import Device
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core_config.selection.attention import backend_reasons
+from core_config.selection.kernels import DENSE
 from core_config.selection.reasons import device_type, promises
 from core_config.stages.attention import query_of
 from core_config.stages.chosen import Chosen
@@ -28,7 +29,6 @@ from core_runtime.specs.module_spec import ModelSpec
 TORCH: Final = "plain torch"
 HOST: Final = "numpy on the host"
 PACKED: Final = "packed"
-DENSE: Final = frozenset({"float32", "float16", "bfloat16"})
 SMALL: Final = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "take_rows")
 SAMPLING: Final = "race"
 

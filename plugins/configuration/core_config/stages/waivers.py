@@ -12,8 +12,8 @@ are verified by the target model with the request's own noise, unless the user c
 from __future__ import annotations
 
 from core.plugin.manifest import Manifest
-from core_config.selection.kernels import is_idle
-from core_config.selection.ranking import Check, no_reasons
+from core_config.selection.kernels import computes_dense, is_idle
+from core_config.selection.ranking import Check, Choice, no_reasons
 from core_config.selection.reasons import invariance_reasons, promises
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings
@@ -32,7 +32,7 @@ def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = Fal
     for stage, choice in chosen.stages.items():
         layers = stage.partition(".")[2]
         for manifest in choice.manifests:
-            if manifest.row.kind not in ("attention", "kernels") or is_idle(manifest, choice.manifests, device):
+            if manifest.row.kind not in ("attention", "kernels") or _is_idle(manifest, choice, chosen, device):
                 continue
             if not promises(manifest.spec, numerics, layers, requested=requested):
                 found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
@@ -44,7 +44,7 @@ def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = Fal
     return list(dict.fromkeys(found))
 
 
-def surprises(chosen: Chosen) -> list[str]:
+def surprises(chosen: Chosen, device: str) -> list[str]:
     """Return a sentence for each provider of kernels that the user did not name and whose bits vary with the batch."""
     choice = chosen.stages.get("kernels")
     if choice is None:
@@ -52,13 +52,20 @@ def surprises(chosen: Chosen) -> list[str]:
     found = []
     for manifest in choice.manifests:
         varies = manifest.spec.capabilities.get("varies")
-        if varies and manifest.row not in choice.named:
+        if varies and manifest.row not in choice.named and not _is_idle(manifest, choice, chosen, device):
             name = manifest.row.name
             found.append(
                 f"kernels plugin '{name}' gives other bits {varies}, so a request's tokens may depend on the batch; "
                 f"--batch-invariant keeps them the same, --kernels {name},auto says that speed is wanted."
             )
     return found
+
+
+def _is_idle(manifest: Manifest, choice: Choice, chosen: Chosen, device: str) -> bool:
+    """Whether a provider of kernels has nothing to compute: others come first, or no weight is packed."""
+    if manifest.row.kind == "kernels" and chosen.name("quantization") is None and not computes_dense(manifest):
+        return True
+    return is_idle(manifest, choice.manifests, device)
 
 
 def wanted_promise(settings: Settings, layers: str = "") -> Check:

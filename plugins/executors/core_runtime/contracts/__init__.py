@@ -83,7 +83,13 @@ from core_runtime.contracts.platform import (
     Uploads,
 )
 from core_runtime.contracts.quantization import QuantizationMethod
-from core_runtime.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
+from core_runtime.contracts.recording import (
+    PlansRecorded,
+    Recordable,
+    RecordableBackend,
+    is_recordable,
+    recordable_steps,
+)
 from core_runtime.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceCall, RaceKernel
 from core_runtime.contracts.speculative import (
     DraftHeads,
@@ -157,6 +163,7 @@ __all__ = [
     "MovesKeys",
     "NeedsHidden",
     "NeedsOrder",
+    "PlansRecorded",
     "Platform",
     "PreparesInto",
     "Proposer",

@@ -9,7 +9,10 @@ arguments and their number of rows.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from core_runtime.contracts.attention import BatchView
 
 
 @runtime_checkable
@@ -32,6 +35,19 @@ class RecordableBackend(Protocol):
         buffers.
 
         `uniform`: steps in which all sequences have the same number of rows. Without this member: `never`.
+        """
+        ...
+
+
+@runtime_checkable
+class PlansRecorded(Protocol):
+    """An attention backend whose recorded calls read a plan that the host makes for each step."""
+
+    def plan_recorded(self, view: BatchView, fixed: BatchView) -> None:
+        """Plan a step in the memory that its recording reads. Called before the recording is made or replayed, once the
+        step's tensors have been sent.
+
+        view: the step. fixed: the view that the recording is made of.
         """
         ...
 

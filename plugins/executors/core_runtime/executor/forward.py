@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.config import CompilationConfig
-from core_runtime.contracts import BatchView, Runtime
+from core_runtime.contracts import BatchView, PlansRecorded, Runtime
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
@@ -97,6 +97,10 @@ class ForwardPass:
         self._max_num_seqs = len(buffers.seq_lens.array)
         self._rows_each = rows_each
         self._ragged = ragged and model.capture == "any"
+        backends = {
+            (id(mixer.backend), group): mixer.backend for mixer, group in zip(model.mixers, groups, strict=True)
+        }
+        self._planning = [(one, group) for (_, group), one in backends.items() if isinstance(one, PlansRecorded)]
 
     def run(
         self, views: Sequence[BatchView], taken: DeviceTokens | None = None, given: InputEmbeddings | None = None
@@ -130,11 +134,11 @@ class ForwardPass:
     def follow(self, views: Callable[[], Sequence[BatchView]], taken: DeviceTokens) -> None:
         """Run the step that follows one with the same sequences; each continues with the token that was drawn for it.
 
-        views: make the views of each KV group; called only if there is no recording.
+        views: make the views of each KV group; called only if there is no recording, or a backend plans for it.
         taken: all tokens of the step.
         """
         count = taken.count
-        if not self.recorder.has(DECODE, count):
+        if self._planning or not self.recorder.has(DECODE, count):
             self.run(views(), taken)
             return
         size = self.recorder.size(DECODE, count) or count
@@ -215,6 +219,8 @@ class ForwardPass:
     def captured(self, count: int) -> bool:
         """Whether decoding `count` sequences, head included, replays recordings without padding."""
         recorder = self.recorder
+        if self._planning:
+            return False
         is_padded = recorder.size(DECODE, count) is not None or recorder.size(HEAD, count) is not None
         if is_padded:
             return False
@@ -276,6 +282,10 @@ class ForwardPass:
             self._compute(fixed)
 
         self._send(size, taken)
+        if self._planning:
+            fixed = self._fixed(kind, size, views)
+            for backend, group in self._planning:
+                backend.plan_recorded(views[group], fixed[group])
         live = view.num_tokens, view.num_seqs
         self.recorder.run(kind, size, num_seqs, call, live)
 

@@ -37,14 +37,22 @@ class StateStore:
         """Return a copy of the states, [B, *shape]; zero for a sequence that begins in this step, whatever its blocks
         contain.
         """
+        states = self.held(view)
+        begins = self.begins(view)
+        if begins:
+            states[begins] = 0
+        return states
+
+    def held(self, view: BatchView) -> Tensor:
+        """Return a copy of what the sequences' blocks contain, [B, *shape]."""
         blocks = self.raw.index_select(0, self._blocks(view))
         pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
-        states = pages.view(self.dtype).view(-1, *self.shape)
+        return pages.view(self.dtype).view(-1, *self.shape)
+
+    def begins(self, view: BatchView) -> list[int]:
+        """Return the indices of the sequences that begin in this step."""
         lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
-        begins = [seq_len == query_len for seq_len, query_len in lengths]
-        if any(begins):
-            states[torch.tensor(begins, device=states.device)] = 0
-        return states
+        return [index for index, (seq_len, query_len) in enumerate(lengths) if seq_len == query_len]
 
     def write(self, view: BatchView, states: Tensor) -> None:
         """Write states [B, *shape] back to their blocks."""

@@ -12,59 +12,50 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from core.api.specs import Activation
 from core_kernels.cublas.products import is_served
 from core_kernels.triton.combine import combine_rows
 from core_kernels.triton.products.experts import TritonExperts
-from core_kernels.triton.products.tiles import Tiles
+from core_kernels.triton.products.packed import Packed
 from core_runtime.contracts import GatedOperation
-from core_runtime.weights.experts import Experts
 
 ALIGNED = 8
 """Grouped products read 16 bytes at once: both sides of a matrix are multiples of eight numbers."""
 
 
-class CublasExperts(TritonExperts):
+class CublasExperts:
     """The experts of one layer. Implements `core_runtime.contracts.ExpertsKernel`.
 
-    few: most rows whose products are Triton's.
+    few: Triton's kernel of the layer. most: rows that it multiplies.
+    gated: the gate between the two sides.
     """
 
-    def __init__(
-        self,
-        gate_up: Experts,
-        down: Experts,
-        activation: str,
-        precision: Activation,
-        gated: GatedOperation,
-        gates_within: bool,
-        tiles: Tiles,
-        early: bool,
-        few: int,
-    ) -> None:
-        super().__init__(gate_up, down, activation, precision, gated, gates_within, tiles, early)
+    capturable = True
+
+    def __init__(self, few: TritonExperts, most: int, gated: GatedOperation) -> None:
         self.few = few
-        sizes = (*self.gate_up.shape, *self.down.shape)
-        self._fits = all(size % ALIGNED == 0 for size in sizes) and self.gate_up.values.dtype is torch.bfloat16
+        self.most = most
+        self.gated = gated
+        self.nbytes = few.nbytes
+        sizes = (*few.gate_up.shape, *few.down.shape)
+        self._fits = all(size % ALIGNED == 0 for size in sizes) and few.gate_up.values.dtype is torch.bfloat16
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute the weighted sum of each token's experts: the `ExpertsKernel` contract."""
-        values = self.gate_up.values
-        if not self._fits or ids.numel() <= self.few or not is_served(x, values, x, self.precision):
-            super().__call__(x, ids, weights, out, accumulate=accumulate)
+        few = self.few
+        if not self._fits or ids.numel() <= self.most or not is_served(x, few.gate_up.values, x, few.precision):
+            few(x, ids, weights, out, accumulate=accumulate)
             return
-        order, ends = by_expert(ids, self.count)
-        both = self._product(x[order // ids.shape[1]], self.gate_up.values, self.gate_up.shape, ends)
-        inner = x.new_empty(len(both), self.down.shape[1])
-        self.gated(both, self.activation, inner)
-        sorted_parts = self._product(inner, self.down.values, self.down.shape, ends)
-        parts = torch.empty_like(sorted_parts)
-        parts[order] = sorted_parts
-        combine_rows(parts, ids, weights, out, self.count, accumulate, early=self.early)
+        order, ends = by_expert(ids, few.count)
+        both = self._product(x[order // ids.shape[1]], few.gate_up, ends)
+        inner = x.new_empty(len(both), few.down.shape[1])
+        self.gated(both, few.activation, inner)
+        parts = torch.empty(len(both), few.down.shape[0], dtype=x.dtype, device=x.device)
+        parts[order] = self._product(inner, few.down, ends)
+        combine_rows(parts, ids, weights, out, few.count, accumulate, early=few.early)
 
-    def _product(self, x: Tensor, values: Tensor, shape: tuple[int, int], ends: Tensor) -> Tensor:
+    def _product(self, x: Tensor, weight: Packed, ends: Tensor) -> Tensor:
         """Return [R, N]: rows of x [R, K], each by the matrix of its expert."""
-        matrices = values.view(self.count, *shape)
+        matrices = weight.values.view(self.few.count, *weight.shape)
         return torch._grouped_mm(x, matrices.transpose(1, 2), offs=ends)
 
 

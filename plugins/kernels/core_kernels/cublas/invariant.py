@@ -19,10 +19,7 @@ from torch import Tensor
 from core.api.errors import UserError
 from core.api.specs import Activation
 from core_kernels.cublas.kernels import CublasKernels
-from core_kernels.triton.kernels import TritonKernels
-from core_kernels.triton.products.experts import TritonExperts
-from core_kernels.triton.products.heads import TritonHeads
-from core_runtime.contracts import GatedOperation
+from core_runtime.contracts import ExpertsKernel, GatedOperation, HeadsKernel
 from core_runtime.weights.experts import Experts
 
 OLDEST: Final = (9, 0)
@@ -35,14 +32,13 @@ class InvariantKernels(CublasKernels):
 
     def grouped_experts(  # type: ignore[override]
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
-    ) -> TritonExperts:
+    ) -> ExpertsKernel:
         """Build the experts of a layer, with one weight per side."""
-        within = getattr(gated, "__func__", None) is TritonKernels.gated
-        return TritonExperts(gate_up, down, activation, precision, gated, within, self.tiles, self.early)
+        return self.few.grouped_experts(gate_up, down, activation, precision=precision, gated=gated)
 
-    def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:  # type: ignore[override]
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """Prepare a dense weight [H, N, K], one matrix per head."""
-        return TritonHeads(weight, activation, self.tiles, self.early)
+        return self.few.heads(weight, activation)
 
 
 def forbid_split_k(device: str) -> None:

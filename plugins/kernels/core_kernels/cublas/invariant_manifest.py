@@ -47,8 +47,8 @@ def core_numerics() -> str:
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for a device older than sm_90, and for an unreadable table of tiles."""
+    from core_kernels.cublas.few import triton_kernels
     from core_kernels.cublas.invariant import InvariantKernels, forbid_split_k
-    from core_kernels.triton.manifest import arguments_of, tiles_of
 
     forbid_split_k(context.device)
-    return InvariantKernels(NAME, tiles_of(context), few=0, early=arguments_of(context).early_launches)
+    return InvariantKernels(triton_kernels(context), NAME, most=0)

@@ -15,8 +15,7 @@ from core_kernels.cublas.limits import DEVICES, FEW_ROWS, lacking, numerics
 from core_kernels.cublas.products import CublasHeads, CublasLinear
 from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.portable import INTERPRETED
-from core_kernels.triton.products.tiles import Tiles, tiles_with
-from core_runtime.contracts import GatedOperation
+from core_runtime.contracts import ExpertsKernel, GatedOperation, HeadsKernel
 from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight
@@ -26,21 +25,16 @@ class CublasKernels(ReferenceKernels):
     """Products with dense weights. A provider of nothing else: other operations are refused.
 
     name: of the plugin.
-    tiles: tile tables of Triton's products; None: the built-in ones.
-    few: most rows whose products are Triton's.
-    early: see `TritonKernels`.
+    few: the kernels that multiply few rows. most: rows that they multiply.
     """
 
     capturable = True
 
-    def __init__(
-        self, name: str = "cublas", tiles: Tiles | None = None, few: int = FEW_ROWS, *, early: bool = True
-    ) -> None:
+    def __init__(self, few: TritonKernels, name: str = "cublas", most: int = FEW_ROWS) -> None:
         self.name = name
         self.numerics = numerics(name)
-        self.tiles = tiles or tiles_with(None)
         self.few = few
-        self.early = early
+        self.most = most
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
@@ -50,15 +44,19 @@ class CublasKernels(ReferenceKernels):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None
     ) -> CublasLinear:
         """Prepare a weight: it is kept as it is."""
-        return CublasLinear(weight, activation, bias, self.tiles, self.early, self.few)
+        few = self.few.linear(weight, activation=activation, bias=bias)
+        return CublasLinear(few, self.most, self.few.gated)
 
     def grouped_experts(  # type: ignore[override]
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
-    ) -> CublasExperts:
+    ) -> ExpertsKernel:
         """Build the experts of a layer, with one weight per side."""
-        within = getattr(gated, "__func__", None) is TritonKernels.gated
-        return CublasExperts(gate_up, down, activation, precision, gated, within, self.tiles, self.early, self.few)
+        # Triton's kernels recognize their own gate, which they may fuse; another object of theirs has the same.
+        if isinstance(getattr(gated, "__self__", None), TritonKernels):
+            gated = self.few.gated
+        few = self.few.grouped_experts(gate_up, down, activation, precision=precision, gated=gated)
+        return CublasExperts(few, self.most, gated)
 
-    def heads(self, weight: Tensor, activation: Activation) -> CublasHeads:
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """Prepare a dense weight [H, N, K], one matrix per head."""
-        return CublasHeads(weight, activation, self.tiles, self.early, self.few)
+        return CublasHeads(self.few.heads(weight, activation), self.most)

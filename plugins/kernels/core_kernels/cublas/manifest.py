@@ -46,7 +46,7 @@ def core_numerics() -> str:
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
+    from core_kernels.cublas.few import triton_kernels
     from core_kernels.cublas.kernels import CublasKernels
-    from core_kernels.triton.manifest import arguments_of, tiles_of
 
-    return CublasKernels(NAME, tiles_of(context), early=arguments_of(context).early_launches)
+    return CublasKernels(triton_kernels(context), NAME)

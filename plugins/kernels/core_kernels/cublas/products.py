@@ -12,77 +12,95 @@ import torch
 from torch import Tensor
 
 from core.api.specs import Activation
-from core_kernels.triton.activation import activate_rows
 from core_kernels.triton.products.heads import TritonHeads
 from core_kernels.triton.products.linear import TritonLinear
-from core_kernels.triton.products.tiles import Tiles
-from core_runtime.weights.formats import CanonicalWeight
+from core_runtime.contracts import ActivatedLinear, GatedOperation, HasGated
+from core_runtime.layers.features import features_of
 
 
-class CublasLinear(TritonLinear):
-    """A dense weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`.
+class CublasLinear:
+    """A dense weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`, and `HasGated` where Triton does.
 
-    early: see `TritonLinear`. few: most rows whose product is Triton's.
+    few: Triton's kernel of the weight. most: rows that it multiplies.
+    gate: Triton's gate, for products of more rows.
     """
 
-    def __init__(
-        self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles, early: bool, few: int
-    ) -> None:
-        super().__init__(weight, activation, bias, tiles, early)
+    capturable = True
+
+    def __init__(self, few: TritonLinear, most: int, gate: GatedOperation) -> None:
         self.few = few
-        self._row = None if bias is None else bias.to(self.weight.values.dtype)
+        self.most = most
+        self.gate = gate
+        self.shape, self.nbytes = few.shape, few.nbytes
+        self.features = features_of(few)
+        self._weight = few.weight.values
+        self._bias = None if few.bias is None else few.bias.to(self._weight.dtype)
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        values = self.weight.values
-        if len(x) <= self.few or not is_served(x, values, out, self.activation):
-            super().__call__(x, out, accumulate=accumulate)
+        if len(x) <= self.most or not is_served(x, self._weight, out, self.few.activation):
+            self.few(x, out, accumulate=accumulate)
             return
-        columns = values.t()
+        columns = self._weight.t()
         if out.dtype is not x.dtype:
-            self._to_float32(x, columns, out, accumulate)
+            self._widened(x, columns, out, accumulate)
         elif accumulate:
-            if self.bias is not None:
-                out += self.bias
+            if self._bias is not None:
+                out += self._bias
             out.addmm_(x, columns)
-        elif self._row is not None:
-            torch.addmm(self._row, x, columns, out=out)
+        elif self._bias is not None:
+            torch.addmm(self._bias, x, columns, out=out)
         else:
             torch.mm(x, columns, out=out)
 
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """Gather out[T, K] = W[ids]."""
+        self.few.rows(ids, out)
+
+    @property
+    def gated(self) -> ActivatedLinear | None:
+        """Product and gate in one call: for few rows as Triton fuses them, for more one after the other."""
+        if self.most == 0 or not isinstance(self.few, HasGated) or self.few.gated is None:
+            return None
+        return self._gated
+
     def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        if len(x) <= self.few:
-            super()._gated(x, activation, out)
+        assert isinstance(self.few, HasGated) and self.few.gated is not None, "`gated` is None otherwise"
+        if len(x) <= self.most:
+            self.few.gated(x, activation, out)
             return
         both = x.new_empty(len(x), self.shape[0])
         self(x, both)
-        activate_rows(both, activation, out, gated=True, early=self.early)
+        self.gate(both, activation, out)
 
-    def _to_float32(self, x: Tensor, columns: Tensor, out: Tensor, accumulate: bool) -> None:
+    def _widened(self, x: Tensor, columns: Tensor, out: Tensor, accumulate: bool) -> None:
         """Compute outputs that are wider than the inputs, such as logits."""
         if accumulate:
             out += torch.mm(x, columns, out_dtype=torch.float32)
         else:
             torch.mm(x, columns, out_dtype=torch.float32, out=out)
-        if self.bias is not None:
-            out += self.bias
+        if self.few.bias is not None:
+            out += self.few.bias
 
 
-class CublasHeads(TritonHeads):
-    """A dense weight [H, N, K]. Implements `core_runtime.contracts.HeadsKernel`. few: see `CublasLinear`."""
+class CublasHeads:
+    """A dense weight [H, N, K]. Implements `core_runtime.contracts.HeadsKernel`. few, most: see `CublasLinear`."""
 
-    def __init__(self, weight: Tensor, activation: Activation, tiles: Tiles, early: bool, few: int) -> None:
-        super().__init__(weight, activation, tiles, early)
+    capturable = True
+
+    def __init__(self, few: TritonHeads, most: int) -> None:
         self.few = few
+        self.most = most
+        self.nbytes = few.nbytes
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Compute out[T, H, N] = x[T, H, K] @ W[H, N, K].T; rows and heads may be strided."""
-        values = self.weight.values
+        weight = self.few.weight
         is_wide = out.dtype is not x.dtype
-        if len(x) <= self.few or is_wide or not is_served(x, values, out, self.activation):
-            super().__call__(x, out)
+        if len(x) <= self.most or is_wide or not is_served(x, weight.values, out, self.few.activation):
+            self.few(x, out)
             return
-        matrices = values.view(self.count, *self.weight.shape).transpose(1, 2)
+        matrices = weight.values.view(self.few.count, *weight.shape).transpose(1, 2)
         torch.bmm(x.transpose(0, 1), matrices, out=out.transpose(0, 1))
 
 

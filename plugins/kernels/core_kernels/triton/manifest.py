@@ -6,7 +6,7 @@ Owns: the capabilities that the kernels declare before they are loaded. Called b
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -15,9 +15,6 @@ from core.api.specs import KernelQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_kernels.triton.limits import DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_runtime.contracts import Kernels
-
-if TYPE_CHECKING:
-    from core_kernels.triton.products.tiles import Tiles
 
 CONTRACT = 1
 
@@ -82,23 +79,7 @@ def core_numerics() -> str:
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
     from core_kernels.triton.kernels import TritonKernels
-
-    return TritonKernels(tiles_of(context), arguments_of(context).early_launches)
-
-
-def tiles_of(context: LoadContext) -> Tiles:
-    """Return the tables of tiles that the arguments of these kernels name, for whoever else computes with them.
-
-    Raises UserError for an unreadable table.
-    """
     from core_kernels.triton.products.tiles import tiles_with
 
-    return tiles_with(arguments_of(context).tiles)
-
-
-def arguments_of(context: LoadContext) -> KernelArguments:
-    """Return the arguments of these kernels, also where the context is that of another plugin."""
-    own = context.arguments
-    if own is None and context.config is not None:
-        own = context.config.plugins.arguments.get("kernels.triton")
-    return own or KernelArguments()
+    own = context.arguments or KernelArguments()
+    return TritonKernels(tiles_with(own.tiles), own.early_launches)

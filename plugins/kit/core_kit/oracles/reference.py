@@ -15,7 +15,7 @@ from torch import Tensor
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_kit.oracles.padding import NO_PADDING, Padding
-from core_runtime.contracts import AttentionParams, BatchView
+from core_runtime.contracts import AttentionParams, BatchView, PlansRecorded
 
 CACHE_DTYPES = {
     "float32": torch.float32,
@@ -258,7 +258,10 @@ class PagedRun:
         ends = [seq_lens[i] for i in alive]
         tables = [self.tables[i] for i in alive]
         view = batch_view(new_lens, ends, tables, self.block_size)
-        metadata = self.backend.build(self.padding.view(view))
+        padded = self.padding.view(view)
+        if self.padding.bare and isinstance(self.backend, PlansRecorded):
+            self.backend.plan_recorded(view, padded)
+        metadata = self.backend.build(padded)
         given = {}
         for name in ("k", "v", "q"):
             parts = []

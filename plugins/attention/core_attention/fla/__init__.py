@@ -1,0 +1,1 @@
+"""Gated delta rule over whole chunks, through flash-linear-attention, where it is installed."""

@@ -1,0 +1,1 @@
+"""Latent attention through FlashMLA, where it is installed."""

@@ -1,0 +1,1 @@
+"""Products of 8-bit floats with inputs of 8-bit floats, by libraries."""

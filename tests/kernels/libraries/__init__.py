@@ -1,0 +1,1 @@
+"""Stand-ins for libraries of products: their published signatures, computed with torch."""
