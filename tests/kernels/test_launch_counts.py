@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 
 MOST_IN_LAYER = 9
 MOST_OUTSIDE = 10
-"""Outside of layers, with the filters of the sampler and the move of tokens that the device drew itself."""
+"""Outside of layers, with the move of tokens that the device drew itself; without filters, which no row of a greedy step
+has."""
 JOINS_KEYS = "merge"
 """Of attention: sections of keys that have programs of their own."""
 LAYER = ["normalize", "product", "turn_and_write", "attend", "product", "normalize", "product", "product"]
@@ -38,7 +39,7 @@ from core_runtime.executor.steps.device_tokens import DeviceTokens
 
 
 class Operations(TorchDispatchMode):
-    '''What torch itself would launch.'''
+    "What torch itself would launch."
 
     def __init__(self):
         super().__init__()
@@ -63,15 +64,16 @@ def made(*shape, dtype=torch.int64):
 def count(decoder, rows, config):
     view = view_of(Step(rows, 1), config)
     tokens, drawn, temperatures = made(rows), made(rows), made(rows, dtype=torch.float32)
-    filters = made(rows), made(rows, dtype=torch.float64), made(rows, dtype=torch.float32)
-    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, filters)
+    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, None)
     chosen = made(rows)
     metadata = [mixer.build(view) for mixer in decoder.mixers]
     buffers = SimpleNamespace(token_ids=SimpleNamespace(tensor=tokens))
-    before = launched(lambda: DeviceTokens(drawn, rows).put(buffers)) + launched(lambda: decoder.embed(tokens, view.positions))
+    outside = launched(lambda: DeviceTokens(drawn, rows).put(buffers))
+    outside += launched(lambda: decoder.embed(tokens, view.positions))
     layers = launched(lambda: decoder.run_blocks(view.positions, metadata))
-    after = launched(lambda: decoder.logits(chosen)) + launched(lambda: decoder.kernels.race(*race))
-    return before + after, layers
+    outside += launched(lambda: decoder.logits(chosen))
+    outside += launched(lambda: decoder.kernels.race(*race))
+    return outside, layers
 
 
 config = configured([sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init"], "sm_90")
