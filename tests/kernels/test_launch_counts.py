@@ -12,9 +12,8 @@ pytest.importorskip("triton")
 
 MOST_IN_LAYER = 9
 MOST_OUTSIDE = 10
-"""Outside of layers, with the filters of the sampler and the move of tokens that the device drew itself."""
-JOINS_KEYS = "merge"
-"""Of attention: sections of keys that have programs of their own."""
+"""Outside of layers, with the move of tokens that the device drew itself; without filters, which no row of a greedy step
+has."""
 LAYER = ["normalize", "product", "turn_and_write", "attend", "product", "normalize", "product", "product"]
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 1024,
@@ -38,7 +37,7 @@ from core_runtime.executor.steps.device_tokens import DeviceTokens
 
 
 class Operations(TorchDispatchMode):
-    '''What torch itself would launch.'''
+    "What torch itself would launch."
 
     def __init__(self):
         super().__init__()
@@ -63,15 +62,18 @@ def made(*shape, dtype=torch.int64):
 def count(decoder, rows, config):
     view = view_of(Step(rows, 1), config)
     tokens, drawn, temperatures = made(rows), made(rows), made(rows, dtype=torch.float32)
-    filters = made(rows), made(rows, dtype=torch.float64), made(rows, dtype=torch.float32)
-    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, filters)
+    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, None)
     chosen = made(rows)
-    metadata = [mixer.build(view) for mixer in decoder.mixers]
     buffers = SimpleNamespace(token_ids=SimpleNamespace(tensor=tokens))
-    before = launched(lambda: DeviceTokens(drawn, rows).put(buffers)) + launched(lambda: decoder.embed(tokens, view.positions))
+    outside = launched(lambda: DeviceTokens(drawn, rows).put(buffers))
+    outside += launched(lambda: decoder.embed(tokens, view.positions))
+    metadata = []
+    outside += launched(lambda: metadata.append(decoder.mixers[0].build(view)))
+    metadata *= len(decoder.mixers)  # they are alike, so the forward pass builds it once
     layers = launched(lambda: decoder.run_blocks(view.positions, metadata))
-    after = launched(lambda: decoder.logits(chosen)) + launched(lambda: decoder.kernels.race(*race))
-    return before + after, layers
+    outside += launched(lambda: decoder.logits(chosen))
+    outside += launched(lambda: decoder.kernels.race(*race))
+    return outside, layers
 
 
 config = configured([sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init"], "sm_90")
@@ -90,4 +92,5 @@ def test_few_launches_in_a_step(tmp_path: Path) -> None:
     for outside, layers in json.loads(done.stdout):
         assert len(outside) <= MOST_OUTSIDE, outside
         assert len(layers) <= MOST_IN_LAYER * CONFIG["num_hidden_layers"], layers
-        assert [name for name in layers if name != JOINS_KEYS] == LAYER * CONFIG["num_hidden_layers"]
+        # Attention may merge sections of keys, and plan a step, in launches of its own.
+        assert [name for name in layers if name in LAYER] == LAYER * CONFIG["num_hidden_layers"]

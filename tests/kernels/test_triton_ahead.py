@@ -35,7 +35,7 @@ import json
 import torch
 
 from core_kernels.triton.compiling import ahead
-from core_kernels.triton.compiling.catalog import kernel_rows
+from core_kernels.triton.compiling.catalog import for_chip, kernel_rows
 from core_kernels.triton.elementwise import add_rows
 from core_kernels.triton.products.linear import linear_of
 from core_kernels.triton.products.tiles import Tiles, shipped
@@ -45,13 +45,19 @@ def step(chip):
     x = torch.zeros(3, 64, dtype=torch.bfloat16, device="meta")
     weight = Dense(torch.zeros(16384, 64, dtype=torch.bfloat16, device="meta"))
     add_rows(x, x)
-    linear_of(weight, "none", None, Tiles(shipped()))(x, x.new_empty(3, 16384))
+    linear = linear_of(weight, "none", None, Tiles(shipped()), early=True)
+    linear(x, x.new_empty(3, 16384))
+    linear.gated(x, "silu", x.new_empty(3, 8192))
 
 rows = {row.name: row for row in kernel_rows()}
-names = ("add bf16", "product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)")
+plain = "product: bf16 x dense in blocks of 64, up to 16 rows"
+names = ("add bf16", f"{plain} (sm_90)", f"{plain}, gated (sm_90)")
 launched = ahead.launched_parts(ahead.target_of("sm_90"), step)
-pairs = [(dict(part.launch.arguments), ahead.launch_of_row(rows[name])) for part, name in zip(launched, names)]
-print(json.dumps([ours == dict(listed.arguments) for ours, listed in pairs]))
+listed = [ahead.launch_of_row(for_chip(rows[name], "sm_90")) for name in names]
+print(json.dumps([
+    (dict(part.launch.arguments), dict(part.launch.constants)) == (dict(row.arguments), dict(row.constants))
+    for part, row in zip(launched, listed, strict=True)
+]))
 """
 
 MODEL = """
@@ -115,7 +121,7 @@ def test_what_was_compiled_is_there(tmp_path: Path) -> None:
 
 
 def test_launches_are_specialized_as_the_catalog_says(tmp_path: Path) -> None:
-    assert _run(SPECIALIZED, tmp_path) == [True, True]
+    assert _run(SPECIALIZED, tmp_path) == [True, True, True]
 
 
 def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:

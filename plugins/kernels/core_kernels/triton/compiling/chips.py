@@ -52,8 +52,8 @@ LEAST: Final = "sm_120"
 
 def starts_early(architecture: str) -> bool:
     """Whether a chip can launch a kernel while the previous one still runs: NVIDIA's, from Hopper on."""
-    digits = architecture.removeprefix("sm_")
-    return digits.isdigit() and int(digits) >= FIRST_EARLY
+    kind, _, digits = architecture.partition("_")
+    return kind == "sm" and int(digits) >= FIRST_EARLY
 
 
 def alike(architecture: str) -> str:
