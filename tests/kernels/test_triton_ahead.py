@@ -37,6 +37,7 @@ import torch
 from core_kernels.triton.compiling import ahead
 from core_kernels.triton.compiling.catalog import kernel_rows
 from core_kernels.triton.elementwise import add_rows
+from core_kernels.triton.products.assign import route_rows
 from core_kernels.triton.products.linear import linear_of
 from core_kernels.triton.products.tiles import Tiles, shipped
 from core_runtime.weights.formats import Dense
@@ -46,9 +47,12 @@ def step(chip):
     weight = Dense(torch.zeros(16384, 64, dtype=torch.bfloat16, device="meta"))
     add_rows(x, x)
     linear_of(weight, "none", None, Tiles(shipped()))(x, x.new_empty(3, 16384))
+    for tokens in (3, 64, 8192):
+        route_rows(torch.zeros(tokens, 8, dtype=torch.int64, device="meta"), 128)
 
 rows = {row.name: row for row in kernel_rows()}
-names = ("add bf16", "product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)")
+sorting = [f"{what} rows of up to 128 experts" for what in ("sort", "count", "sort counted")]
+names = ("add bf16", "product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)", "few rows of experts", *sorting)
 launched = ahead.launched_parts(ahead.target_of("sm_90"), step)
 pairs = [(dict(part.launch.arguments), ahead.launch_of_row(rows[name])) for part, name in zip(launched, names)]
 print(json.dumps([ours == dict(listed.arguments) for ours, listed in pairs]))
@@ -115,7 +119,7 @@ def test_what_was_compiled_is_there(tmp_path: Path) -> None:
 
 
 def test_launches_are_specialized_as_the_catalog_says(tmp_path: Path) -> None:
-    assert _run(SPECIALIZED, tmp_path) == [True, True]
+    assert _run(SPECIALIZED, tmp_path) == [True] * 6
 
 
 def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:
