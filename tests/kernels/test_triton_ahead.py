@@ -37,6 +37,7 @@ import torch
 from core_kernels.triton.compiling import ahead
 from core_kernels.triton.compiling.catalog import for_chip, kernel_rows
 from core_kernels.triton.elementwise import add_rows
+from core_kernels.triton.products.assign import route_rows
 from core_kernels.triton.products.linear import linear_of
 from core_kernels.triton.products.tiles import Tiles, shipped
 from core_runtime.weights.formats import Dense
@@ -48,10 +49,13 @@ def step(chip):
     linear = linear_of(weight, "none", None, Tiles(shipped()), early=True)
     linear(x, x.new_empty(3, 16384))
     linear.gated(x, "silu", x.new_empty(3, 8192))
+    for tokens in (3, 64, 8192):
+        route_rows(torch.zeros(tokens, 8, dtype=torch.int64, device="meta"), 128)
 
 rows = {row.name: row for row in kernel_rows()}
 plain = "product: bf16 x dense in blocks of 64, up to 16 rows"
-names = ("add bf16", f"{plain} (sm_90)", f"{plain}, gated (sm_90)")
+sorting = [f"{what} rows of up to 128 experts" for what in ("sort", "count", "sort counted")]
+names = ("add bf16", f"{plain} (sm_90)", f"{plain}, gated (sm_90)", "few rows of experts", *sorting)
 launched = ahead.launched_parts(ahead.target_of("sm_90"), step)
 listed = [ahead.launch_of_row(for_chip(rows[name], "sm_90")) for name in names]
 print(json.dumps([
@@ -121,14 +125,14 @@ def test_what_was_compiled_is_there(tmp_path: Path) -> None:
 
 
 def test_launches_are_specialized_as_the_catalog_says(tmp_path: Path) -> None:
-    assert _run(SPECIALIZED, tmp_path) == [True, True, True]
+    assert _run(SPECIALIZED, tmp_path) == [True] * 7
 
 
 def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:
     """Its kernels, none of which is compiled; and that a launch of tensors with memory finds what was compiled so."""
     names, built, found = _run(MODEL, tmp_path, str(tiny_llama), "--kv-cache-dtype", "fp8_e4m3")
     assert names == [
-        *("attend", "draw", "limits", "merge", "normalize", "peak", "product", "settle", "take"),
+        *("activate", "attend", "conclude", "draw", "merge", "normalize", "peak", "product", "settle", "sift", "take"),
         *("tell", "turn_and_write"),
     ]
     assert built == [[False, ""], [False, ""]]

@@ -23,6 +23,7 @@ MODULES: Final = (
     "core_kernels.triton.elementwise",
     "core_kernels.triton.products.rows",
     "core_kernels.triton.products.int8",
+    "core_kernels.triton.products.assign",
     "core_kernels.triton.embedding",
     "core_kernels.triton.products.rounding",
     "core_kernels.triton.combine",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.api.specs import Activation
 from core_kernels.triton.compiling.launch import blocks
-from core_kernels.triton.products.experts import BLOCK_ROWS
+from core_kernels.triton.products.assign import BLOCK_ROWS
 from core_kernels.triton.products.packed import packed
 from core_kernels.triton.products.product import Routed, multiply
 from core_kernels.triton.products.rounding import groups_of, rounded

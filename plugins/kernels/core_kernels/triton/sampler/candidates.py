@@ -16,6 +16,8 @@ import triton.language as tl
 from core_kernels.triton import portable
 
 NO_ID = tl.constexpr(2**31 - 1)
+MOST_PARTS = tl.constexpr(64)
+"""Into which a row is divided at most."""
 NO_LIMIT = tl.constexpr(-(2**31))
 LOWEST_KEY = tl.constexpr(-2139095040)
 """The score of the lowest finite number."""
@@ -45,18 +47,14 @@ def lanes_of(count: tl.tensor, LANES: tl.constexpr) -> tuple[tl.tensor, tl.tenso
 
 
 @triton.jit
-def numbers_of(which: tl.tensor, lane: tl.tensor, real: tl.tensor) -> tl.tensor:
-    """Return the index into all logits of each of the program's rows, [LANES, 1]."""
-    return tl.load(which + lane, mask=real, other=0)[:, None]
-
-
-@triton.jit
-def mask_rows(words: tl.tensor, mask_index: tl.tensor, lane: tl.tensor, real: tl.tensor) -> tl.tensor:
-    """Return the bitmask index of each of the program's rows, [LANES, 1]."""
+def rows_of(
+    which: tl.tensor, words: tl.tensor, mask_index: tl.tensor, lane: tl.tensor, real: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return the index into all logits and that of the bitmask of each of the program's rows, [LANES, 1]."""
     mask_row = tl.full(lane.shape, -1, tl.int64)
     if words is not None:
         mask_row = tl.load(mask_index + lane, mask=real, other=-1)
-    return mask_row[:, None]
+    return tl.load(which + lane, mask=real, other=0)[:, None], mask_row[:, None]
 
 
 @triton.jit
@@ -79,18 +77,37 @@ def allowed(logits: Logits, logit: tl.tensor, ids: tl.tensor, inside: tl.tensor)
 
 
 @triton.jit
+def places_of(lane: tl.tensor, real: tl.tensor, count: tl.tensor, PARTS: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Return where the parts of each row lie in arrays [parts, count], and whether they exist: [MOST_PARTS, LANES].
+
+    They are read at once: one after another, each would wait for the memory.
+    """
+    part = tl.arange(0, MOST_PARTS)[:, None]
+    return part * count + lane[None, :], (part < PARTS) & real[None, :]
+
+
+@triton.jit
 def largest(tops: tl.tensor, lane: tl.tensor, real: tl.tensor, count: tl.tensor, PARTS: tl.constexpr) -> tl.tensor:
     """Return the largest logit of each row, +inf where one of its logits is not finite."""
-    best = tl.load(tops + lane, mask=real, other=0.0)
-    for part in range(1, PARTS):
-        best = tl.maximum(best, tl.load(tops + part * count + lane, mask=real, other=0.0))
-    return best
+    place, inside = places_of(lane, real, count, PARTS)
+    return tl.max(tl.load(tops + place, mask=inside, other=float("-inf")), axis=0)
 
 
 @triton.jit
 def is_finite(top: tl.tensor) -> tl.tensor:
     """Whether a row's largest logit is finite."""
     return (top > float("-inf")) & (top < float("inf"))
+
+
+@triton.jit
+def heat_of(
+    tops: tl.tensor, temperatures: tl.tensor, lane: tl.tensor, real: tl.tensor, count: tl.tensor, PARTS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Return each row's largest logit, its temperature, and whether chance chooses its token."""
+    heat = tl.load(temperatures + lane, mask=real, other=0.0)
+    top = largest(tops, lane, real, count, PARTS)
+    is_hot = real & (heat > 0.0) & is_finite(top)
+    return top, tl.where(is_hot, heat, 1.0), is_hot
 
 
 @triton.jit

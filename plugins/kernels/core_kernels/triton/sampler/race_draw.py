@@ -59,12 +59,9 @@ def draw(
     """
     lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
-    row = candidates.numbers_of(which, lane, real)
-    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
-    heat = tl.load(temperatures + lane, mask=real, other=0.0)
-    top = candidates.largest(tops, lane, real, count, PARTS)
-    is_hot = real & (heat > 0.0) & candidates.is_finite(top)
+    top, divisor, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
     best = tl.full([LANES], float("-inf"), tl.float32)
     best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
     if tl.max(is_hot.to(tl.int32), axis=0) > 0:
@@ -76,7 +73,6 @@ def draw(
         index = _word(keys, lane, real, 2)
         choice = _word(keys, lane, real, 3)
         purpose = _word(keys, lane, real, 4)
-        divisor = tl.where(is_hot, heat, 1.0)
         for start in range(part * part_size, tl.minimum((part + 1) * part_size, vocab_size), 4 * BLOCK):
             group = (start >> 2) + tl.arange(0, BLOCK)
             counter = group[None, :].to(tl.uint32) + tl.zeros([LANES, BLOCK], tl.uint32)

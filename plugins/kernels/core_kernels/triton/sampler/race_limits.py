@@ -1,23 +1,68 @@
-"""The filter kernel: the smallest score that passes min-p, top-k and top-p.
+"""The state of a race's filters between their passes over the vocabulary, and what follows from it.
 
-Owns: the kernel. Never does: draw, launch. Called by: the race.
+Owns: the memory of a row, and Triton functions that read it. Never does: read logits, launch. Called by: the kernels of
+the filters.
 
-The number of candidates, or their probability, at or above a score is counted exactly; the limit is determined by
-bisecting the range of scores 32 times.
+A depth is minus a score, 31 bits: 0 for the largest logit. Top-k keeps all candidates down to the depth at which their
+number reaches k, top-p down to the depth at which their weight reaches its share of all. That depth is found by its
+digits, of 11, 10 and 10 bits: a pass over the vocabulary adds each candidate that shares the digits found so far, or its
+weight, to the bin of its next digit, and the programs of the following pass find the bin in which the sum is reached.
+Sums are integers, so their order is of no importance.
+
+Nearly all candidates of a trained model are far below the largest, and their atomic additions would meet in a few bins. So
+the first digit has two passes: one for near candidates, and one for far ones, which only works if the near ones do not
+suffice. The pass of the second digit lists the depths that are still in question. If they are few, as they are then, the
+passes after it read this list instead of the vocabulary.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import triton
 import triton.language as tl
 
 from core_kernels.triton.sampler import candidates
 
-HALVINGS = tl.constexpr(32)
+NEAR, FAR, SECOND, THIRD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""The passes of a filter."""
+PASSES: Final = (NEAR.value, FAR.value, SECOND.value, THIRD.value)
+FIRST_BINS = tl.constexpr(2048)
+BINS = tl.constexpr(1024)
+FAR_BIN = tl.constexpr(0x414)
+"""The first digit of the depth of z = -12: below it, candidates are far."""
+
+# The memory of a row for a filter, int64: bins of the first, second and third digit, then single numbers.
+SECOND_BINS = tl.constexpr(2048)
+THIRD_BINS = tl.constexpr(3072)
+FAR_SUM = tl.constexpr(4096)
+LAST = tl.constexpr(4097)
+"""The largest depth that passes the filters before."""
+FOUND = tl.constexpr(4098)
+"""The first digit, and what is still wanted in its bin; after them, the first two digits and the same."""
+LISTED = tl.constexpr(4102)
+"""How many depths are in question; the list is complete if it has room for them. For both filters in the first's memory."""
+SIZE = tl.constexpr(4112)
+ROOM = tl.constexpr(4096)
+"""Of a row's list of depths, int32."""
+NOWHERE = tl.constexpr(2**31)
+"""A depth that no candidate has."""
 
 
 @triton.jit
-def weight(z: tl.tensor) -> tl.tensor:
+def depth_of(z: tl.tensor) -> tl.tensor:
+    """Return the depth of z: int32, below 0 for NaN."""
+    return -candidates.score_of(z)
+
+
+@triton.jit
+def z_of(depth: tl.tensor) -> tl.tensor:
+    """Return z of its depth."""
+    return tl.where(depth > 0, (depth - 1) | -(2**31), 0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def weight_of(z: tl.tensor) -> tl.tensor:
     """Return e^z in multiples of 2^-30, rounded down, int64, as `core_runtime.sampling.filters.weights` does."""
     x = tl.maximum(z * 1.4426950216293335, -64.0)
     whole = (x + 12582912.0) - 12582912.0  # 1.5 * 2^23: the sum rounds to the nearest integer
@@ -34,91 +79,97 @@ def weight(z: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _at_or_above(
-    least: tl.tensor,
-    rows: candidates.Logits,
-    top: tl.tensor,
-    heat: tl.tensor,
-    takes_part: tl.tensor,
-    vocab_size: tl.tensor,
-    BY_WEIGHT: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _bins(home: tl.tensor, takes_part: tl.tensor, START: tl.constexpr, COUNT: tl.constexpr) -> tl.tensor:
+    """Load the bins of a digit, [LANES, COUNT]."""
+    place = home[:, None] + START + tl.arange(0, COUNT)[None, :]
+    return tl.load(place, mask=takes_part[:, None], other=0)
+
+
+@triton.jit
+def _reached(bins: tl.tensor, wanted: tl.tensor) -> tl.tensor:
+    """Return the first bin [LANES] with which the sum reaches what is wanted, and what is wanted of it.
+
+    It is the number of bins if the sum does not reach it.
+    """
+    sums = tl.cumsum(bins, 1)
+    is_before = sums < wanted[:, None]
+    digit = tl.sum(is_before.to(tl.int64), axis=1)
+    before = tl.max(tl.where(is_before, sums, 0), axis=1)
+    return digit, wanted - before
+
+
+@triton.jit
+def _wanted(
+    home: tl.tensor, limit: tl.tensor, bins: tl.tensor, lane: tl.tensor, takes_part: tl.tensor, BY_WEIGHT: tl.constexpr
 ) -> tl.tensor:
-    """Return the number of candidates with a score of at least `least` [LANES], or their total weight: int64."""
-    total = tl.zeros([LANES], tl.int64)
-    for start in range(0, vocab_size, BLOCK):
-        ids = start + tl.arange(0, BLOCK)
-        inside = takes_part[:, None] & (ids < vocab_size)[None, :]
-        logit = candidates.allowed(rows, candidates.raw_tile(rows, ids, inside), ids, inside)
-        z = candidates.distance(logit, top, heat)
-        passes = inside & (candidates.score_of(z) >= tl.maximum(least, candidates.LOWEST_KEY)[:, None])
-        if BY_WEIGHT:
-            total += tl.sum(tl.where(passes, weight(z), 0), axis=1)
+    """Return the count or the weight to be reached. limit: top-k or top-p; bins: those of the first digit."""
+    if BY_WEIGHT:
+        total = tl.sum(_near(bins), axis=1) + tl.load(home + FAR_SUM, mask=takes_part, other=0)
+        share = tl.load(limit + lane, mask=takes_part, other=1.0)
+        exact = tl.maximum(share * total.to(tl.float64), 1.0)
+        wanted = exact.to(tl.int64)
+        wanted += (wanted.to(tl.float64) < exact).to(tl.int64)
+    else:
+        wanted = tl.load(limit + lane, mask=takes_part, other=0)
+    return wanted
+
+
+@triton.jit
+def _near(bins: tl.tensor) -> tl.tensor:
+    """Return the bins of the first digit with those of far candidates emptied."""
+    return tl.where(tl.arange(0, FIRST_BINS)[None, :] < FAR_BIN, bins, 0)
+
+
+@triton.jit
+def digits_of(
+    home: tl.tensor,
+    limit: tl.tensor,
+    lane: tl.tensor,
+    takes_part: tl.tensor,
+    BY_WEIGHT: tl.constexpr,
+    PASS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return the digits found by the passes before, and whether a row needs this pass. The first part keeps the digits."""
+    digits = tl.zeros(lane.shape, tl.int64)
+    if PASS == FAR:
+        bins = _bins(home, takes_part, 0, FIRST_BINS)
+        wanted = _wanted(home, limit, bins, lane, takes_part, BY_WEIGHT)
+        takes_part = takes_part & (tl.sum(_near(bins), axis=1) < wanted)
+    if PASS >= SECOND:
+        if PASS == SECOND:
+            bins = _bins(home, takes_part, 0, FIRST_BINS)
+            wanted = _wanted(home, limit, bins, lane, takes_part, BY_WEIGHT)
+            digits, wanted = _reached(bins, wanted)
         else:
-            total += tl.sum(passes.to(tl.int64), axis=1)
-    return total
+            wanted = tl.load(home + FOUND + 1, mask=takes_part, other=0)
+            digit, wanted = _reached(_bins(home, takes_part, SECOND_BINS, BINS), wanted)
+            digits = tl.load(home + FOUND, mask=takes_part, other=0) * BINS + digit
+        keeps = takes_part & (tl.program_id(1) + tl.zeros_like(lane) == 0)
+        place = home + FOUND + 2 * (PASS - SECOND)
+        tl.store(place, digits, mask=keeps)
+        tl.store(place + 1, wanted, mask=keeps)
+    return digits, takes_part
 
 
-@triton.jit(do_not_specialize=candidates.STEPS)
-def limits(
-    logits: tl.tensor,
-    which: tl.tensor,
-    words: tl.tensor,
-    mask_index: tl.tensor,
-    tops: tl.tensor,
-    temperatures: tl.tensor,
-    top_k: tl.tensor,
-    top_p: tl.tensor,
-    least: tl.tensor,
-    out: tl.tensor,
-    logits_stride: int,
-    vocab_size: int,
-    count: int,
-    part_size: int,
-    mask_stride: int,
-    PARTS: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Program (rows) writes the smallest score that passes, int32 [count]."""
-    lane, real = candidates.lanes_of(count, LANES)
-    row = candidates.numbers_of(which, lane, real)
-    mask_row = candidates.mask_rows(words, mask_index, lane, real)
-    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
-    heat = tl.load(temperatures + lane, mask=real, other=0.0)
+@triton.jit
+def last_of(home: tl.tensor, takes_part: tl.tensor, last: tl.tensor) -> tl.tensor:
+    """Return the largest depth that passes a filter all of whose passes are done. last: that of the filter before."""
+    digits = tl.load(home + FOUND + 2, mask=takes_part, other=0)
+    wanted = tl.load(home + FOUND + 3, mask=takes_part, other=0)
+    digit, _ = _reached(_bins(home, takes_part, THIRD_BINS, BINS), wanted)
+    # where the sum is not reached, the digits are beyond every depth
+    return tl.where(takes_part, tl.minimum(digits * BINS + digit, last), last)
+
+
+@triton.jit
+def filters_of(
+    top_k: tl.tensor, top_p: tl.tensor, least: tl.tensor, lane: tl.tensor, real: tl.tensor, is_hot: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Return whether top-k and top-p apply to each row, and the largest depth that passes min-p."""
     most = tl.load(top_k + lane, mask=real, other=0)
     share = tl.load(top_p + lane, mask=real, other=1.0)
     smallest = tl.load(least + lane, mask=real, other=float("-inf"))
     smallest = tl.where(smallest == 0.0, 0.0, smallest)  # no negative zero
-    first = tl.maximum(candidates.score_of(smallest), candidates.LOWEST_KEY)
-    top = candidates.largest(tops, lane, real, count, PARTS)
-    is_hot = real & (heat > 0.0) & candidates.is_finite(top)
+    last = -tl.maximum(candidates.score_of(smallest), candidates.LOWEST_KEY).to(tl.int64)
     is_filtered = is_hot & ((most > 0) | (share < 1.0) | (smallest > -3.4028234663852886e38))
-    limit = tl.where(is_filtered, first, candidates.NO_LIMIT).to(tl.int64)
-    # Two rounds: first top-k by count, then top-p by probability among those.
-    for by_weight in tl.static_range(2):
-        if by_weight:
-            takes_part = is_filtered & (share < 1.0)
-        else:
-            takes_part = is_filtered & (most > 0)
-        if tl.max(takes_part.to(tl.int32), axis=0) > 0:
-            low = limit
-            high = tl.zeros([LANES], tl.int64)
-            target = most.to(tl.float64)
-            divisor = tl.where(takes_part, heat, 1.0)
-            for turn in range(HALVINGS + 1):
-                middle = low + (high - low + 1) // 2
-                if turn == 0:
-                    middle = low
-                found = _at_or_above(middle, rows, top, divisor, takes_part, vocab_size, by_weight, LANES, BLOCK)
-                total = found.to(tl.float64)
-                if turn == 0:
-                    if by_weight:
-                        # the first count covers all remaining candidates
-                        target = tl.maximum(share * total, 1.0)
-                else:
-                    low = tl.where(total >= target, middle, low)
-                    high = tl.where(total >= target, high, middle - 1)
-            limit = tl.where(takes_part, low, limit)
-    tl.store(out + lane, limit.to(tl.int32), mask=real)
+    return is_hot & (most > 0), is_hot & (share < 1.0), tl.where(is_filtered, last, NOWHERE)

@@ -30,8 +30,7 @@ def peak(
     """Program (rows, part) writes float32 tops [parts, count], +inf where a logit is not finite, and top_ids int32."""
     lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
-    row = candidates.numbers_of(which, lane, real)
-    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     best = tl.full([LANES], float("-inf"), tl.float32)
     best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
@@ -69,18 +68,14 @@ def settle(
     lane, real = candidates.lanes_of(count, LANES)
     heat = tl.load(temperatures + lane, mask=real, other=0.0)
     is_sound = candidates.is_finite(candidates.largest(tops, lane, real, count, PARTS))
-    best = tl.full([LANES], float("-inf"), tl.float32)
-    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
-    for part in range(PARTS):
-        place = part * count + lane
-        hot_score = tl.load(scores + place, mask=real, other=0.0)
-        cold_score = tl.load(tops + place, mask=real, other=0.0)
-        score = tl.where(heat > 0.0, hot_score, cold_score)
-        hot_id = tl.load(score_ids + place, mask=real, other=0)
-        cold_id = tl.load(top_ids + place, mask=real, other=0)
-        token = tl.where(heat > 0.0, hot_id, cold_id)
-        # parts are in order of their ids, so the first of equals is kept
-        is_better = score > best
-        best = tl.where(is_better, score, best)
-        best_id = tl.where(is_better, token, best_id)
+    place, inside = candidates.places_of(lane, real, count, PARTS)
+    is_hot = inside & (heat > 0.0)[None, :]
+    is_cold = inside & ~is_hot
+    hot_score = tl.load(scores + place, mask=is_hot, other=float("-inf"))
+    score = tl.where(is_hot, hot_score, tl.load(tops + place, mask=is_cold, other=float("-inf")))
+    hot_id = tl.load(score_ids + place, mask=is_hot, other=candidates.NO_ID)
+    token = tl.where(is_hot, hot_id, tl.load(top_ids + place, mask=is_cold, other=candidates.NO_ID))
+    # ids rise from part to part: of equals, the lowest id wins
+    is_best = score == tl.max(score, axis=0)[None, :]
+    best_id = tl.min(tl.where(is_best, token, candidates.NO_ID), axis=0)
     tl.store(out + lane, tl.where(is_sound, best_id, -1).to(tl.int64), mask=real)
