@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from core.api.errors import RequestError
 from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.preparer import SMALL_LANE
+from core_apis.prepare.preparer import NUM_UNRENDERED, SMALL_LANE
 from core_config.served.server_config import ServerConfig
 from core_supervision.helpers.lane import spawn
 from tests.apis.conftest import RunningServer, run_server
@@ -104,6 +104,31 @@ def test_what_renders_nothing_needs_no_process(monkeypatch: pytest.MonkeyPatch) 
         assert server.http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 2}).status_code == 200
         assert server.http.post("/detokenize", json={"tokens": [65]}).status_code == 200
         assert server.preparer.small.process is None and server.preparer.large.process is None
+
+
+def test_a_server_of_completions_alone_keeps_no_process_for_chats() -> None:
+    with run_server(ServerConfig(uvicorn_log_level="warning", chat_template="{{ messages[0].content }}")) as server:
+        small = server.preparer.small
+        server.loop.call_soon_threadsafe(server.preparer.warm, None)
+        _until(lambda: small.process is not None)
+        process = small.process
+        assert process is not None
+        for _ in range(NUM_UNRENDERED):
+            assert process.poll() is None
+            assert server.http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 1}).status_code == 200
+        assert process.wait(30) is not None
+        assert chat(server).status_code == 200 and small.process is not None
+        for _ in range(NUM_UNRENDERED):
+            server.http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 1})
+        assert small.process is not None and small.process.poll() is None, "whoever has chatted may chat again"
+
+
+def _until(happens: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if happens():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it has not happened")
 
 
 def test_a_small_chat_does_not_wait_for_a_large_one(lanes: RunningServer) -> None:

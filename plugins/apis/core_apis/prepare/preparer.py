@@ -43,6 +43,10 @@ SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 The process is started while the engine loads its weights, and stays: its start takes half a second.
 """
 LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
+NUM_UNRENDERED = 64
+"""Number of requests without a template after which the process for small bodies is ended, if none had a template: a
+server of completions has no use for its 50 MB.
+"""
 TURN_SECONDS = 0.005
 """Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
 own.
@@ -60,6 +64,8 @@ class Preparer:
         self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
         self._spent_s = 0.0
         self._has_noted = False
+        self._has_rendered = False
+        self._num_unrendered = 0
         self._warms = settings.chat_template is not None
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
@@ -90,6 +96,7 @@ class Preparer:
     async def _prepare(self, kind: BodyKind, pieces: Sequence[Buffer]) -> Any:
         reads_pairs = self._reads_pairs and kind.pairs
         num_bytes = sum(map(len, pieces))
+        self._count(kind)
         if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
             return await self.large.run(kind, *pieces)
         if reads_pairs or kind.renders:
@@ -102,6 +109,13 @@ class Preparer:
             return self._run(kind.name, data)
         async with self._turn:  # the next owner of the lock continues in the next iteration of the loop
             return self._run(kind.name, data)
+
+    def _count(self, kind: BodyKind) -> None:
+        """End the process for small bodies if nobody needs it. The next chat starts another."""
+        self._has_rendered = self._has_rendered or kind.renders
+        self._num_unrendered += not kind.renders
+        if self._num_unrendered >= NUM_UNRENDERED and not self._has_rendered and not self._reads_pairs:
+            self.small.rest()
 
     def _note_guided(self) -> None:
         """Log once that tools are described in a system message."""

@@ -69,6 +69,11 @@ class Helper:
         self._spawned = spawned
         self._start().add_done_callback(self._note_failure)
 
+    def rest(self) -> None:
+        """End the process unless it has jobs; the next job starts another one."""
+        if self._link is not None and not self._link.num_jobs:
+            self._link.close()
+
     async def close(self) -> None:
         """End the process for good; pending jobs fail."""
         self._closed = True
