@@ -26,7 +26,7 @@ FEW_ROWS = 64
 BLOCK_ROWS = (16, 32, 64, 128)
 MOST_COUNTED = 4096
 """Up to this many rows, each program counts all rows itself."""
-MOST_EXPERTS = 1024
+MOST_EXPERTS = 512
 """More experts than this are sorted by torch: a program has their counts in its registers."""
 FEWEST = 64
 """Of bins of a histogram: threads of a warp on every chip."""
@@ -184,7 +184,7 @@ def _rows() -> list[KernelRow]:
     written = {"pairs": "*i32", "experts": "*i32"}
     few = {"ids": "*i64", **written, "rows": "i32"}
     found = [KernelRow("few rows of experts", f"{__name__}:spread", few, {"SIZE": BLOCK_ROWS[0], "ROWS": FEW_ROWS})]
-    for experts in (64, 128, 256, 512):
+    for experts in (64, 128, 256, MOST_EXPERTS):
         constants = {"EXPERTS": experts}
         counted = {"ids": "*i64", "counts": "*i32", "rows": "i32"}
         sorting = few | {"most": "i32", "size": "i32"}

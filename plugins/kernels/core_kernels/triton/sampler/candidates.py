@@ -22,6 +22,7 @@ NO_LIMIT = tl.constexpr(-(2**31))
 LOWEST_KEY = tl.constexpr(-2139095040)
 """The score of the lowest finite number."""
 STEPS: Final = ("logits_stride", "vocab_size", "count", "part_size", "mask_stride")
+"""Integers of the kernels that read logits."""
 
 
 class Logits(NamedTuple):

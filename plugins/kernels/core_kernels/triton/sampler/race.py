@@ -30,6 +30,8 @@ from core_kernels.triton.sampler.race_peak import peak, settle
 from core_kernels.triton.sampler.race_sift import conclude, sift
 from core_runtime.contracts import RaceCall
 
+BLOCK = 1024
+"""Logits of a tile."""
 SIFT_WARPS = 8
 PROGRAMS = 1024
 """Of a pass of a filter, for all rows: eight for each of the 132 processors of a large GPU."""
@@ -44,7 +46,7 @@ def race(*arguments: Any) -> None:
         return
     vocab_size = logits.shape[1]
     lanes = min(power_of_two(count), 2048) if chip_of(logits.device) == INTERPRETER else 1
-    block = min(power_of_two(vocab_size), 1024)
+    block = min(power_of_two(vocab_size), BLOCK)
     parts = min(blocks(vocab_size, 4 * block), MOST_PARTS.value)
     part_size = 4 * block * blocks(vocab_size, 4 * block * parts)
     words, mask_index, mask_stride = (None, None, 0) if call.masks is None else (*call.masks, call.masks[0].stride(0))
@@ -114,7 +116,10 @@ def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[s
     types |= signature | dict.fromkeys(STEPS, "i32")
     function = _FUNCTIONS[kernel]
     warps = SIFT_WARPS if kernel == "sift" else 4
-    return KernelRow(name, function, types, constants | absent, num_warps=warps, fp_fusion=False, no_fma=True)
+    reads = (4 * BLOCK,) if kernel == "peak" else ()
+    return KernelRow(
+        name, function, types, constants | absent, num_warps=warps, fp_fusion=False, no_fma=True, reads=reads
+    )
 
 
 def _sift_rows() -> Iterator[KernelRow]:
@@ -126,7 +131,7 @@ def _sift_rows() -> Iterator[KernelRow]:
                 yield replace(row, name=f"{row.name}: {'top-p' if by_weight else 'top-k'}, pass {number}")
 
 
-_TILE: dict[str, object] = {"LANES": 1, "BLOCK": 1024}
+_TILE: dict[str, object] = {"LANES": 1, "BLOCK": BLOCK}
 _DRAW: dict[str, object] = {"LANES": 1, "BLOCK": 256, "PARTS": 32}
 _PEAKS = {"tops": "*fp32", "top_ids": "*i32"}
 _BESTS = {"scores": "*fp32", "score_ids": "*i32"}

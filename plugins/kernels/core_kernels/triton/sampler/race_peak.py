@@ -11,7 +11,8 @@ import triton.language as tl
 from core_kernels.triton.sampler import candidates
 
 
-@triton.jit(do_not_specialize=candidates.STEPS)
+# The others are multiples of 16 for most models: their logits are read 16 bytes at a time.
+@triton.jit(do_not_specialize=("count", "mask_stride"))
 def peak(
     logits: tl.tensor,
     which: tl.tensor,
