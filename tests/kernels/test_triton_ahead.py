@@ -122,7 +122,7 @@ def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_ll
     """Its kernels, none of which is compiled; and that a launch of tensors with memory finds what was compiled so."""
     names, built, found = _run(MODEL, tmp_path, str(tiny_llama), "--kv-cache-dtype", "fp8_e4m3")
     assert names == [
-        *("activate", "attend", "draw", "limits", "merge", "normalize", "peak", "product", "settle", "take"),
+        *("activate", "attend", "draw", "limits", "normalize", "peak", "plan", "product", "settle", "take"),
         *("tell", "turn_and_write"),
     ]
     assert built == [[False, ""], [False, ""]]
