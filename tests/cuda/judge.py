@@ -29,6 +29,11 @@ WIDEST = 16
 """Bytes of the widest access."""
 PIPELINED = 3
 """Stages from which a loop must read ahead."""
+REGISTERS = 65536
+"""Registers of a multiprocessor. A thread gets them by eights."""
+RESERVED = 1024
+"""Bytes of a multiprocessor's shared memory that each program takes beyond its own; one program may have the rest."""
+LAYOUTS = re.compile(r"nvidia_mma<\{[^}]*warpsPerCTA = \[(\d+), (\d+)\]")
 VERSIONS = f"triton {triton.__version__} with torch {torch.__version__.partition('+')[0]}"
 
 
@@ -57,6 +62,7 @@ def digest_of(row: KernelRow, chip: Chip) -> str:
     function = function_of(row)
     constants = {name: str(value) for name, value in row.constants.items()}
     options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, row.reads)
+    options += (row.resident, row.whole_rows)
     told = (
         function.cache_key,
         sorted(types_of(row).items()),
@@ -124,7 +130,12 @@ def _look_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKerne
         problems += _fused(assembly)
     if row.options.get("launch_pdl"):
         problems += [f"does not say {word}" for word in EARLY if word not in assembly]
-    return problems, usage.get("REG", 0)
+    registers = usage.get("REG", 0)
+    if row.resident > 1:
+        problems += _crowded(row, chip, registers, kernel.metadata.shared)
+    if row.whole_rows:
+        problems += _torn(kernel.asm["ttgir"])
+    return problems, registers
 
 
 def _look_hip(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKernel) -> tuple[list[str], int]:
@@ -170,6 +181,22 @@ def _unstaged(row: KernelRow, assembly: str, shared: int) -> list[str]:
     if shared < least:
         problems.append(f"takes {shared} bytes of shared memory; the pipeline of {row.num_stages} stages needs {least}")
     return problems
+
+
+def _crowded(row: KernelRow, chip: Chip, registers: int, shared: int) -> list[str]:
+    """A multiprocessor should have registers and shared memory for some programs at once."""
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * row.num_warps * chip.warp)
+    by_memory = (chip.shared + RESERVED) // (shared + RESERVED)
+    fit = min(by_registers, by_memory)
+    return [] if fit >= row.resident else [f"{fit} programs fit a multiprocessor, not {row.resident}"]
+
+
+def _torn(ttgir: str) -> list[str]:
+    """A product should not divide the columns of a row among warps."""
+    layouts = LAYOUTS.findall(ttgir)
+    if not layouts:
+        return ["its products have no layout of matrix units"]
+    return [f"divides rows among {columns} warps" for _, columns in layouts if columns != "1"]
 
 
 def _load_widths(ptx: str) -> list[int]:

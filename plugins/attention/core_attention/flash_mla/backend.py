@@ -19,6 +19,7 @@ from core.api.specs import LatentSpec
 from core_attention.fused_heads import LatentRows, bind_latent
 from core_attention.triton.backend import TritonAttention
 from core_attention.triton.layer import Layer
+from core_attention.triton.plan import Step
 from core_runtime.contracts import AttentionParams, BatchView
 
 
@@ -32,9 +33,12 @@ class MlaLayer:
 
 @dataclass(frozen=True, slots=True)
 class MlaStep:
-    """The metadata of one step. schedule: the library's, filled by its first call."""
+    """The metadata of one step.
 
-    view: BatchView
+    own: that of the engine's kernels. schedule: the library's, filled by its first call.
+    """
+
+    own: Step
     schedule: Any
 
 
@@ -64,13 +68,13 @@ class FlashMla:
 
     def write_latent(self, handle: MlaLayer, c: Tensor, k_pe: Tensor, metadata: MlaStep) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
-        self._prompts.write_latent(handle.own, c, k_pe, metadata.view)
+        self._prompts.write_latent(handle.own, c, k_pe, metadata.own)
 
     def forward_latent(self, handle: MlaLayer, q_latent: Tensor, q_pe: Tensor, metadata: MlaStep, out: Tensor) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
-        view = metadata.view
+        view = metadata.own.view
         if view.max_query_len > 1 or view.num_tokens != view.num_seqs:
-            self._prompts.forward_latent(handle.own, q_latent, q_pe, view, out)
+            self._prompts.forward_latent(handle.own, q_latent, q_pe, metadata.own, out)
             return
         spec, rows = handle.rows.spec, handle.rows.rows
         query = rows.new_empty(view.num_seqs, 1, spec.num_heads, rows.shape[2])

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from core.api.specs import KV_TYPES, LatentSpec
 from core_attention.triton.limits import Cached
-from core_attention.triton.tiles import VALUES, Tile, tile_of
+from core_attention.triton.tiles import VALUES, Tile, doubled, tile_of
 
 LEAST: Final = 16
 """Smallest dimension of a matrix product's operand."""
@@ -48,6 +48,16 @@ class Products(NamedTuple):
     def exact(self) -> bool:
         """Whether operands are multiplied in float32."""
         return self.scores is torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What determines the keys of a tile of rows; fields as in `Attended`. queries: rows of one head."""
+
+    queries: int
+    keys: int
+    window: int
+    is_chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,11 @@ class Attended:
     has_slopes: bool
 
     @property
+    def cut(self) -> Cut:
+        """Return what determines the keys of a tile."""
+        return Cut(self.queries, self.keys, self.window, self.is_chunked)
+
+    @property
     def queries(self) -> int:
         """Return the rows of one head in a tile."""
         return self.rows // self.side
@@ -104,13 +119,17 @@ class Attended:
         return self.heads // self.group * self.sides * self.value_tiles
 
 
-def attended(spec: Cached, dtype: str, query_type: torch.dtype, chip: str) -> tuple[Attended, Tile]:
-    """Return the parameters for queries of a type, and the tile chosen."""
+def attended(
+    spec: Cached, dtype: str, query_type: torch.dtype, chip: str, *, for_prompts: bool
+) -> tuple[Attended, Tile]:
+    """Return the parameters for queries of a type, and the tile chosen. for_prompts: the larger one, if there is."""
     is_latent = isinstance(spec, LatentSpec)
     size, rest = key_parts(spec)
     heads, group, value = heads_of(spec)
     products = products_of(dtype, query_type)
     tile = _tile(spec, products, chip)
+    if for_prompts:
+        tile = doubled(tile)
     # an 8-bit latent is wide, and its conversion needs registers
     values = tile.values // 2 if is_latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
     own = Attended(

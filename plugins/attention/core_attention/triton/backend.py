@@ -24,6 +24,7 @@ from core_attention.triton.launch import attend_rows, turn_and_write_rows, write
 from core_attention.triton.layer import Layer
 from core_attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_attention.triton.moves import move_slots
+from core_attention.triton.plan import Step
 from core_attention.triton.states.layer import StateLayer, bind_states
 from core_kernels.triton.compiling.bound import bind_kernels
 from core_kernels.triton.compiling.launch import chip_of
@@ -66,23 +67,20 @@ class TritonAttention:
         own = _own_params(spec, dtype, params or AttentionParams())
         return Layer(spec, block_size, dtype, chip_of(raw.device), raw, own)
 
-    def build(self, view: BatchView) -> BatchView:
+    def build(self, view: BatchView) -> Step:
         """Check the view's tensors, once per step; kernels read them as they are."""
-        check_tables(view)
-        tails = view.tails
-        if tails is not None and (tails.dtype is not torch.int32 or not tails.is_contiguous()):
-            raise ValueError(f"tails are {tails.dtype} {tuple(tails.shape)}, expected contiguous int32")
-        return view
+        _check_view(view)
+        return Step(view, self._wanted or 1)
 
-    def write(self, handle: Layer, k: Tensor, v: Tensor, metadata: BatchView) -> None:
+    def write(self, handle: Layer, k: Tensor, v: Tensor, metadata: Step) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots; a negative slot is skipped."""
         layout = handle.layout
-        _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
-        _check(v, "v", metadata.num_tokens, layout.heads, layout.value_size)
-        write_rows(handle, k, v, metadata)
+        _check(k, "k", metadata.view.num_tokens, layout.heads, layout.size)
+        _check(v, "v", metadata.view.num_tokens, layout.heads, layout.value_size)
+        write_rows(handle, k, v, metadata.view)
 
     def turn_and_write(
-        self, handle: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: BatchView
+        self, handle: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: Step
     ) -> None:
         """Normalize and rotate q [T, Hq, D] in place, and store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots:
         the `TurnsHeads` contract.
@@ -90,31 +88,31 @@ class TritonAttention:
         layout = handle.layout
         spec = handle.spec
         assert isinstance(spec, AttentionSpec)
-        _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
-        _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
-        _check(v, "v", metadata.num_tokens, layout.heads, layout.value_size)
-        turn_and_write_rows(handle, q, k, v, turn, positions, metadata)
+        _check(q, "q", metadata.view.num_tokens, spec.num_heads, spec.head_size)
+        _check(k, "k", metadata.view.num_tokens, layout.heads, layout.size)
+        _check(v, "v", metadata.view.num_tokens, layout.heads, layout.value_size)
+        turn_and_write_rows(handle, q, k, v, turn, positions, metadata.view)
 
-    def forward(self, handle: Layer, q: Tensor, metadata: BatchView, out: Tensor) -> None:
+    def forward(self, handle: Layer, q: Tensor, metadata: Step, out: Tensor) -> None:
         """Compute out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
         spec = handle.spec
         assert isinstance(spec, AttentionSpec)
-        _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
-        _check(out, "out", metadata.num_tokens, spec.num_heads, spec.head_size_v)
-        attend_rows(handle, q, q, metadata, out, self._wanted or 1)
+        _check(q, "q", metadata.view.num_tokens, spec.num_heads, spec.head_size)
+        _check(out, "out", metadata.view.num_tokens, spec.num_heads, spec.head_size_v)
+        attend_rows(handle, q, q, metadata, out)
 
-    def write_latent(self, handle: Layer, c: Tensor, k_pe: Tensor, metadata: BatchView) -> None:
+    def write_latent(self, handle: Layer, c: Tensor, k_pe: Tensor, metadata: Step) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
         self.write(handle, c.unsqueeze(1), k_pe.unsqueeze(1), metadata)
 
-    def forward_latent(self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor) -> None:
+    def forward_latent(self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: Step, out: Tensor) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         spec = handle.spec
         assert isinstance(spec, LatentSpec)
-        _check(q_latent, "q_latent", metadata.num_tokens, spec.num_heads, spec.rank)
-        _check(q_pe, "q_pe", metadata.num_tokens, spec.num_heads, spec.rope_size)
-        _check(out, "out", metadata.num_tokens, spec.num_heads, spec.rank)
-        attend_rows(handle, q_latent, q_pe, metadata, out, self._wanted or 1)
+        _check(q_latent, "q_latent", metadata.view.num_tokens, spec.num_heads, spec.rank)
+        _check(q_pe, "q_pe", metadata.view.num_tokens, spec.num_heads, spec.rope_size)
+        _check(out, "out", metadata.view.num_tokens, spec.num_heads, spec.rank)
+        attend_rows(handle, q_latent, q_pe, metadata, out)
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
         """Return the size of the state in float32 numbers."""
@@ -129,7 +127,8 @@ class TritonAttention:
 
     def build_state(self, view: BatchView) -> BatchView:
         """Check the view's tensors, once per step."""
-        return self.build(view)
+        _check_view(view)
+        return view
 
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: BatchView, out: Tensor) -> None:
         """Compute out [T, W'] of inputs [T, W] for all sequences at once, and advance their states."""
@@ -138,6 +137,14 @@ class TritonAttention:
     def move(self, handle: Layer, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n], to other slots."""
         move_slots(handle.raw, handle.spec, handle.block_size, handle.dtype, sources, targets)
+
+
+def _check_view(view: BatchView) -> None:
+    """Raise ValueError for tensors that kernels cannot read."""
+    check_tables(view)
+    tails = view.tails
+    if tails is not None and (tails.dtype is not torch.int32 or not tails.is_contiguous()):
+        raise ValueError(f"tails are {tails.dtype} {tuple(tails.shape)}, expected contiguous int32")
 
 
 def _raise_for(reasons: list[Reason]) -> None:

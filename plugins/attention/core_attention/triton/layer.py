@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from core.api.specs import LatentSpec
-from core_attention.triton.attended import TORCH_TYPES, Attended, attended, padded
+from core_attention.triton.attended import TORCH_TYPES, attended, padded
 from core_attention.triton.layout import BlockLayout, layout_of
 from core_attention.triton.limits import Cached
 from core_runtime.contracts import AttentionParams
@@ -86,7 +86,7 @@ class Layer:
     scales: Tensor = field(init=False)
     scalars: Scalars = field(init=False)
     written: dict[str, Any] = field(init=False)
-    _attended: dict[torch.dtype, dict[str, Any]] = field(init=False, default_factory=dict)
+    _attended: dict[torch.dtype, tuple[dict[str, Any], dict[str, Any]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.layout = layout_of(self.spec, self.block_size, self.dtype)
@@ -95,13 +95,15 @@ class Layer:
         self.scalars = scalars_of(self.spec, self.params)
         self.written = write_constants(self.spec, self.block_size, self.dtype)
 
-    def attended(self, query_type: torch.dtype) -> dict[str, Any]:
-        """Return the constants of `attend` for queries of a type, without those of a step."""
+    def attended(self, query_type: torch.dtype, max_query_len: int) -> dict[str, Any]:
+        """Return the constants of `attend` for queries of a type, of which a sequence has at most so many in the step."""
         found = self._attended.get(query_type)
         if found is None:
-            found = attend_constants(self.spec, self.block_size, self.dtype, query_type, self.chip)
+            layer = (self.spec, self.block_size, self.dtype, query_type, self.chip)
+            found = attend_constants(*layer, for_prompts=False), attend_constants(*layer, for_prompts=True)
             self._attended[query_type] = found
-        return found
+        few, many = found
+        return few if max_query_len <= few["LAYER"].queries else many
 
 
 def scalars_of(spec: Cached, params: AttentionParams) -> Scalars:
@@ -114,9 +116,14 @@ def scalars_of(spec: Cached, params: AttentionParams) -> Scalars:
     return Scalars(scale / spec.cap, spec.cap * LOG2E, params.v_scale)
 
 
-def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torch.dtype, chip: str) -> dict[str, Any]:
-    """Return the constants of `attend` that depend on the layer, by name; HAS_TAILS and SPLIT depend on the step."""
-    own, tile = attended(spec, dtype, query_type, chip)
+def attend_constants(
+    spec: Cached, block_size: int, dtype: str, query_type: torch.dtype, chip: str, *, for_prompts: bool
+) -> dict[str, Any]:
+    """Return the constants of `attend` that depend on the layer, by name; HAS_TAILS depends on the step.
+
+    for_prompts: for sequences with more rows than fit the smaller tile.
+    """
+    own, tile = attended(spec, dtype, query_type, chip, for_prompts=for_prompts)
     layout = layout_of(spec, block_size, dtype)
     if isinstance(spec, LatentSpec):
         layout = replace(layout, v_base=0)  # values are the first numbers of keys
@@ -125,20 +132,6 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
         "BLOCKS": layout,
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
-        "enable_fp_fusion": False,
-    }
-
-
-def merge_constants(own: Attended) -> dict[str, Any]:
-    """Return the constants of `merge` for a layer with these parameters."""
-    return {
-        "HEADS": own.heads,
-        "VALUE": own.value_size,
-        "VALUE_PADDED": padded(own.value_size),
-        "WINDOW": own.window,
-        "CHUNKED": own.is_chunked,
-        "HAS_SINKS": own.has_sinks,
-        "num_warps": 4,
         "enable_fp_fusion": False,
     }
 

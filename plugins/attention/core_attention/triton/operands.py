@@ -46,7 +46,7 @@ def _queries(
 ) -> tl.tensor:
     """Load [ROWS, PADDED] elements of queries."""
     number = tl.arange(0, PADDED)
-    place = rows.row * row_stride + rows.head * head_stride
+    place = rows.row.to(tl.int64) * row_stride + rows.head * head_stride
     inside = rows.is_live[:, None] & (number < SIZE)[None, :]
     loaded = tl.load(pointer + place[:, None] + number[None, :], mask=inside, other=0.0)
     if loaded.dtype == dtype:
@@ -149,7 +149,9 @@ def masked(
     if LAYER.has_slopes:
         distance = (key[None, :] - rows.position[:, None]).to(tl.float32)
         scores = tl.fma(distance, slope[:, None], scores)
-    seen = (key[None, :] <= rows.position[:, None]) & (key[None, :] >= rows.first_key[:, None])
+    seen = key[None, :] <= rows.position[:, None]
+    if LAYER.window > 0:
+        seen = seen & (key[None, :] >= rows.first_key[:, None])
     return tl.where(seen, scores, float("-inf"))
 
 

@@ -13,8 +13,9 @@ import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.triton.attended import TORCH_TYPES, Attended, attended, products_of
-from core_attention.triton.layer import attend_constants, merge_constants, write_constants
+from core_attention.triton.layer import attend_constants, write_constants
 from core_attention.triton.limits import Cached
+from core_attention.triton.plan import PLAN_WARPS
 from core_kernels.triton.compiling.catalog import KernelRow
 from core_kernels.triton.compiling.chips import NAMES
 
@@ -66,22 +67,36 @@ TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
 """Layers whose heads are rotated as their keys are stored: one for each cache type."""
 
 
-def _attend(case: Case, chip: str, split: bool) -> KernelRow:
-    constants = attend_constants(case.spec, case.block_size, case.dtype, case.queries, chip)
+def _attend(case: Case, chip: str, for_prompts: bool) -> KernelRow:
+    layer = (case.spec, case.block_size, case.dtype, case.queries, chip)
+    constants = attend_constants(*layer, for_prompts=for_prompts)
     products = products_of(case.dtype, case.queries)
     query = f"*{KINDS[case.queries]}"
     signature = {"q": query, "q_rest": query, "out": query, "cache": f"*{KINDS[TORCH_TYPES[case.dtype]]}"}
     signature |= dict.fromkeys(("scales", "sinks", "slopes", "part_sums", "part_maxima", "part_weights"), "*fp32")
-    signature |= dict.fromkeys(("cu_seqlens", "seq_lens", "tables", "tails"), "*i32")
+    signature |= dict.fromkeys(("items", "arrived", "tables", "tails"), "*i32")
     strides = ("q_row", "q_head", "rest_row", "rest_head", "out_row", "out_head")
-    signature |= dict.fromkeys(("num_seqs", "table_stride", "tail_depth", *strides), "i32")
+    signature |= dict.fromkeys(("table_stride", "tail_depth", *strides), "i32")
     signature |= dict.fromkeys(("score_scale", "cap_scale", "v_scale"), "fp32")
-    step = {"HAS_TAILS": case.tails, "SPLIT": split}
-    words = "attention, divided" if split else "attention"
+    words = "attention of prompts" if for_prompts else "attention"
     name = f"{words}: {case.name}"
     function = f"{PACKAGE}.attend_kernel:attend"
-    row = _row(name, chip, function, signature, constants | step, not products.exact)
-    return row if products.exact else replace(row, reads=_reads(constants["LAYER"], TORCH_TYPES[case.dtype].itemsize))
+    row = _row(name, chip, function, signature, constants | {"HAS_TAILS": case.tails}, not products.exact)
+    if products.exact:
+        return row
+    has_two = _has_two_tiles(case, chip)
+    return replace(
+        row,
+        reads=_reads(constants["LAYER"], TORCH_TYPES[case.dtype].itemsize),
+        whole_rows=has_two,
+        resident=2 if has_two and not for_prompts else 1,
+    )
+
+
+def _has_two_tiles(case: Case, chip: str) -> bool:
+    """Whether a layer has a larger tile for prompts."""
+    layer = (case.spec, case.dtype, case.queries, chip)
+    return attended(*layer, for_prompts=True) != attended(*layer, for_prompts=False)
 
 
 def _reads(layer: Attended, item_bytes: int) -> tuple[int, ...]:
@@ -90,13 +105,12 @@ def _reads(layer: Attended, item_bytes: int) -> tuple[int, ...]:
     return tuple(layer.keys * width * item_bytes for width in widths if width)
 
 
-def _merge(case: Case, chip: str) -> KernelRow:
-    own, _ = attended(case.spec, case.dtype, case.queries, chip)
-    signature = dict.fromkeys(("part_sums", "part_maxima", "part_weights", "sinks"), "*fp32")
-    signature |= {"out": f"*{KINDS[case.queries]}", "cu_seqlens": "*i32", "seq_lens": "*i32"}
-    signature |= dict.fromkeys(("num_seqs", "out_row", "out_head"), "i32") | {"v_scale": "fp32"}
-    function = f"{PACKAGE}.merge_kernel:merge"
-    return _row(f"merge of sections: {case.name}", chip, function, signature, merge_constants(own), False)
+def _plan(case: Case, chip: str) -> KernelRow:
+    own, _ = attended(case.spec, case.dtype, case.queries, chip, for_prompts=False)
+    signature = dict.fromkeys(("items", "sequences", "arrived", "cu_seqlens", "seq_lens"), "*i32")
+    signature |= dict.fromkeys(("num_seqs", "num_tiles", "num_counters", "wanted", "room_rows"), "i32")
+    constants = {"CUT": own.cut, "num_warps": PLAN_WARPS, "enable_fp_fusion": True}
+    return _row(f"list of work: {case.name}", chip, f"{PACKAGE}.plan_kernel:plan", signature, constants, False)
 
 
 def _write(case: Case, chip: str) -> KernelRow:
@@ -148,10 +162,12 @@ def _rows() -> list[KernelRow]:
     found = []
     for chip in NAMES:
         for case in CASES:
-            found += [_attend(case, chip, False), _attend(case, chip, True), _write(case, chip)]
+            found += [_attend(case, chip, False), _write(case, chip)]
+            if _has_two_tiles(case, chip):
+                found.append(_attend(case, chip, True))
         found += [_turn(case, chip, False) for case in TURNED]
         found += [_turn(case, chip, True) for case in TURNED[:2]]
-        found += [_merge(CASES[0], chip), _merge(CASES[6], chip), _merge(CASES[11], chip)]
+        found += [_plan(CASES[0], chip), _plan(CASES[6], chip), _plan(CASES[9], chip)]
     return found
 
 

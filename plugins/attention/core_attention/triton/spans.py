@@ -1,8 +1,8 @@
 """The division of a row's keys into sections: the same for a row whatever its batch, its chunk and the division of the
 work.
 
-Owns: tiles of keys, sections, and their merge in order; the look-up of a program's sequence. Never does: read a key.
-Called by: the attention and merge kernels.
+Owns: tiles of keys, sections, and their merge in order; the look-up of a sequence. Never does: read a key.
+Called by: the attention kernel, the kernel that lists its work.
 
 A row's keys are divided at absolute positions into sections of 128 · 2^k keys, with the smallest k for which `SECTIONS`
 sections hold all keys that the row sees. The division therefore depends on the row's position alone. Within a section,
@@ -18,9 +18,14 @@ import triton.language as tl
 SPAN = tl.constexpr(128)
 """The shortest section; the size of a tile divides it."""
 
+SPAN_BITS = tl.constexpr(7)
+
 SECTIONS = tl.constexpr(16)
 SLOTS = tl.constexpr(17)
 """Maximum number of sections that a row can touch: with a window, the first and the last one may be partial."""
+
+RUNS = tl.constexpr(18)
+"""Maximum number of sections that a tile can touch: the windows of its rows begin at different keys."""
 
 
 @triton.jit
@@ -35,15 +40,23 @@ def first_key(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) 
 
 
 @triton.jit
-def section_length(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
-    """Return the number of keys in each section of a row at `position`."""
+def section_bits(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
+    """Return log2 of the number of keys in each section of a row at `position`. Shifts by it take few registers, where
+    a division takes many.
+    """
     visible = position + 1
     if WINDOW > 0:
         visible = tl.minimum(visible, WINDOW)
     least = (visible + SPAN * SECTIONS - 1) // (SPAN * SECTIONS)
     bits = (2 * least - 1).to(tl.float32).to(tl.int32, bitcast=True)
     doublings = (bits >> 23) - 127  # the exponent: log2 of `least`, rounded up
-    return SPAN << doublings
+    return SPAN_BITS + doublings
+
+
+@triton.jit
+def is_boundary(key: tl.tensor, bits: tl.tensor) -> tl.tensor:
+    """Whether a section begins at a key."""
+    return (key & ((1 << bits) - 1)) == 0
 
 
 @triton.jit
@@ -66,17 +79,20 @@ def merged(total: tl.tensor, old_weight: tl.tensor, part: tl.tensor, new_weight:
 
 @triton.jit
 def sequence_of_tile(tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
-    """Return the sequence of a tile of QUERIES rows: sequence s has the tiles from cu_seqlens[s] // QUERIES + s on."""
-    low = 0
-    high = num_seqs
-    while low < high:
-        middle = (low + high) // 2
-        begin = tl.load(cu_seqlens + middle) // QUERIES + middle
-        if begin <= tile:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    """Return the sequences [n] of tiles [n] of QUERIES rows: sequence s has the tiles from cu_seqlens[s] // QUERIES + s
+    on.
+    """
+    step = 1
+    while step < num_seqs:
+        step *= 2
+    nth = tile * 0
+    while step > 0:
+        further = nth + step
+        is_sequence = further < num_seqs
+        begin = tl.load(cu_seqlens + further, mask=is_sequence, other=0) // QUERIES + further
+        nth = tl.where(is_sequence & (begin <= tile), further, nth)
+        step //= 2
+    return nth
 
 
 @triton.jit

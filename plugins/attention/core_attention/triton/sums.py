@@ -1,7 +1,7 @@
 """Running state of the softmax for a program's rows.
 
-Owns: the sums of a section, their merge, and their storage. Never does: read a key.
-Called by: `attend_kernel.py`.
+Owns: the sums of a section, and their merge. Never does: read a key.
+Called by: `attend_kernel.py`, `merge.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,6 @@ from core_attention.triton import spans
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-class Parts(NamedTuple):
-    """Partial results of a split step, for `merge`: sums [T, heads, SLOTS, value], the others [T, heads, SLOTS]."""
-
-    sums: tl.tensor
-    maxima: tl.tensor
-    weights: tl.tensor
-
-
 class Sums(NamedTuple):
     """Softmax state of rows: maxima and weights [ROWS], sums of values [ROWS, VALUE_TILE]."""
 
@@ -33,11 +25,11 @@ class Sums(NamedTuple):
 
 
 @triton.jit
-def empty(LAYER: tl.constexpr) -> Sums:
-    """Return the state before any key."""
-    maxima = tl.full([LAYER.rows], float("-inf"), tl.float32)
-    weights = tl.full([LAYER.rows], 0.0, tl.float32)
-    return Sums(maxima, weights, tl.full([LAYER.rows, LAYER.value_tile], 0.0, tl.float32))
+def empty(ROWS: tl.constexpr, LAYER: tl.constexpr) -> Sums:
+    """Return the state of rows before any key."""
+    maxima = tl.full([ROWS], float("-inf"), tl.float32)
+    weights = tl.full([ROWS], 0.0, tl.float32)
+    return Sums(maxima, weights, tl.full([ROWS, LAYER.value_tile], 0.0, tl.float32))
 
 
 @triton.jit
@@ -52,23 +44,17 @@ def joined(total: Sums, section: Sums) -> Sums:
 
 
 @triton.jit
+def ended(section: Sums, done: tl.tensor) -> Sums:
+    """Return the sections of rows that are complete after a tile of keys, and empty ones of the others. done: [ROWS]."""
+    return Sums(tl.where(done, section.maxima, float("-inf")), section.weights, section.sums)
+
+
+@triton.jit
 def continued(section: Sums, done: tl.tensor) -> Sums:
     """Reset the sections of rows that are complete after a tile of keys. done: [ROWS]."""
     maxima = tl.where(done, float("-inf"), section.maxima)
     weights = tl.where(done, 0.0, section.weights)
     return Sums(maxima, weights, tl.where(done[:, None], 0.0, section.sums))
-
-
-@triton.jit
-def leave(
-    parts: Parts, place: tl.tensor, kept: tl.tensor, section: Sums, v_number: tl.tensor, VALUE: tl.constexpr
-) -> None:
-    """Store a section of the kept rows, for `merge`."""
-    tl.store(parts.maxima + place, section.maxima, mask=kept)
-    tl.store(parts.weights + place, section.weights, mask=kept)
-    places = place[:, None] * VALUE + v_number[None, :]
-    inside = kept[:, None] & (v_number < VALUE)[None, :]
-    tl.store(parts.sums + places, section.sums, mask=inside)
 
 
 @triton.jit

@@ -21,6 +21,7 @@ class Tile(NamedTuple):
     keys: a power of 2 up to 128.
     num_warps, num_stages: compiler options.
     values: maximum value elements per program.
+    prompt_stages: stages of the tile with twice the rows and warps, for prompts; 0: there is no such tile.
     """
 
     rows: int
@@ -28,6 +29,7 @@ class Tile(NamedTuple):
     num_warps: int
     num_stages: int
     values: int = VALUES
+    prompt_stages: int = 0
 
 
 WIDTHS: Final = (64, 128, 256, 512)
@@ -39,16 +41,16 @@ EXACT = Tile(16, 32, 4, 1)
 WIDE_EXACT = Tile(16, 16, 8, 1)
 
 AMPERE: Final = (
-    Tile(64, 64, 8, 2),
+    Tile(64, 64, 4, 3, prompt_stages=3),
     Tile(64, 16, 8, 2),
     Tile(64, 16, 8, 2, values=64),
     Tile(64, 16, 8, 2),
 )
-HOPPER: Final = (
-    Tile(64, 64, 4, 3),
-    Tile(64, 64, 8, 2),
-    Tile(64, 32, 8, 2),
-    Tile(64, 16, 8, 2),
+HOPPER: Final = (  # for decoding, two programs fit a multiprocessor up to 256
+    Tile(64, 64, 4, 3, prompt_stages=3),
+    Tile(64, 64, 4, 3, prompt_stages=3),
+    Tile(64, 32, 4, 2, prompt_stages=2),
+    Tile(64, 16, 4, 2),
 )
 BLACKWELL: Final = (
     Tile(64, 64, 4, 3),
@@ -88,3 +90,10 @@ def tile_of(chip: str, width: int, exact: bool) -> Tile:
         if width <= limit:
             return tile
     return rows[-1]
+
+
+def doubled(tile: Tile) -> Tile:
+    """Return the tile for prompts: a warp has as many rows as in `tile`, and sums their keys in the same order."""
+    if not tile.prompt_stages:
+        return tile
+    return tile._replace(rows=2 * tile.rows, num_warps=2 * tile.num_warps, num_stages=tile.prompt_stages)

@@ -1,9 +1,9 @@
 """The rows and keys that an attention program handles.
 
-Owns: their computation from the program's index. Never does: read a query or a key. Called by: `attend_kernel.py`,
-`operands.py`.
+Owns: an item of the step's list, as it is written and read; the computation of rows and keys from it. Never does: read
+a query or a key, or choose how keys are divided (`plan_kernel.py` does). Called by: the kernels, `operands.py`.
 
-LAYER is an `Attended`.
+LAYER is an `Attended`, or a `Cut` where only the sizes of a tile and the window matter.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 
 from core_attention.triton import spans
+
+FIELDS = tl.constexpr(8)
+"""Numbers of an item; the list's first item holds the count of the others."""
 
 
 class Sequence(NamedTuple):
@@ -30,12 +33,38 @@ class Sequence(NamedTuple):
     first_query: tl.tensor
 
 
+class Item(NamedTuple):
+    """Some keys of a tile of rows: one program for each lane handles them.
+
+    begin, end: the keys: all of the tile, or a run of whole sections.
+    room: place of the tile's first row among the partial results; negative if the item has all keys of the tile.
+    """
+
+    sequence: Sequence
+    begin: tl.tensor
+    end: tl.tensor
+    room: tl.tensor
+
+
+class Lane(NamedTuple):
+    """The heads and values of a program.
+
+    number: index among the lanes. kv_head: the key-value head. side: index among the tiles that share its heads.
+    v_number: the elements of values [VALUE_TILE].
+    """
+
+    number: tl.tensor
+    kv_head: tl.tensor
+    side: tl.tensor
+    v_number: tl.tensor
+
+
 class Rows(NamedTuple):
     """The rows of a program, each [ROWS].
 
     row, head: of the queries. is_live: whether the lane holds a row. position: in its sequence. first_key: the first
         key that it sees.
-    section: keys in each of its sections.
+    section_bits: log2 of the keys in each of its sections.
     """
 
     row: tl.tensor
@@ -43,75 +72,89 @@ class Rows(NamedTuple):
     is_live: tl.tensor
     position: tl.tensor
     first_key: tl.tensor
-    section: tl.tensor
+    section_bits: tl.tensor
 
 
 class Span(NamedTuple):
-    """The keys of a program, from `begin` to `end`; the rows of its tile see keys from `lowest` to `last`.
+    """The keys of a tile, from `begin` to `end`; its rows see keys from `lowest` to `last`.
 
-    shortest: keys in the shortest section of its rows.
+    shortest_bits, longest_bits: log2 of the keys in the sections of its first and its last row.
     """
 
     lowest: tl.tensor
     last: tl.tensor
-    shortest: tl.tensor
+    shortest_bits: tl.tensor
+    longest_bits: tl.tensor
     begin: tl.tensor
     end: tl.tensor
 
 
 @triton.jit
-def sequence_of(
-    tile: tl.tensor, cu_seqlens: tl.tensor, seq_lens: tl.tensor, num_seqs: tl.tensor, LAYER: tl.constexpr
-) -> Sequence:
-    """Return the sequence of a tile; the tile may have no rows."""
-    nth = spans.sequence_of_tile(tile, cu_seqlens, num_seqs, LAYER.queries)
-    first_row = tl.load(cu_seqlens + nth)
-    query_len = tl.load(cu_seqlens + nth + 1) - first_row
-    seq_len = tl.load(seq_lens + nth)
-    first_query = (tile - first_row // LAYER.queries - nth) * LAYER.queries
-    return Sequence(nth, first_row, query_len, seq_len, first_query)
+def read_item(items: tl.tensor, nth: tl.tensor) -> Item:
+    """Return an item of the list."""
+    place = items + (1 + nth) * FIELDS
+    sequence = Sequence(tl.load(place), tl.load(place + 1), tl.load(place + 2), tl.load(place + 3), tl.load(place + 4))
+    return Item(sequence, tl.load(place + 5), tl.load(place + 6), tl.load(place + 7))
 
 
 @triton.jit
-def lane_of(lane: tl.tensor, LAYER: tl.constexpr) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return a program's part of the value, its side of the key-value head's group, and its head; see `Attended.lanes`."""
-    value_tile = lane % LAYER.value_tiles
-    side = lane // LAYER.value_tiles % LAYER.sides
-    kv_head = lane // LAYER.value_tiles // LAYER.sides
-    return value_tile, side, kv_head
+def write_items(items: tl.tensor, nth: tl.tensor, item: Item, mask: tl.tensor) -> None:
+    """Write items [n] at the places nth [n] of the list."""
+    place = items + (1 + nth) * FIELDS
+    tl.store(place, item.sequence.nth, mask=mask)
+    tl.store(place + 1, item.sequence.first_row, mask=mask)
+    tl.store(place + 2, item.sequence.query_len, mask=mask)
+    tl.store(place + 3, item.sequence.seq_len, mask=mask)
+    tl.store(place + 4, item.sequence.first_query, mask=mask)
+    tl.store(place + 5, item.begin, mask=mask)
+    tl.store(place + 6, item.end, mask=mask)
+    tl.store(place + 7, item.room, mask=mask)
 
 
 @triton.jit
-def rows_of(sequence: Sequence, kv_head: tl.tensor, side: tl.tensor, LAYER: tl.constexpr) -> Rows:
-    """Return the rows of a tile. side: index among the tiles that share the heads of a key-value head."""
-    number = tl.arange(0, LAYER.rows)
+def lane_of(number: tl.tensor, LAYER: tl.constexpr) -> Lane:
+    """Return a lane; see `Attended.lanes`."""
+    first_value = number % LAYER.value_tiles * LAYER.value_tile
+    side = number // LAYER.value_tiles % LAYER.sides
+    kv_head = number // LAYER.value_tiles // LAYER.sides
+    return Lane(number, kv_head, side, first_value + tl.arange(0, LAYER.value_tile))
+
+
+@triton.jit
+def read_again(
+    items: tl.tensor, nth: tl.tensor, number: tl.tensor, LAYER: tl.constexpr
+) -> tuple[Item, Lane, tl.tensor]:
+    """Return an item of the list, a lane, and 0, anew: the compiler cannot know that they are those of before.
+
+    What is computed from them needs no registers while keys are read.
+    """
+    item = read_item(items, nth)
+    nought = tl.minimum(item.room + 1, 0)
+    return item, lane_of(number + nought, LAYER), nought
+
+
+@triton.jit
+def rows_of(sequence: Sequence, lane: Lane, first: tl.tensor, ROWS: tl.constexpr, LAYER: tl.constexpr) -> Rows:
+    """Return ROWS rows of a tile, from `first` on."""
+    number = first + tl.arange(0, ROWS)
     query = sequence.first_query + number // LAYER.side
-    in_group = side * LAYER.side + number % LAYER.side
+    in_group = lane.side * LAYER.side + number % LAYER.side
     is_live = (query < sequence.query_len) & (number < LAYER.queries * LAYER.side) & (in_group < LAYER.group)
     query = tl.minimum(query, sequence.query_len - 1)
-    row = (sequence.first_row + query).to(tl.int64)
-    head = kv_head * LAYER.group + tl.minimum(in_group, LAYER.group - 1)
+    row = sequence.first_row + query
+    head = lane.kv_head * LAYER.group + tl.minimum(in_group, LAYER.group - 1)
     position = sequence.seq_len - sequence.query_len + query
     first_key = spans.first_key(position, LAYER.window, LAYER.is_chunked)
-    section = spans.section_length(position, LAYER.window)
-    return Rows(row, head, is_live, position, first_key, section)
+    section_bits = spans.section_bits(position, LAYER.window)
+    return Rows(row, head, is_live, position, first_key, section_bits)
 
 
 @triton.jit
-def span_of(sequence: Sequence, LAYER: tl.constexpr, SPLIT: tl.constexpr) -> Span:
-    """Return all keys of a tile, or with SPLIT a run of whole sections, which may be empty."""
+def span_of(sequence: Sequence, LAYER: tl.constexpr) -> Span:
+    """Return the keys of a tile, or of tiles [n]."""
     first_position = sequence.seq_len - sequence.query_len + sequence.first_query
     last = tl.minimum(first_position + LAYER.queries, sequence.seq_len) - 1
     lowest = spans.first_key(first_position, LAYER.window, LAYER.is_chunked)
-    shortest = spans.section_length(first_position, LAYER.window)
-    begin = lowest // LAYER.keys * LAYER.keys
-    end = last + 1
-    if SPLIT:
-        longest = spans.section_length(last, LAYER.window)
-        first_section = lowest // longest
-        sections = tl.cdiv(end, longest) - first_section
-        share = tl.cdiv(sections, tl.num_programs(2))
-        own = first_section + tl.program_id(2) * share
-        begin = tl.maximum(begin, own * longest)
-        end = tl.minimum(end, (own + share) * longest)
-    return Span(lowest, last, shortest, begin, end)
+    shortest_bits = spans.section_bits(first_position, LAYER.window)
+    longest_bits = spans.section_bits(last, LAYER.window)
+    return Span(lowest, last, shortest_bits, longest_bits, lowest // LAYER.keys * LAYER.keys, last + 1)

@@ -50,6 +50,8 @@ class KernelRow:
     no_fma: the code must not contain fused multiply-adds.
     reads: bytes of each tile that a program, or one step of its loop, reads; the code must read them in accesses as wide
         as the threads' shares allow, up to 16 bytes, and with 3 stages or more copy them ahead into shared memory.
+    resident: programs for which a multiprocessor must have registers and shared memory at once.
+    whole_rows: each row of a product must lie in one warp, so that tiles with more rows and warps sum it in the same order.
     options: further compiler options.
     """
 
@@ -64,6 +66,8 @@ class KernelRow:
     uses_mma: bool = False
     no_fma: bool = False
     reads: tuple[int, ...] = ()
+    resident: int = 1
+    whole_rows: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
