@@ -1,4 +1,4 @@
-"""Host work of a steady decoding step on a GPU: what Python does for a recorded step, over a device that computes nothing.
+"""Host work of a recorded step on a GPU: what Python does for it, over a device that computes nothing.
 
 Run: `nice python -m benchmarks.gpu_host [--sequences 256] [--length 131072] [--steps 400]`. Prints medians in microseconds.
 
@@ -42,6 +42,7 @@ from core_runtime.sampling.sampler import Sampler
 BLOCK_SIZE = 16
 VOCAB = 128
 CONTEXT = 4096
+PROMPT = 300
 MIB = 1 << 20
 
 
@@ -129,6 +130,7 @@ class HostSteps:
         self._computed = CONTEXT + self._slots - 1
         self._is_first = True
         self._next_block = 0
+        self._arrivals = 0
 
     def plan(self) -> StepPlan:
         """Return the plan of the next step: the first one adds all sequences, later ones go on."""
@@ -143,6 +145,21 @@ class HostSteps:
                 plan.new_block_ids[slot] = [self._blocks(1)]
         self._is_first = False
         self._computed += 1
+        return plan
+
+    def arrival(self) -> StepPlan:
+        """Return the plan of a step in which a sequence has left and another one comes, with a prompt of `PROMPT` tokens."""
+        plan = self.plan()
+        slot = self._arrivals % self.num_seqs
+        self._arrivals += 1
+        plan.same_batch = False
+        plan.removed = [slot]
+        plan.new = [self._sequence(slot, [1] * PROMPT)]
+        plan.new_block_ids.pop(slot, None)
+        plan.query_lens[slot] = PROMPT
+        plan.num_computed[slot] = 0
+        plan.total_num_tokens += PROMPT - 1
+        self._computed[slot] = PROMPT
         return plan
 
     def step(self, plan: StepPlan) -> StepResult | None:
@@ -202,6 +219,12 @@ def watch(steps: HostSteps, clock: Clock) -> None:
     clock.watch(staging, "send", "stage the bytes")
     clock.watch(steps.calls, "copy", "copies")
     clock.watch(steps.runner.forward, "follow", "replay the step")
+    clock.watch(steps.runner.forward, "run", "pad and replay the step")
+    clock.watch(steps.runner.forward, "choose", "choose rows of logits")
+    clock.watch(steps.batch, "views", "views of the step")
+    clock.watch(steps.batch, "_add", "add a sequence")
+    clock.watch(steps.batch, "_with_rows", "bind the sampling rows")
+    clock.watch(steps.batch.tables, "fill", "fill the block tables")
     clock.watch(steps.runner, "_draw", "replay the head and the draw")
     clock.watch(steps.ahead._returns, "begin", "begin the way back")
     clock.watch(steps.ahead, "_launch", "launch, expect tokens")
@@ -209,18 +232,23 @@ def watch(steps: HostSteps, clock: Clock) -> None:
     clock.watch(steps.ahead, "finish", "finish")
 
 
-def measure(num_seqs: int, length: int, num_steps: int, *, parts: bool) -> dict[str, float]:
-    """Return the median of a step in microseconds, and those of its parts if they are wanted."""
+def measure(num_seqs: int, length: int, num_steps: int, *, parts: bool, mixed: bool = False) -> dict[str, float]:
+    """Return the median of a step in microseconds, and those of its parts if they are wanted.
+
+    mixed: a sequence comes in every step.
+    """
     steps = HostSteps(num_seqs, length)
+    plan_of = steps.arrival if mixed else steps.plan
+    steps.step(steps.plan())
     for _ in range(50):
-        steps.step(steps.plan())
+        steps.step(plan_of())
     clock = Clock()
     if parts:
         watch(steps, clock)
     found: dict[str, list[float]] = {}
     gc.disable()
     for _ in range(num_steps):
-        plan = steps.plan()
+        plan = plan_of()
         clock.spent = {}
         begin = time.perf_counter()
         steps.step(plan)
@@ -238,12 +266,16 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    whole = measure(options.sequences, options.length, options.steps, parts=False)["step"]
-    parts = measure(options.sequences, options.length, options.steps, parts=True)
-    print(f"{options.sequences} sequences, up to {options.length} positions: {whole:.0f} us a step")
-    for name, spent in sorted(parts.items(), key=lambda item: -item[1]):
-        if name != "step":
-            print(f"  {name:28} {spent:6.1f}")
+    print(f"{options.sequences} sequences, up to {options.length} positions")
+    for mixed in (False, True):
+        sizes = options.sequences, options.length, options.steps
+        whole = measure(*sizes, parts=False, mixed=mixed)["step"]
+        parts = measure(*sizes, parts=True, mixed=mixed)
+        kind = f"a step with a prompt of {PROMPT} tokens" if mixed else "a decoding step"
+        print(f"{kind}: {whole:.0f} us")
+        for name, spent in sorted(parts.items(), key=lambda item: -item[1]):
+            if name != "step":
+                print(f"  {name:28} {spent:6.1f}")
     return 0
 
 

@@ -102,7 +102,7 @@ def test_after_any_history_the_device_has_the_hosts_tables(seed: int) -> None:
                     del batch.lengths[slot]
                 else:
                     batch.start(slot, int(random.integers(1, 30)))
-            elif slot in batch.lengths and (slot in order or changed) and batch.lengths[slot] < 12 * BLOCK:
+            elif batch.lengths.get(slot, 12 * BLOCK) < 12 * BLOCK:
                 batch.grow(slot, 1)
         still = order and all(slot in batch.lengths for slot in order)
         if changed or not still:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_host import BLOCK_SIZE, HostSteps
+from core_runtime.executor.forward import MIXED
 
 SEQUENCES = 256
 LENGTH = 131072
@@ -64,3 +65,20 @@ def test_steps_keep_no_memory(steady: HostSteps) -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 16 << 10 and peak - before < 128 << 10
+
+
+def test_a_step_with_a_prompt_is_replayed_too() -> None:
+    """One sequence leaves and another comes in each step: 555 rows, padded to 640, and no table travels whole."""
+    steps = HostSteps(SEQUENCES, LENGTH)
+    steps.step(steps.plan())
+    for _ in range(4):
+        steps.step(steps.arrival())
+    calls = steps.calls
+    recorded, replayed = calls.recorded, calls.replayed
+    for _ in range(10):
+        calls.copied.clear()
+        steps.step(steps.arrival())
+        assert sum(calls.copied) < 64 << 10
+    assert (calls.recorded - recorded, calls.replayed - replayed) == (0, 20)
+    assert not steps.runner.forward.recorder.unrecorded
+    assert list(steps.runner.forward.recorder._kinds[MIXED].calls) == [640]
