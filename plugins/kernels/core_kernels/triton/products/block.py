@@ -58,8 +58,7 @@ def leave_segment(
 ) -> tl.tensor:
     """Store a segment's own sums [BN, BT] for the program that joins them; return whether this one does: it comes last."""
     tl.store(partial, total, mask=inside)
-    # All threads have stored before one of them counts.
-    tl.debug_barrier()
+    portable.finish_stores()
     return tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SEGMENTS - 1
 
 
