@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 
 from core_kernels.triton.compiling.catalog import KernelRow, for_chip, function_of, types_of
 from core_kernels.triton.compiling.chips import Chip
+from core_kernels.triton.compiling.launches import standing_in
 
 FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
 LOADS = re.compile(r"\bld\.global[\w.:]*?(?:\.v(\d))?\.b(\d+)\b")
@@ -83,7 +84,8 @@ def judged(row: KernelRow, chip: Chip) -> Verdict:
     if unknown:
         return _failed(verdict, f"its arguments are not those of the function: {sorted(unknown)}")
     try:
-        kernel = _compiled(row, chip)
+        with standing_in(chip):  # some functions ask which chip it is
+            kernel = _compiled(row, chip)
     except Exception as error:  # whatever a compiler raises is a verdict
         lines = [line for line in str(error).splitlines() if line.strip()]
         return _failed(verdict, f"does not compile: {type(error).__name__}: {' / '.join(lines[-3:])}")

@@ -16,6 +16,8 @@ from core_runtime.weights.input_order import InputOrder
 KERNELS = TritonKernels()
 REFERENCE = ReferenceKernels()
 WEIGHTS = list(random_weights((33, 128)))
+QUICK = (2, 3, 8, 15)
+"""Some of them, for what `make gpu-interpreter` tries with all."""
 
 
 def _named(weight) -> str:
@@ -92,7 +94,7 @@ def test_inputs_are_rounded_to_bfloat16_where_asked():
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("index", [2, 3, 8, 15], ids=lambda index: _named(WEIGHTS[index]))
+@pytest.mark.parametrize("index", QUICK, ids=lambda index: _named(WEIGHTS[index]))
 def test_a_row_has_the_same_bits_alone_and_among_others(index):
     kernel = KERNELS.linear(WEIGHTS[index], activation="none")
     x = _random(70, 128).bfloat16()
@@ -128,9 +130,9 @@ def test_segments_are_joined_in_their_order_whichever_comes_last(monkeypatch, or
         place = interpreter_builder.set_grid_idx
         monkeypatch.setattr(interpreter_builder, "set_grid_idx", lambda x, y, z: place(x, 7 - y, z))
     for _ in range(2):  # the counters are as before
-        some = torch.full((40, 33), torch.nan)
-        kernel(x[:40], some)
-        assert torch.equal(some, together[:40])
+        some = torch.full((17, 33), torch.nan)
+        kernel(x[:17], some)
+        assert torch.equal(some, together[:17])
         assert not kernel.weight.counters.any()
 
 
@@ -146,9 +148,13 @@ def _compare_gated(weight, dtype: torch.dtype, activation: str, rows: int) -> No
     assert torch.equal(got, expected), _named(weight)
 
 
-@pytest.mark.parametrize("weight", random_weights((34, 128)), ids=_named)
-def test_a_gate_in_the_product_has_the_bits_of_two_calls(weight):
-    _compare_gated(weight, torch.bfloat16, "silu", 5)
+def _quick(index: int) -> tuple:
+    return () if index in QUICK else (pytest.mark.gpu_interpreter,)
+
+
+@pytest.mark.parametrize("index", [pytest.param(index, marks=_quick(index)) for index in range(len(WEIGHTS))])
+def test_a_gate_in_the_product_has_the_bits_of_two_calls(index):
+    _compare_gated(list(random_weights((34, 128)))[index], torch.bfloat16, "silu", 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -13,9 +13,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.target_info import is_hip
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Whether kernels run in the interpreter; decided when triton is imported."""
+WAVE = tl.constexpr(64)
+WAIT = tl.constexpr("s_waitcnt vmcnt(0)\nv_mov_b32 $0, $1")
+"""AMD's instructions that wait for a wave's own stores."""
 
 
 @triton.jit
@@ -26,6 +30,15 @@ def begin(EARLY: tl.constexpr) -> None:
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
+
+
+@triton.jit
+def finish_stores() -> None:
+    """Wait until all threads of a program have stored, so that what one of them then publishes covers the stores of all."""
+    if not INTERPRETED and is_hip():
+        # A barrier of AMD's does not wait for the stores of other waves.
+        tl.inline_asm_elementwise(WAIT, "=v,v,~{memory}", [tl.arange(0, WAVE)], tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
 
 
 @triton.jit

@@ -12,8 +12,8 @@ import triton.language as tl
 from core_kernels.triton import portable
 from core_kernels.triton.activation import opened
 
-AT_ONCE = tl.constexpr(8192)
-"""Numbers that a program reads at once while it joins segments: with four warps 64 registers of a thread."""
+AT_ONCE = tl.constexpr(4096)
+"""Numbers that a program reads at once while it joins segments: with four warps 32 registers of a thread."""
 SIDE_BY_SIDE = tl.constexpr(8)
 """Row blocks whose programs run side by side, so that they share the weight data they read."""
 
@@ -58,8 +58,7 @@ def leave_segment(
 ) -> tl.tensor:
     """Store a segment's own sums [BN, BT] for the program that joins them; return whether this one does: it comes last."""
     tl.store(partial, total, mask=inside)
-    # All threads have stored before one of them counts.
-    tl.debug_barrier()
+    portable.finish_stores()
     return tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SEGMENTS - 1
 
 
@@ -90,9 +89,15 @@ def open_block(total: tl.tensor, GATE: tl.constexpr, dtype: tl.constexpr) -> tl.
     """
     BN: tl.constexpr = total.shape[0]
     BT: tl.constexpr = total.shape[1]
+    # Triton 3.6 takes attributes of a constant as arguments by such names alone.
+    KIND: tl.constexpr = GATE.kind
+    FIRST: tl.constexpr = GATE.first
+    SECOND: tl.constexpr = GATE.second
+    THIRD: tl.constexpr = GATE.third
+    FOURTH: tl.constexpr = GATE.fourth
     kept = portable.widen(portable.cast(total, dtype))
     gate, up = tl.split(tl.permute(tl.reshape(kept, (BN // 16, 2, 8, BT)), (0, 2, 3, 1)))
-    result = opened(gate, up, GATE.first, GATE.second, GATE.third, GATE.fourth, GATE.kind)
+    result = opened(gate, up, FIRST, SECOND, THIRD, FOURTH, KIND)
     return tl.reshape(result, (BN // 2, BT))
 
 

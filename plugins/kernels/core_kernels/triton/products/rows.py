@@ -31,6 +31,7 @@ EXPERTS: Final = {"pairs": "*i32", "experts": "*i32"}
 APART: Final = {"partial": "*fp32", "counters": "*i32"}
 """What a program for each segment has."""
 SILU: Final = Gate("silu")
+OTHER_GATES: Final = (Gate("gelu_tanh"), Gate("clamped_swiglu", 1.702, 7.0))
 
 
 def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **changes: object) -> KernelRow:
@@ -55,8 +56,9 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
         words.append("segments apart")
     elif "SEGMENTS" in changes:
         words.append("segments together")
-    if "GATE" in changes:
-        words.append("gated")
+    gate = changes.get("GATE")
+    if isinstance(gate, Gate):
+        words.append("gated" if gate == SILU else f"gated by {gate.kind}")
     return KernelRow(
         f"product: {', '.join(words)} ({chip})",
         f"{MODULE}:product",
@@ -93,6 +95,8 @@ def _dense(chip: str, number: str) -> Iterator[KernelRow]:
     for tile in (plain[0], plain[-1]):
         yield _product(chip, form, number, tile, GATE=SILU)
     yield _product(chip, form, number, in_segments[0], SEGMENTS=MOST_SEGMENTS, SPLIT=True, GATE=SILU)
+    for gate in OTHER_GATES:
+        yield _product(chip, form, number, plain[0], GATE=gate)
 
 
 def _packed(chip: str, form: Form, present: tuple[str, ...]) -> Iterator[KernelRow]:
