@@ -1,5 +1,7 @@
 """The platform, its kernels and attention on a real GPU."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("device")]
 
 PLUGINS = [
     ("platform", "cuda"),
-    ("kernels", "triton"),
-    *(("attention", name) for name in ("triton", "flash_attn", "flashinfer", "flex")),
+    *(("kernels", name) for name in ("triton", "cublas", "scaled_mm", "deep_gemm")),
+    *(("attention", name) for name in ("triton", "flash_attn", "flashinfer", "flash_mla", "fla", "flex")),
 ]
 ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in PLUGINS for case in cases(kind, name)]
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog"]
@@ -33,6 +35,7 @@ def test_promises_of_the_kit(case):
 
 def engine(model: Path, **more: object) -> LLM:
     arguments = {"max_model_len": 128, "max_num_seqs": 8, "num_gpu_blocks_override": 256, "device": "cuda:0"}
+    arguments["batch_invariant"] = True  # tokens are compared
     return LLM(model=str(model), **(arguments | more))
 
 
@@ -60,6 +63,28 @@ def expected(tiny_llama: Path) -> list[list[int]]:
 def test_the_same_tokens_in_company(tiny_llama: Path, expected: list[list[int]], arguments: dict[str, object]) -> None:
     with engine(tiny_llama, **arguments) as llm:
         assert tokens(llm) == expected
+
+
+ONE_ORDER = """
+import torch
+from core_kernels.cublas.invariant import forbid_split_k
+
+forbid_split_k("cuda:0")
+for inputs, outputs in ((4096, 4096), (14336, 4096), (4096, 6144)):
+    weight = torch.randn(outputs, inputs, device="cuda:0").bfloat16()
+    x = torch.randn(2048, inputs, device="cuda:0").bfloat16()
+    alone = torch.mm(x[:1], weight.t())
+    for rows in (7, 16, 64, 65, 200, 512, 2048):
+        assert torch.equal(torch.mm(x[:rows], weight.t())[0], alone[0]), (inputs, outputs, rows)
+"""
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="for Hopper and newer"
+)
+def test_cublas_without_split_k_sums_in_one_order() -> None:
+    """In a process of its own: cuBLAS reads the settings when it is opened."""
+    subprocess.run([sys.executable, "-c", ONE_ORDER], check=True)
 
 
 def test_nothing_waits_between_a_plan_and_its_result(tiny_llama: Path) -> None:

@@ -177,16 +177,10 @@ def test_older_devices_are_refused(monkeypatch):
         invariant.forbid_split_k("cuda:0")
 
 
-class Fused(TritonLinear):
-    """A kernel of Triton that fuses its gate."""
-
-    @property
-    def gated(self):
-        return lambda x, activation, out: out.fill_(7)
-
-
-def test_a_fused_gate_is_used_for_few_rows():
-    few = Fused(Dense(numbers(24, 16)), "none", None, TritonKernels().tiles, early=False)
+def test_a_fused_gate_is_used_for_few_rows(monkeypatch):
+    fused = property(lambda self: lambda x, activation, out: out.fill_(7))
+    monkeypatch.setattr(TritonLinear, "gated", fused, raising=False)
+    few = TritonKernels().linear(Dense(numbers(24, 16)), activation="none")
     kernel = CublasLinear(few, 64, ReferenceKernels().gated)
     for rows in (64, 65):
         x, out = numbers(rows, 16), torch.empty(rows, 12, dtype=torch.bfloat16)

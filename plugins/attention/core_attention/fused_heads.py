@@ -9,7 +9,7 @@ rotates queries and keys as well. Addresses come from tensors alone, so all of i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.paged_heads import DTYPES, PagedHeads, PagedLayer
 from core_attention.triton.launch import turn_and_write_rows, write_rows
 from core_attention.triton.layer import constants_of
-from core_attention.triton.layout import BlockLayout, layout_of
+from core_attention.triton.layout import BlockLayout, layout_of, token_major
 from core_runtime.contracts import AttentionParams, BatchView, HeadTurn
 
 
@@ -75,13 +75,6 @@ class FusedHeads(PagedHeads):
         contract.
         """
         turn_and_write_rows(handle, q, k, v, turn, positions, metadata.view)
-
-
-def token_major(spec: AttentionSpec, block_size: int, dtype: str) -> BlockLayout:
-    """Return the layout of the libraries' blocks: K [block_size, Hkv, D], then V of the same shape."""
-    own = layout_of(spec, block_size, dtype)
-    token = spec.num_kv_heads * spec.head_size
-    return replace(own, k_head=spec.head_size, k_token=token, v_head=spec.head_size, v_token=token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The memory layout of a layer's block, in elements of the cache.
 
 Owns: the offsets of keys, values and scales, and the element type. Never does: compute.
-Called by: `layer.py`, `moves.py`. Kernels are compiled for a layout.
+Called by: `layer.py`, `moves.py`, adapters of libraries. Kernels are compiled for a layout.
 
 A block holds K [Hkv, block_size, D], V [Hkv, block_size, Dv], then the float32 scales of K and of V, each [Hkv,
 block_size], where the type has them: the tokens of a head are contiguous, as a program reads them. A block of a latent
@@ -10,7 +10,7 @@ layer holds one row per token: its latent followed by its rotated key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec
@@ -97,3 +97,10 @@ def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> 
         scale_base=numbers // SCALE_BYTES if scaled else 0,
         scale_values=tokens if scaled else 0,
     )
+
+
+def token_major(spec: AttentionSpec, block_size: int, dtype: str) -> BlockLayout:
+    """Return the layout of libraries' blocks: K [block_size, Hkv, D], then V of the same shape; types without scales."""
+    own = layout_of(spec, block_size, dtype)
+    token = spec.num_kv_heads * spec.head_size
+    return replace(own, k_head=spec.head_size, k_token=token, v_head=spec.head_size, v_token=token)

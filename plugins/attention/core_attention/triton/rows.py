@@ -13,7 +13,8 @@ import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.triton.attended import TORCH_TYPES, Attended, attended, products_of
-from core_attention.triton.layer import attend_constants, write_constants
+from core_attention.triton.layer import attend_constants, constants_of, write_constants
+from core_attention.triton.layout import token_major
 from core_attention.triton.limits import Cached
 from core_attention.triton.plan import PLAN_WARPS
 from core_kernels.triton.compiling.catalog import KernelRow
@@ -35,7 +36,7 @@ LAUNCH: Final = ("num_warps", "num_stages", "enable_fp_fusion")
 
 class Case(NamedTuple):
     """A kind of layer. name: for messages. dtype: of the cache. tails: whether some keys are stored outside the block
-    table.
+    table. for_library: whether blocks are written as libraries read them.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     queries: torch.dtype = torch.bfloat16
     block_size: int = 16
     tails: bool = False
+    for_library: bool = False
 
 
 LLAMA: Final = AttentionSpec(32, 8, 128, 128, 0.088)
@@ -65,6 +67,9 @@ CASES: Final = (
 
 TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
 """Layers whose heads are rotated as their keys are stored: one for each cache type."""
+
+FOR_LIBRARIES: Final = Case("Llama 3 8B, as libraries read it", LLAMA, for_library=True)
+"""A layer that these kernels only write."""
 
 
 def _attend(case: Case, chip: str, for_prompts: bool) -> KernelRow:
@@ -119,9 +124,16 @@ def _write(case: Case, chip: str) -> KernelRow:
     signature |= {"scales": "*fp32", "slots": "*i64"}
     signature |= dict.fromkeys(("k_row", "k_head", "v_row", "v_head"), "i32")
     signature |= dict.fromkeys(("k_scale", "v_scale"), "fp32")
-    constants = write_constants(case.spec, case.block_size, case.dtype)
     function = f"{PACKAGE}.write_kernel:write"
-    return _row(f"cache write: {case.name}", chip, function, signature, constants, False)
+    return _row(f"cache write: {case.name}", chip, function, signature, _written(case), False)
+
+
+def _written(case: Case) -> dict[str, Any]:
+    """Return the constants of `write`."""
+    if not case.for_library:
+        return write_constants(case.spec, case.block_size, case.dtype)
+    assert isinstance(case.spec, AttentionSpec)
+    return constants_of(token_major(case.spec, case.block_size, case.dtype))
 
 
 def _turn(case: Case, chip: str, normed: bool) -> KernelRow:
@@ -130,8 +142,7 @@ def _turn(case: Case, chip: str, normed: bool) -> KernelRow:
     given = f"*{KINDS[case.queries]}"
     signature = {"q": given, **write.signature, "positions": "*i64", "cos": "*fp32", "sin": "*fp32"}
     signature |= dict.fromkeys(("q_row", "q_head", "q_weight_head", "k_weight_head"), "i32") | {"eps": "fp32"}
-    constants = write_constants(case.spec, case.block_size, case.dtype)
-    constants |= {"Q_HEADS": case.spec.num_heads, "HALF": case.spec.head_size // 2}
+    constants = _written(case) | {"Q_HEADS": case.spec.num_heads, "HALF": case.spec.head_size // 2}
     words = "turn and cache write"
     if normed:
         signature |= {"q_weight": "*fp32", "k_weight": "*fp32"}
@@ -168,6 +179,7 @@ def _rows() -> list[KernelRow]:
         found += [_turn(case, chip, False) for case in TURNED]
         found += [_turn(case, chip, True) for case in TURNED[:2]]
         found += [_plan(CASES[0], chip), _plan(CASES[6], chip), _plan(CASES[9], chip)]
+        found += [_write(FOR_LIBRARIES, chip), _turn(FOR_LIBRARIES, chip, False), _turn(FOR_LIBRARIES, chip, True)]
     return found
 
 
