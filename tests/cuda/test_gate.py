@@ -39,6 +39,9 @@ print(judged(replace(rows["settle"], reads=(1 << 20,)), hopper).problems)
 piped = rows["product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)"]
 print(judged(replace(piped, reads=(1 << 16,)), hopper).problems)
 print(judged(replace(rows["settle"], reads=(128,), num_stages=3), hopper).problems)
+print(judged(replace(rows["settle"], resident=1000), hopper).problems)
+latents = rows["attention: DeepSeek V3 (sm_90)"]
+print(judged(replace(latents, num_warps=8, whole_rows=True), hopper).problems)
 """
 
 
@@ -52,6 +55,8 @@ def test_the_gate_sees_what_is_wrong():
     assert "bytes a thread in accesses of 16 bytes" in lines[3]
     assert "the pipeline of 4 stages needs" in lines[4]
     assert "copies nothing ahead" in lines[5]
+    assert "programs fit a multiprocessor, not 1000" in lines[6]
+    assert "divides rows among 2 warps" in lines[7]
 
 
 def test_the_manifest_needs_neither_torch_nor_triton():
