@@ -1,8 +1,8 @@
 """The gate: every row of the catalog of Triton kernels is compiled for every chip that it names, without any GPU.
 
 A row passes when it compiles, spills no register, stays within the chip's shared memory, uses the matrix units where it
-must, holds no fused multiplication and addition where it must not, reads memory in wide accesses, and copies the tiles of
-a pipeline ahead.
+must, holds no fused multiplication and addition where it must not, reads memory in wide accesses, copies the tiles of a
+pipeline ahead, and fits a multiprocessor as often and keeps rows as whole as the row says.
 
     python -m tests.cuda.gate [--rows WORD] [--chips sm_90,...] [--jobs N] [--verdicts FILE] [--report docs/gpu-gate.md]
 

@@ -41,6 +41,9 @@ print(judged(replace(piped, reads=(1 << 16,)), hopper).problems)
 print(judged(replace(rows["settle"], reads=(128,), num_stages=3), hopper).problems)
 print(judged(replace(rows["settle"], options={"launch_pdl": True}), hopper).problems)
 print(judged(rows["take rows bf16"], hopper).problems)
+print(judged(replace(rows["settle"], resident=1000), hopper).problems)
+latents = rows["attention: DeepSeek V3 (sm_90)"]
+print(judged(replace(latents, num_warps=8, whole_rows=True), hopper).problems)
 """
 
 
@@ -56,6 +59,8 @@ def test_the_gate_sees_what_is_wrong():
     assert "copies nothing ahead" in lines[5]
     assert "griddepcontrol.wait" in lines[6]
     assert lines[7] == "()"
+    assert "programs fit a multiprocessor, not 1000" in lines[8]
+    assert "divides rows among 2 warps" in lines[9]
 
 
 def test_the_manifest_needs_neither_torch_nor_triton():

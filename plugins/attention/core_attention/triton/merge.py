@@ -85,7 +85,7 @@ def is_last(arrived: tl.tensor, items: tl.tensor, nth: tl.tensor, number: tl.ten
     item, lane, _ = work.read_again(items, nth, number, LAYER)
     span = work.span_of(item.sequence, LAYER)
     keys = item.end - item.begin
-    tl.debug_barrier()  # the threads of this program have stored their sections before one of them says so
+    portable.finish_stores()  # the threads of this program have stored their sections before one of them says so
     before = tl.atomic_add(_counter_of(arrived, item, lane, LAYER), keys, sem="acq_rel")
     return before + keys == span.end - span.begin
 

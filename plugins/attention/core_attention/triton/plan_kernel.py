@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from core_attention.triton import spans, work
+from core_kernels.triton import portable
 
 RANKS = tl.constexpr(4)
 """Items are ordered by length in so many ranks: from a program's share on, and by halves below."""
@@ -122,7 +123,7 @@ def plan(
     for first in range(0, num_counters, TILES):
         counter = first + tl.arange(0, TILES)
         tl.store(arrived + counter, tl.zeros([TILES], tl.int32), mask=counter < num_counters)
-    tl.debug_barrier()  # the sequences are read by other threads than those that have stored them
+    portable.finish_stores()  # the sequences are read by other threads than those that have stored them
     share = tl.maximum(tl.minimum(tl.cdiv(total, wanted.to(tl.int64)), 1 << 30), 1).to(tl.int32)
 
     written = 0

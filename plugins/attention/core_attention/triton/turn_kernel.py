@@ -101,7 +101,7 @@ def _turn_queries(
     queries = _turned(q, head, q_head, weight, weight_head, eps, cos, sin, HEADS, SIZE, PADDED, HALF)
     number = tl.arange(0, PADDED)
     inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
-    tl.debug_barrier()  # each number is also another number's partner, read by another thread
+    portable.finish_stores()  # each number is also another number's partner, read by another thread
     portable.store(q + head[:, None] * q_head + number[None, :], queries, inside)
 
 
