@@ -6,6 +6,7 @@ Called by: the warm-up, its process.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import Any
 
@@ -53,11 +54,13 @@ def encoded(launch: Any) -> Any:
         return {"triton": launch.name}
     if isinstance(launch, torch.dtype):
         return {"torch": str(launch).removeprefix("torch.")}
+    kind = type(launch)
+    name = "" if kind is tuple else f"{kind.__module__}:{kind.__qualname__}"
     if isinstance(launch, tuple):
-        kind = type(launch)
-        name = "" if kind is tuple else f"{kind.__module__}:{kind.__qualname__}"
-        return {"tuple": name, "parts": [encoded(part) for part in launch]}
-    raise TypeError(f"a kernel has a constant of type {type(launch).__name__}, which is no number, text, type or tuple")
+        return {"made": name, "parts": [encoded(part) for part in launch]}
+    if dataclasses.is_dataclass(kind):
+        return {"made": name, "parts": [encoded(getattr(launch, field.name)) for field in dataclasses.fields(kind)]}
+    raise TypeError(f"a kernel has a constant of type {name}; expected numbers, texts, types, tuples and dataclasses")
 
 
 def decoded(words: Any) -> Any:
@@ -69,10 +72,10 @@ def decoded(words: Any) -> Any:
     if "torch" in words:
         return getattr(torch, words["torch"])
     parts = [decoded(part) for part in words["parts"]]
-    module, _, name = words["tuple"].partition(":")
+    module, _, name = words["made"].partition(":")
     kind = getattr(importlib.import_module(module), name) if module else tuple
-    if not (isinstance(kind, type) and issubclass(kind, tuple)):
-        raise TypeError(f"{words['tuple']} is no kind of tuple")
+    if not (isinstance(kind, type) and (issubclass(kind, tuple) or dataclasses.is_dataclass(kind))):
+        raise TypeError(f"{words['made']} is neither a kind of tuple nor a dataclass")
     return tuple(parts) if kind is tuple else kind(*parts)
 
 
