@@ -11,6 +11,7 @@ completely or not at all; the engine checks once, while a model is built.
 
 from core_formats.contract import ResponseFormats
 from core_grammars.contract import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
+from core_runtime.contracts.ahead import WarmsUp, WarmUp
 from core_runtime.contracts.attention import (
     AttentionBackend,
     AttentionParams,
@@ -187,6 +188,8 @@ __all__ = [
     "Trims",
     "TurnsHeads",
     "Uploads",
+    "WarmUp",
+    "WarmsUp",
     "is_recordable",
     "recordable_steps",
 ]

@@ -39,7 +39,7 @@ class Kernels(Protocol):
     `HasAddNorm`, `HasTakeNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is
     used if `supports` returns no reason against the operation of that name. The reference operations are used where no
     provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads` there is a linear kernel per
-    head. A provider whose calls can be recorded is `Recordable`.
+    head. A provider whose calls can be recorded is `Recordable`; one that compiles its kernels `WarmsUp`.
     """
 
     name: str

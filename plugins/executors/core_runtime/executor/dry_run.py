@@ -7,7 +7,7 @@ Called by: `core kernels build`, while a kernel provider records its calls; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.plugin.table import PluginTable
-from core_runtime.contracts import BatchView
+from core_runtime.contracts import BatchView, Loader
 from core_runtime.executor.device import Device
 from core_runtime.executor.instance import ModelInstance, build, share_cache
 from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
@@ -24,9 +24,14 @@ from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder import Decoder
+from core_runtime.sampling.logprob_rows import LogprobRows
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
 """Row counts at which kernels switch to another algorithm, or that lie between two such counts."""
+LOGPROBS: Final = ((1, 1), (1, 2), (2, 1))
+"""Rows and counts of logprobs: they decide which parts of their memory begin at a multiple of 16 bytes."""
+UNREAD: Final = (NotImplementedError, RuntimeError, TypeError)
+"""What torch raises when somebody wants to know the values of a tensor without memory."""
 
 
 class Step(NamedTuple):
@@ -43,7 +48,7 @@ def dry_run(config: EngineConfig) -> None:
     """
     try:
         _dry_run(config)
-    except (NotImplementedError, RuntimeError) as error:
+    except UNREAD as error:
         said = str(error).splitlines()[0]
         raise UserError(
             f"model '{config.model.model}': what it launches depends on numbers that are known on a device alone ({said}); "
@@ -81,14 +86,24 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
             f"model '{config.model.model}': its layers are those of transformers, which need a device that is there; "
             "kernels can be compiled ahead without a model."
         )
-    runtime = device.runtime
-    dtype = runtime.activation_dtype(config.model.dtype)
-    # The layout of a quantized weight may depend on its values, so quantized weights are read, one layer at a time.
-    wrap = PhantomLoader if config.plugins.quantization is None else None
-    checkpoint = open_checkpoint(config, plugins, dtype, wrap)
-    model = build(config, checkpoint, device, plugins)
+    try:
+        model = _read(config, plugins, device, PhantomLoader)
+    except UNREAD:
+        if config.plugins.quantization is None:
+            raise
+        # The layout of this quantized weight depends on its values, so weights are read, one layer at a time.
+        model = _read(config, plugins, device, None)
     share_cache([model], config.cache, device)
     return model
+
+
+def _read(
+    config: EngineConfig, plugins: PluginTable, device: Device, wrap: Callable[[Loader], Loader] | None
+) -> ModelInstance:
+    """Build the model without a cache. wrap: see `open_checkpoint`. Raises one of `UNREAD` where a value is missing."""
+    dtype = device.runtime.activation_dtype(config.model.dtype)
+    checkpoint = open_checkpoint(config, plugins, dtype, wrap)
+    return build(config, checkpoint, device, plugins)
 
 
 def _steps(config: EngineConfig) -> Iterator[Step]:
@@ -151,6 +166,8 @@ def _sample(kernels: KernelSet, logits: Tensor) -> None:
             kernels.race(*draw, chosen)
         if kernels.masked_race is not None:
             kernels.masked_race(*draw, chosen, masks)
-    if kernels.logprobs is not None:
-        told = (made(rows, 9), made(rows, 9, dtype=torch.float64), made(rows))
-        kernels.logprobs(logits, which, which, which, *told)
+    if kernels.logprobs is None:
+        return
+    for num_rows, count in LOGPROBS:
+        told = LogprobRows([0] * num_rows, [count] * num_rows)
+        kernels.logprobs(logits, which, which, which, *told.arrays(made(told.num_words)))

@@ -47,8 +47,24 @@ class PhantomRuntime:
         """Do nothing: there is no memory to release."""
 
 
+TYPES: Final = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+"""Types in which a tensor has the shape and type that its checkpoint says, so that it need not be read."""
+
+
 class PhantomLoader:
-    """A loader of tensors on a phantom device. It uses only their shapes and types, not their values."""
+    """A loader of tensors on a phantom device: it has their shapes and types, and reads no values."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -59,5 +75,12 @@ class PhantomLoader:
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Any:
         """Yield the named tensors without their values."""
-        for name, tensor in self._loader.iter(manifest, reads):
+        unknown: list[str] = []
+        for name in reads:
+            info = manifest.tensors.get(name)
+            if info is None or info.dtype not in TYPES:
+                unknown.append(name)
+                continue
+            yield name, torch.empty(info.shape, dtype=TYPES[info.dtype], device=NOWHERE)
+        for name, tensor in self._loader.iter(manifest, unknown):
             yield name, tensor.to(NOWHERE)

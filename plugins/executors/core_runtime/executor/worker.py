@@ -38,6 +38,7 @@ from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
 from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, kept_weights
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
+from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.draft_config import draft_of
@@ -78,6 +79,9 @@ class Worker:
             with self._phase("open device"):
                 self.open_device()
                 undo.callback(self.runtime.close)
+            # Beside all that follows: kernels are compiled in other processes.
+            warm_ups = WarmUps(config, self.runtime)
+            undo.callback(warm_ups.stop)
             if config.weights_file is not None:
                 check_keeping(config, self.runtime.device.type)
             self.processors = self._logits_processors()
@@ -94,6 +98,8 @@ class Worker:
                 weights = self.instances[0].model.weights
                 self.state = state_of({"weights": weights}) if config.state_canary else None
                 release_unused_memory()
+            with self._phase("compile kernels"):
+                warm_ups.finish()
             with self._phase("allocate KV cache"):
                 self.kv_memory = self._shared_cache()
             self.grammars = self._grammars()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from core.api.reason import Reason
@@ -18,6 +19,9 @@ from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core_kernels.triton import activation as activations
 from core_kernels.triton import elementwise, norm, portable, rotary
 from core_kernels.triton.compiling.bound import bind_kernels
+from core_kernels.triton.compiling.late import LateCompilations
+from core_kernels.triton.compiling.launch import architecture_of
+from core_kernels.triton.compiling.warm_up import Compiling
 from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
@@ -39,6 +43,7 @@ class TritonKernels:
 
     tiles: tile tables of the products; None: the built-in ones.
     early: whether kernels are launched while the previous ones still run, on devices that can do so.
+    warms_up: whether kernels are compiled before an engine is ready, instead of when they are first launched.
     """
 
     name = "triton"
@@ -48,10 +53,23 @@ class TritonKernels:
         {*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"}
     )
 
-    def __init__(self, tiles: Tiles | None = None, early: bool = True) -> None:
+    def __init__(self, tiles: Tiles | None = None, early: bool = True, *, warms_up: bool = True) -> None:
         self.tiles = tiles or tiles_with(None)
         self.early = early
+        self._warms_up = warms_up and not portable.INTERPRETED.value
+        self._late = LateCompilations()
         bind_kernels("core_kernels")
+
+    @property
+    def late(self) -> int:
+        """Kernels that steps have waited for: the `WarmsUp` contract."""
+        return self._late.count
+
+    def warm_up(self, run: str, config: str) -> Compiling | None:
+        """Begin to compile what `run` launches: the `WarmsUp` contract."""
+        if not self._warms_up:
+            return None
+        return Compiling(architecture_of(torch.device("cuda")), run, config, self._late)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""

@@ -36,6 +36,13 @@ class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
             "(programmatic dependent launch)"
         ),
     ] = True
+    warm_up: Annotated[
+        bool,
+        msgspec.Meta(
+            description="compile what the model launches before the engine is ready, while weights are loaded; false: a kernel "
+            "that was not compiled before stops all requests for seconds when it is first launched"
+        ),
+    ] = True
 
 
 @hookimpl
@@ -82,4 +89,4 @@ def core_load(context: LoadContext) -> Kernels:
     from core_kernels.triton.products.tiles import tiles_with
 
     own = context.arguments or KernelArguments()
-    return TritonKernels(tiles_with(own.tiles), own.early_launches)
+    return TritonKernels(tiles_with(own.tiles), own.early_launches, warms_up=own.warm_up)

@@ -10,6 +10,7 @@ cache key in both cases.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -46,7 +47,7 @@ def build(chips: Sequence[str], jobs: int, say: Say, run: Run | None = None) -> 
     for chip in targets:
         parts += catalog_parts(chip) if run is None else launched_parts(chip, run)
     done: list[CompiledAhead] = []
-    for compiled in _each(parts, min(jobs, MOST_JOBS)):
+    for compiled in compile_all(parts, min(jobs, MOST_JOBS)):
         done.append(compiled)
         say(compiled, len(done), len(parts))
     return done
@@ -95,11 +96,11 @@ def launch_of_row(row: KernelRow) -> Launch:
     return Launch(row.function, arguments, tuple(constants.items()))
 
 
-def compile_part(part: Part) -> CompiledAhead:
-    """Compile one kernel for a chip, unless it is cached."""
+def compile_part(part: Part, launchers: bool = False) -> CompiledAhead:
+    """Compile one kernel for a chip, unless it is cached. launchers: see `compile_all`."""
     import triton
 
-    from core_kernels.triton.compiling.launches import compile_launch, standing_in
+    from core_kernels.triton.compiling.launches import build_launcher, compile_launch, standing_in
 
     hits: list[bool] = []
     error = ""
@@ -107,7 +108,9 @@ def compile_part(part: Part) -> CompiledAhead:
     triton.knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
     try:
         with standing_in(part.chip):
-            compile_launch(part.launch)
+            kernel = compile_launch(part.launch)
+        if launchers:
+            build_launcher(part.chip.backend, kernel)
     except Exception as raised:  # a compiler may raise anything; the other kernels are still compiled
         error = _sentence(raised)
     finally:
@@ -116,13 +119,17 @@ def compile_part(part: Part) -> CompiledAhead:
     return CompiledAhead(part.name, part.chip.name, seconds, bool(hits) and all(hits), error)
 
 
-def _each(parts: Sequence[Part], jobs: int) -> Iterator[CompiledAhead]:
-    """Compile the parts in up to `jobs` processes, and yield each result."""
+def compile_all(parts: Sequence[Part], jobs: int, *, launchers: bool = False) -> Iterator[CompiledAhead]:
+    """Compile the parts in up to `jobs` processes, and yield each result.
+
+    launchers: whether the functions that launch them are compiled as well, which needs the driver's library.
+    """
+    compile_one = functools.partial(compile_part, launchers=launchers)
     if jobs <= 1:
-        yield from map(compile_part, parts)
+        yield from map(compile_one, parts)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(compile_part, parts)
+        yield from pool.map(compile_one, parts)
 
 
 def _check() -> None:

@@ -42,6 +42,11 @@ TYPES: Final = {
     "i1": torch.bool,
 }
 """torch dtypes by Triton's type names."""
+LAUNCHERS: Final = {
+    "cuda": ("triton.backends.nvidia.driver", "CudaLauncher"),
+    "hip": ("triton.backends.amd.driver", "HIPLauncher"),
+}
+"""Where Triton's backends have their launchers."""
 
 
 class Pointer(NamedTuple):
@@ -171,6 +176,17 @@ def compile_launch(launch: Launch) -> Any:
     function = getattr(importlib.import_module(module), name)
     arguments = {name: _stand_in(kind) for name, kind in launch.arguments}
     return function.warmup(grid=(1, 1, 1), **arguments, **dict(launch.constants))
+
+
+def build_launcher(backend: str, kernel: Any) -> None:
+    """Compile the function in C that launches a compiled kernel, unless it is cached. backend: `cuda` or `hip`.
+
+    Triton before 3.7 has one for each signature, and compiles it when the kernel is loaded: a third of a second each.
+    """
+    module, launcher = LAUNCHERS[backend]
+    driver_module = importlib.import_module(module)
+    if hasattr(driver_module, "make_launcher"):
+        getattr(driver_module, launcher)(kernel.src, kernel.metadata)
 
 
 def kind_of_type(name: str) -> Any:
