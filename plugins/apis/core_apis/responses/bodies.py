@@ -18,7 +18,7 @@ from core_apis.prepare.prepared import PreparedChat, PreparedResponse
 from core_apis.protocol.responses import Reference, ResponsesRequest, unknown_fields
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import complete, given_items
-from core_apis.responses.kept_items import KeptItems, reference_of, unpacked
+from core_apis.responses.kept_items import KeptItems, unpacked
 from core_apis.responses.tools import chat_tools
 from core_apis.responses.translation import FIELD_NAMES, chat_request, check_history
 from core_apis.responses.truncation import shortened
@@ -68,6 +68,6 @@ def _as_it_is(preparation: Preparation, reference: Reference) -> Reference:
 
 
 BODIES: Final = (
-    BodyKind(name="references", decode=reference_of, prepare=_as_it_is, result=Reference),
+    BodyKind(name="references", decode=json_of(Reference), prepare=_as_it_is, result=Reference),
     BodyKind(name="response", decode=decoded, prepare=prepare_response, result=PreparedResponse, renders=True),
 )

@@ -27,8 +27,6 @@ They are searched first: bodies are long, and few refer to any.
 """
 LONGEST_MARK = max(map(len, MARKS))
 
-_decode_reference = msgspec.json.Decoder(Reference).decode
-
 
 class KeptItems(msgspec.Struct):
     """The store's content for one body.
@@ -48,14 +46,6 @@ def mentions_items(before: Buffer, piece: Buffer) -> bool:
     """Return whether a piece of a body may contain references. before: the piece before it."""
     whole = bytes(before[-LONGEST_MARK:]) + piece
     return any(mark in whole for mark in MARKS)
-
-
-def reference_of(body: Buffer) -> Reference:
-    """Return the body's references to stored items; none if it cannot be decoded, which its preparation will report."""
-    try:
-        return _decode_reference(body)
-    except UNREADABLE:
-        return Reference()
 
 
 def referred(reference: Reference) -> list[str]:
