@@ -10,6 +10,7 @@ from core.api.errors import UserError
 from core.api.specs import KernelQuery
 from core.plugin.hookspecs import LoadContext
 from core_kernels.cublas import invariant, invariant_manifest, manifest
+from core_kernels.cublas.experts import has_grouped_products
 from core_kernels.cublas.invariant import InvariantKernels
 from core_kernels.cublas.kernels import CublasKernels
 from core_kernels.cublas.products import CublasLinear
@@ -126,6 +127,12 @@ def test_experts_are_grouped_products(monkeypatch):
             layer(x[:32], ids[:32], weights[:32], torch.empty(32, hidden, dtype=torch.bfloat16))
     close(outs[0], outs[1], 5e-2, "a layer of experts")
     assert few == [32]
+
+
+@pytest.mark.parametrize("capability, served", [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_experts_are_grouped_from_hopper_on(monkeypatch, capability, served):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_grouped_products(torch.device("cuda:0")) is served
 
 
 def test_the_invariant_provider_leaves_experts_and_heads_to_triton(launched):
