@@ -171,6 +171,7 @@ def test_split_k_is_forbidden_before_cublas_opens(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", libraries.append)
     matmul = SimpleNamespace()
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     invariant.forbid_split_k("cuda:0")
     assert os.environ["CUBLASLT_WORKSPACE_SIZE"] == "1" and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
@@ -179,6 +180,7 @@ def test_split_k_is_forbidden_before_cublas_opens(monkeypatch):
 
 
 def test_older_devices_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(UserError, match=r"9\.0 .* or newer, got 8\.0 on cuda:0; leave it out"):
         invariant.forbid_split_k("cuda:0")

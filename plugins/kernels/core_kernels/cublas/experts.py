@@ -65,7 +65,7 @@ def has_grouped_products(device: torch.device) -> bool:
     """Whether a grouped product is one kernel: on CUDA before Hopper torch multiplies expert by expert, and waits for the
     device to know their rows.
     """
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
+    return bool(device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def by_expert(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
