@@ -32,9 +32,10 @@ class MlaLayer:
 
 @dataclass(frozen=True, slots=True)
 class MlaStep:
-    """The metadata of one step. schedule: the library's, filled by its first call."""
+    """The metadata of one step. own: that of the own kernels. schedule: the library's, filled by its first call."""
 
     view: BatchView
+    own: Any
     schedule: Any
 
 
@@ -60,17 +61,17 @@ class FlashMla:
     def build(self, view: BatchView) -> MlaStep:
         """Check the view's tensors, once per step."""
         schedule, _ = self._module.get_mla_metadata()
-        return MlaStep(self._prompts.build(view), schedule)
+        return MlaStep(view, self._prompts.build(view), schedule)
 
     def write_latent(self, handle: MlaLayer, c: Tensor, k_pe: Tensor, metadata: MlaStep) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
-        self._prompts.write_latent(handle.own, c, k_pe, metadata.view)
+        self._prompts.write_latent(handle.own, c, k_pe, metadata.own)
 
     def forward_latent(self, handle: MlaLayer, q_latent: Tensor, q_pe: Tensor, metadata: MlaStep, out: Tensor) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         view = metadata.view
         if view.max_query_len > 1 or view.num_tokens != view.num_seqs:
-            self._prompts.forward_latent(handle.own, q_latent, q_pe, view, out)
+            self._prompts.forward_latent(handle.own, q_latent, q_pe, metadata.own, out)
             return
         spec, rows = handle.rows.spec, handle.rows.rows
         query = rows.new_empty(view.num_seqs, 1, spec.num_heads, rows.shape[2])
