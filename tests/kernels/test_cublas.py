@@ -10,6 +10,7 @@ from core.api.errors import UserError
 from core.api.specs import KernelQuery
 from core.plugin.hookspecs import LoadContext
 from core_kernels.cublas import invariant, invariant_manifest, manifest
+from core_kernels.cublas.experts import has_grouped_products
 from core_kernels.cublas.invariant import InvariantKernels
 from core_kernels.cublas.kernels import CublasKernels
 from core_kernels.cublas.products import CublasLinear
@@ -128,6 +129,12 @@ def test_experts_are_grouped_products(monkeypatch):
     assert few == [32]
 
 
+@pytest.mark.parametrize("capability, served", [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_experts_are_grouped_from_hopper_on(monkeypatch, capability, served):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_grouped_products(torch.device("cuda:0")) is served
+
+
 def test_the_invariant_provider_leaves_experts_and_heads_to_triton(launched):
     layer = InvariantKernels(TritonKernels(), most=0).grouped_experts(
         Experts(Dense(numbers(64, 16)), 2),
@@ -164,6 +171,7 @@ def test_split_k_is_forbidden_before_cublas_opens(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", libraries.append)
     matmul = SimpleNamespace()
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     invariant.forbid_split_k("cuda:0")
     assert os.environ["CUBLASLT_WORKSPACE_SIZE"] == "1" and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
@@ -172,6 +180,7 @@ def test_split_k_is_forbidden_before_cublas_opens(monkeypatch):
 
 
 def test_older_devices_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(UserError, match=r"9\.0 .* or newer, got 8\.0 on cuda:0; leave it out"):
         invariant.forbid_split_k("cuda:0")

@@ -23,6 +23,7 @@ from core.api.specs import StateQuery, StateSpec
 from core_attention.fla.delta import ChunkedDelta, Prompts
 from core_attention.fla.limits import lacking_state
 from core_attention.triton.backend import TritonAttention
+from core_attention.triton.states.layer import Delta
 from core_runtime.contracts import BatchView
 
 LEAST: Final = 64
@@ -31,9 +32,10 @@ LEAST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class FlaStep:
-    """The metadata of one step. prompts: None where the own kernel computes it."""
+    """The metadata of one step. own: that of the own kernels. prompts: None where they compute it."""
 
     view: BatchView
+    own: Any
     prompts: Prompts | None
 
 
@@ -62,20 +64,22 @@ class FlaStates:
         reasons = lacking_state(StateQuery(spec, raw.device.type, dtype))
         if reasons:
             raise PluginError(f"attention backend fla cannot serve this layer: {'; '.join(map(str, reasons))}")
-        return ChunkedDelta(spec, raw, params, self._rule)
+        own = self._own.bind_state(spec, dtype, raw, params)
+        assert isinstance(own, Delta), "the op is gated_delta"
+        return ChunkedDelta(spec, raw, own, self._rule)
 
     def build_state(self, view: BatchView) -> FlaStep:
         """Decide who computes the step, once for all layers."""
-        self._own.build_state(view)
+        own = self._own.build_state(view)
         if view.max_query_len <= self.least or not view.query_lens:
-            return FlaStep(view, None)
+            return FlaStep(view, own, None)
         count = sum(length > 0 for length in view.query_lens)
         ends = torch.tensor([0, *accumulate(view.query_lens[:count])])
-        return FlaStep(view, Prompts(count, int(ends[-1]), ends, ends.to(view.positions.device)))
+        return FlaStep(view, own, Prompts(count, int(ends[-1]), ends, ends.to(view.positions.device)))
 
     def forward_state(self, handle: ChunkedDelta, inputs: Tensor, metadata: FlaStep, out: Tensor) -> None:
         """Compute out [T, W'] of inputs [T, W] for all sequences at once, and advance their states."""
         if metadata.prompts is None:
-            handle.forward(inputs, metadata.view, out)
+            self._own.forward_state(handle.own, inputs, metadata.own, out)
         else:
             handle.forward_chunks(inputs, metadata.view, metadata.prompts, out)

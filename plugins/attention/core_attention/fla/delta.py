@@ -8,7 +8,6 @@ The signature is that of `chunk_gated_delta_rule` in fla-core 0.6.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.specs import StateSpec
-from core_attention.triton.states.common import States, scratch
+from core_attention.triton.states.common import scratch
 from core_attention.triton.states.layer import Delta
 from core_runtime.contracts import BatchView
 from core_runtime.layers.states import StateStore
@@ -37,16 +36,15 @@ class Prompts:
     on_device: Tensor
 
 
-class ChunkedDelta(Delta):
-    """A layer bound to its cache. rule: the library's `chunk_gated_delta_rule`."""
+class ChunkedDelta:
+    """A layer bound to its cache. own: the layer of the own kernels. rule: the library's `chunk_gated_delta_rule`."""
 
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor], rule: Any) -> None:
+    def __init__(self, spec: StateSpec, raw: Tensor, own: Delta, rule: Any) -> None:
         sizes = spec.sizes
+        self.own = own
         self.shape = (sizes["value_heads"], sizes["value_size"], sizes["key_size"])
         self.key_heads = sizes["key_heads"]
-        window = spec.state_size - torch.Size(self.shape).numel()
-        super().__init__(spec, States(raw.view(torch.float32).flatten(), raw.shape[1] // 4, window), params)
-        self.window = window
+        self.window = spec.state_size - torch.Size(self.shape).numel()
         self.store = StateStore(raw, (spec.state_size,))
         self.eps = spec.numbers["qk_eps"]
         self.beta_scale = spec.numbers.get("beta_scale", 1.0)
@@ -54,12 +52,13 @@ class ChunkedDelta(Delta):
 
     def forward_chunks(self, inputs: Tensor, view: BatchView, prompts: Prompts, out: Tensor) -> None:
         """Compute out [T, Hv·V] of inputs [T, W] and advance the states; padded rows are left as they are."""
-        mixed = scratch(inputs, self.channels)
-        self.convolution(inputs, view, mixed)
-        _, gates, betas, steps = inputs.split(self.widths, 1)
+        own = self.own
+        mixed = scratch(inputs, own.channels)
+        own.convolution(inputs, view, mixed)
+        _, gates, betas, steps = inputs.split(own.widths, 1)
         live = slice(prompts.tokens)
         q, k, v = self._heads(mixed[live], inputs.dtype)
-        decay = self.rates.rate * F.softplus(steps[live].float() + self.rates.bias)
+        decay = own.rates.rate * F.softplus(steps[live].float() + own.rates.bias)
         beta = self.beta_scale * torch.sigmoid(betas[live].float())
         real = _without_padding(view, prompts.count)
         held = self.store.held(real)  # after the convolution, which has moved the windows beside these states on
@@ -80,15 +79,15 @@ class ChunkedDelta(Delta):
         )
         states.copy_(final)
         self.store.write(real, held)
-        y = scratch(inputs, self.values)
+        y = scratch(inputs, own.values)
         y[live] = found[0].flatten(1)
-        self.finish(y, mixed, gates, out)
+        own.finish(y, mixed, gates, out)
 
     def _heads(self, mixed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return q and k [1, T, Hk, K] of unit length, and v [1, T, Hv, V]."""
         _, value_size, key_size = self.shape
         keys = self.key_heads * key_size
-        q, k, v = mixed.split([keys, keys, self.values], 1)
+        q, k, v = mixed.split([keys, keys, self.own.values], 1)
         unit = [self._unit(part.unflatten(1, (-1, key_size))).to(dtype).unsqueeze(0) for part in (q, k)]
         return unit[0], unit[1], v.unflatten(1, (-1, value_size)).to(dtype).unsqueeze(0)
 

@@ -19,7 +19,6 @@ from core.api.specs import LatentSpec
 from core_attention.fused_heads import LatentRows, bind_latent
 from core_attention.triton.backend import TritonAttention
 from core_attention.triton.layer import Layer
-from core_attention.triton.plan import Step
 from core_runtime.contracts import AttentionParams, BatchView
 
 
@@ -33,12 +32,10 @@ class MlaLayer:
 
 @dataclass(frozen=True, slots=True)
 class MlaStep:
-    """The metadata of one step.
+    """The metadata of one step. own: that of the own kernels. schedule: the library's, filled by its first call."""
 
-    own: that of the engine's kernels. schedule: the library's, filled by its first call.
-    """
-
-    own: Step
+    view: BatchView
+    own: Any
     schedule: Any
 
 
@@ -64,7 +61,7 @@ class FlashMla:
     def build(self, view: BatchView) -> MlaStep:
         """Check the view's tensors, once per step."""
         schedule, _ = self._module.get_mla_metadata()
-        return MlaStep(self._prompts.build(view), schedule)
+        return MlaStep(view, self._prompts.build(view), schedule)
 
     def write_latent(self, handle: MlaLayer, c: Tensor, k_pe: Tensor, metadata: MlaStep) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
@@ -72,7 +69,7 @@ class FlashMla:
 
     def forward_latent(self, handle: MlaLayer, q_latent: Tensor, q_pe: Tensor, metadata: MlaStep, out: Tensor) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
-        view = metadata.own.view
+        view = metadata.view
         if view.max_query_len > 1 or view.num_tokens != view.num_seqs:
             self._prompts.forward_latent(handle.own, q_latent, q_pe, metadata.own, out)
             return

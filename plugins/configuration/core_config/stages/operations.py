@@ -19,7 +19,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core_config.selection.attention import backend_reasons
 from core_config.selection.kernels import DENSE
-from core_config.selection.reasons import device_type, promises
+from core_config.selection.reasons import device_reasons, device_type, promises
 from core_config.stages.attention import query_of
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings
@@ -101,7 +101,7 @@ def _serves(manifest: Manifest, query: KernelQuery) -> bool:
         query = msgspec.structs.replace(query, format="")
     elif query.format and formats is not None and query.format not in formats:
         return False
-    return not manifest.call("core_supports", query=query)
+    return not device_reasons(manifest.spec, query.device) and not manifest.call("core_supports", query=query)
 
 
 def _attention_rows(

@@ -37,7 +37,9 @@ class CublasExperts:
         self.gated = gated
         self.nbytes = few.nbytes
         sizes = (*few.gate_up.shape, *few.down.shape)
-        self._fits = all(size % ALIGNED == 0 for size in sizes) and few.gate_up.values.dtype is torch.bfloat16
+        values = few.gate_up.values
+        is_aligned = all(size % ALIGNED == 0 for size in sizes)
+        self._fits = is_aligned and values.dtype is torch.bfloat16 and has_grouped_products(values.device)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute the weighted sum of each token's experts: the `ExpertsKernel` contract."""
@@ -57,6 +59,13 @@ class CublasExperts:
         """Return [R, N]: rows of x [R, K], each by the matrix of its expert."""
         matrices = weight.values.view(self.few.count, *weight.shape)
         return torch._grouped_mm(x, matrices.transpose(1, 2), offs=ends)
+
+
+def has_grouped_products(device: torch.device) -> bool:
+    """Whether a grouped product is one kernel: on CUDA before Hopper torch multiplies expert by expert, and waits for the
+    device to know their rows.
+    """
+    return bool(device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def by_expert(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -44,8 +44,11 @@ class InvariantKernels(CublasKernels):
 def forbid_split_k(device: str) -> None:
     """Have this process use cuBLASLt without a workspace. To be called before the first product.
 
+    Without any device, as when kernels are compiled ahead, nothing is computed, and there is nothing to do.
     Raises UserError for a device on which sums may be divided all the same.
     """
+    if not torch.cuda.is_available():
+        return
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST:
         found = ".".join(map(str, capability))
