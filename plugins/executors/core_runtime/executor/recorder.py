@@ -92,6 +92,11 @@ class Recorder:
             sizes = [size * each for size in one_each.sizes if size * each <= max_rows]
             self._kinds[kind] = Recordings(sizes, one_each.padded)
 
+    def records(self, kind: str) -> bool:
+        """Whether calls of this kind are recorded, in any size."""
+        recordings = self._kinds.get(kind)
+        return recordings is not None and recordings.sizes != []
+
     def size(self, kind: str, num_rows: int) -> int | None:
         """Return the row count that a step of `num_rows` rows must be padded to; None: it runs unpadded."""
         recordings = self._kinds.get(kind)
