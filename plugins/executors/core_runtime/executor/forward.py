@@ -6,7 +6,6 @@ sample. Called by: the model runner.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.config import CompilationConfig
-from core_runtime.contracts import BatchView, CapturesSizes, Runtime
+from core_runtime.contracts import BatchView, Runtime
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
@@ -26,8 +25,6 @@ from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.sampling import DRAWS, sampling_kind
 from core_runtime.specs.graph_sizes import LARGEST
-
-logger = logging.getLogger(__name__)
 
 DECODE: Final = "decode"
 VERIFY: Final = "verify"
@@ -54,9 +51,9 @@ def recorder_of(
     if eager:
         return Recorder()
     if not model.capturable:
-        if isinstance(runtime, CapturesSizes):
-            logger.info("No step is recorded: some kernels of this model cannot be.")
-        return Recorder()
+        recorder = Recorder(runtime)
+        recorder.report("some kernels of this model cannot be")
+        return recorder
     max_num_seqs = len(buffers.seq_lens.array)
     max_num_tokens = len(buffers.token_ids.array)
     recorder = Recorder(runtime, compilation.sizes)
@@ -76,9 +73,7 @@ def recorder_of(
         # The same number of rows can belong to different numbers of sequences, so without padding only a recording that
         # serves every size is of use.
         recorder.add(MIXED, max_num_tokens, every_size=not padding)
-    if isinstance(runtime, CapturesSizes):
-        steps = [kind for kind in (DECODE, VERIFY, MIXED) if recorder.records(kind)]
-        logger.info("Steps that are recorded: %s.", ", ".join(steps) or "none, because of their attention")
+    recorder.report("their attention cannot be", DECODE, VERIFY, MIXED)
     return recorder
 
 
