@@ -75,13 +75,15 @@ def test_no_step_is_computed_call_by_call(tiny_llama: Path, variant: str) -> Non
             assert llm.stats().num_preemptions > 0
 
 
-def test_steps_with_prompts_are_left_out_where_that_is_said(tiny_llama: Path) -> None:
-    """FULL_DECODE_ONLY records decoding steps and, as in vLLM, those that verify drafts."""
+def test_steps_with_prompts_are_left_out_where_that_is_said(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """FULL_DECODE_ONLY records decoding steps and, as in vLLM, those that verify drafts; the log says so."""
+    caplog.set_level(logging.INFO, "core_runtime.executor.recorder")
     mode = {"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}, "speculative_config": NGRAM}
     with LLM(model=str(tiny_llama), **ROOM, **mode, **double("gpu")) as llm:
+        assert "Steps that are recorded: decode, verify." in caplog.messages
         tokens(llm)
         recorder = recorder_of(llm)
-        assert recorder.unrecorded[MIXED] > 0 and MIXED not in recorder._kinds
+        assert recorder.unrecorded[MIXED] > 0 and not recorder.records(MIXED)
         assert recorder._kinds[VERIFY].calls and recorder._kinds[DECODE].calls
         assert set(recorder.unrecorded) & FORWARD == {MIXED}
 

@@ -48,8 +48,12 @@ def recorder_of(
     eager: record nothing.
     rows_each: rows of a sequence whose drafts are verified; 1: there are no drafts.
     """
-    if eager or not model.capturable:
+    if eager:
         return Recorder()
+    if not model.capturable:
+        recorder = Recorder(runtime)
+        recorder.report("some kernels of this model cannot be")
+        return recorder
     max_num_seqs = len(buffers.seq_lens.array)
     max_num_tokens = len(buffers.token_ids.array)
     recorder = Recorder(runtime, compilation.sizes)
@@ -69,6 +73,7 @@ def recorder_of(
         # The same number of rows can belong to different numbers of sequences, so without padding only a recording that
         # serves every size is of use.
         recorder.add(MIXED, max_num_tokens, every_size=not padding)
+    recorder.report("their attention cannot be", DECODE, VERIFY, MIXED)
     return recorder
 
 

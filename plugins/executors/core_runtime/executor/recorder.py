@@ -9,6 +9,7 @@ never change, and reads all input of a step from them.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core_runtime.contracts import CapturedCalls, Captures, CapturesSizes, Runtime
+
+logger = logging.getLogger(__name__)
 
 Call = Callable[[], None]
 EVERY_SIZE: Final = -1
@@ -91,6 +94,17 @@ class Recorder:
         if one_each is not None and one_each.sizes is not None:
             sizes = [size * each for size in one_each.sizes if size * each <= max_rows]
             self._kinds[kind] = Recordings(sizes, one_each.padded)
+
+    def records(self, kind: str) -> bool:
+        """Whether calls of this kind are recorded, in any size."""
+        recordings = self._kinds.get(kind)
+        return recordings is not None and recordings.sizes != []
+
+    def report(self, reason: str, *kinds: str) -> None:
+        """Log which of these kinds of steps are recorded, where a recording serves one size. reason: why none is."""
+        if isinstance(self._runtime, CapturesSizes):
+            recorded = [kind for kind in kinds if self.records(kind)]
+            logger.info("Steps that are recorded: %s.", ", ".join(recorded) or f"none, because {reason}")
 
     def size(self, kind: str, num_rows: int) -> int | None:
         """Return the row count that a step of `num_rows` rows must be padded to; None: it runs unpadded."""
