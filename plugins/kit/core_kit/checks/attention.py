@@ -228,7 +228,8 @@ def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
 def _skip_without_library(subject: Subject) -> None:
     """Raise Skipped where the plugin says that a library it needs is not installed."""
     head, block, dtype = usual(subject)
-    for reason in reasons_of(subject, grouped(head), block, dtype):
+    specs: tuple[Cached, ...] = (grouped(head), LATENTS["latents"])
+    for reason in [reason for spec in specs for reason in reasons_of(subject, spec, block, dtype)]:
         if reason.code == MISSING:
             raise Skipped(f"{reason}; run the check where there is one")
 
