@@ -18,10 +18,10 @@ Written by `make gpu-gate`, which compiles every configuration of every Triton k
 a GPU. A configuration passes when it compiles, spills no register, stays within the chip's shared memory, uses the matrix
 units where it must, and holds no fused multiplication and addition where the sampler must round twice. Products, attention,
 norms and elementwise kernels must also read memory in accesses as wide as their threads' shares allow, up to 16 bytes, and
-copy the tiles of a pipeline of 3 stages or more into shared memory ahead. Where attention has two tiles, that for few rows must
-leave a multiprocessor registers and shared memory for two programs, and both must keep each row of a product within a warp. Strides and widths are taken as multiples of 16,
-as those of common models are. What this cannot show: races, speed, and memory out of bounds. What is compiled for gfx942 is
-untested.
+copy the tiles of a pipeline of 3 stages or more into shared memory ahead. Where attention has two tiles, that for few rows
+must leave a multiprocessor registers and shared memory for two programs, and both must keep each row of a product within a
+warp. Strides and widths are taken as multiples of 16, as those of common models are. What this cannot show: races, speed,
+and memory out of bounds. What is compiled for gfx942 is untested.
 """
 
 
