@@ -177,8 +177,7 @@ def test_a_replayed_step_merges_in_order_whoever_comes_last() -> None:
     random = generator("plan")
     talks = [Conversation.random(length, SMALL, "bfloat16", random) for length in ends]
     run = PagedRun(TritonAttention(10**6), SMALL, 64, "bfloat16", talks, generator("tables"))
-    stored = batch_view(ends, ends, run.tables, 64)
-    run.write(torch.cat([talk.k for talk in talks]), torch.cat([talk.v for talk in talks]), run.backend.build(stored))
+    fill(run)
     view = batch_view([1, 1], ends, run.tables, 64)
     alone = TritonAttention(1)
     whole = attended_rows(alone, alone.bind(SMALL, 64, "bfloat16", run.raw), talks, alone.build(view))
@@ -192,6 +191,12 @@ def test_a_replayed_step_merges_in_order_whoever_comes_last() -> None:
     assert not plan.arrived.any(), "the counters are as before the launch"
     same_bits(attended_rows(run.backend, run.handle, talks, step), whole, "in another order")
     assert not plan.arrived.any()
+
+
+def fill(run: PagedRun) -> None:
+    """Any keys and values, in all blocks."""
+    cache = run.raw.view(torch.bfloat16)
+    cache.copy_(torch.randn(cache.shape, generator=generator("cache")))
 
 
 def attended_rows(backend: TritonAttention, handle: Any, talks: list[Conversation], step: Step) -> Tensor:
@@ -238,8 +243,7 @@ def test_a_recorded_step_is_replayed_with_other_lengths(monkeypatch: pytest.Monk
     random = generator("replay")
     talks = [Conversation.random(length, SMALL, "bfloat16", random) for length in lengths]
     run = PagedRun(TritonAttention(10**6), SMALL, 64, "bfloat16", talks, generator("tables"))
-    stored = batch_view(lengths, lengths, run.tables, 64)
-    run.write(torch.cat([talk.k for talk in talks]), torch.cat([talk.v for talk in talks]), run.backend.build(stored))
+    fill(run)
     launches: list[tuple[Any, ...]] = []
     monkeypatch.setattr(plans, "plan", Recorded(plans.plan, launches))
     monkeypatch.setattr(launch, "attend", Recorded(launch.attend, launches))
