@@ -17,6 +17,7 @@ from core_kit.oracles.reference import Conversation, PagedRun, batch_view
 from core_runtime.contracts import BatchView
 
 pytest.importorskip("triton")
+from core_attention.triton import launch
 from core_attention.triton import plan as plans
 from core_attention.triton.attended import Attended, attended
 from core_attention.triton.backend import TritonAttention
@@ -176,8 +177,7 @@ def test_a_replayed_step_merges_in_order_whoever_comes_last() -> None:
     random = generator("plan")
     talks = [Conversation.random(length, SMALL, "bfloat16", random) for length in ends]
     run = PagedRun(TritonAttention(10**6), SMALL, 64, "bfloat16", talks, generator("tables"))
-    stored = batch_view(ends, ends, run.tables, 64)
-    run.write(torch.cat([talk.k for talk in talks]), torch.cat([talk.v for talk in talks]), run.backend.build(stored))
+    fill(run)
     view = batch_view([1, 1], ends, run.tables, 64)
     alone = TritonAttention(1)
     whole = attended_rows(alone, alone.bind(SMALL, 64, "bfloat16", run.raw), talks, alone.build(view))
@@ -191,6 +191,12 @@ def test_a_replayed_step_merges_in_order_whoever_comes_last() -> None:
     assert not plan.arrived.any(), "the counters are as before the launch"
     same_bits(attended_rows(run.backend, run.handle, talks, step), whole, "in another order")
     assert not plan.arrived.any()
+
+
+def fill(run: PagedRun) -> None:
+    """Any keys and values, in all blocks."""
+    cache = run.raw.view(torch.bfloat16)
+    cache.copy_(torch.randn(cache.shape, generator=generator("cache")))
 
 
 def attended_rows(backend: TritonAttention, handle: Any, talks: list[Conversation], step: Step) -> Tensor:
@@ -213,3 +219,57 @@ def test_layers_of_one_kind_share_a_list() -> None:
     first = step.plan(layer_of(LLAMA))
     assert step.plan(layer_of(LLAMA)) is first
     assert step.plan(layer_of(LAYERS["window"])) is not first
+
+
+class Recorded:
+    """A kernel whose launches are written down as they are made, as a recorded step has them."""
+
+    def __init__(self, kernel: Any, launches: list[tuple[Any, ...]]) -> None:
+        self._kernel = kernel
+        self._launches = launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*args: Any, **options: Any) -> None:
+            self._launches.append((self._kernel, grid, args, options))
+            self._kernel[grid](*args, **options)
+
+        return launch
+
+
+@pytest.mark.gpu_interpreter
+def test_a_recorded_step_is_replayed_with_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One list for two layers, each with one launch; what differs in a replay lies in the step's tensors."""
+    lengths = [260, 150, 5]
+    random = generator("replay")
+    talks = [Conversation.random(length, SMALL, "bfloat16", random) for length in lengths]
+    run = PagedRun(TritonAttention(10**6), SMALL, 64, "bfloat16", talks, generator("tables"))
+    fill(run)
+    launches: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(plans, "plan", Recorded(plans.plan, launches))
+    monkeypatch.setattr(launch, "attend", Recorded(launch.attend, launches))
+
+    def rows_of(ends: list[int]) -> Tensor:
+        return torch.stack([talk.q[max(end, 1) - 1] for talk, end in zip(talks, ends, strict=True)])
+
+    view = replace(batch_view([1] * 3, lengths, run.tables, 64), max_seq_len=320, query_lens=[], seq_lens_list=[])
+    step = run.backend.build(view)
+    q = rows_of(lengths)
+    outs = torch.full((2, 3, SMALL.num_heads, SMALL.head_size_v), torch.nan)
+    for out in outs:
+        run.backend.forward(run.handle, q, step, out)
+    assert [kernel.fn.__name__ for kernel, *_ in launches] == ["plan", "attend", "attend"]
+    recorded = list(launches)
+    alone = TritonAttention(1)
+    handle = alone.bind(SMALL, 64, "bfloat16", run.raw)
+    for ends in ([130, 150, 1], [100, 20, 0], [260, 150, 5]):
+        live = [end for end in ends if end]
+        view.seq_lens.copy_(torch.tensor(ends))
+        view.cu_seqlens_q.copy_(torch.tensor([0, 1, 2, len(live)]))
+        q.copy_(rows_of(ends))
+        outs.fill_(torch.nan)
+        for kernel, grid, args, options in recorded:
+            kernel[grid](*args, **options)
+        fresh = torch.empty_like(outs[0])
+        alone.forward(handle, q, alone.build(view), fresh)
+        for out in outs:
+            same_bits(out[: len(live)], fresh[: len(live)], f"{ends} keys")
