@@ -41,13 +41,14 @@ class Step(NamedTuple):
     query_len: int
 
 
-def dry_run(config: EngineConfig) -> None:
+def dry_run(config: EngineConfig, *, reads: bool = True) -> None:
     """Build the configured model and run one step of every kind.
 
+    reads: whether weights may be read where their layout depends on their values, which takes as long as quantizing them.
     Raises PluginError or UserError if the model cannot be built, or if its calls depend on computed values.
     """
     try:
-        _dry_run(config)
+        _dry_run(config, reads)
     except UNREAD as error:
         said = str(error).splitlines()[0]
         raise UserError(
@@ -56,7 +57,7 @@ def dry_run(config: EngineConfig) -> None:
         ) from error
 
 
-def _dry_run(config: EngineConfig) -> None:
+def _dry_run(config: EngineConfig, reads: bool) -> None:
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
@@ -64,7 +65,7 @@ def _dry_run(config: EngineConfig) -> None:
     platform = config.device.partition(":")[0]
     device = Device(PhantomRuntime(KernelSet(providers, platform)))
     with torch.inference_mode():
-        model = _built(config, plugins, device)
+        model = _built(config, plugins, device, reads)
         decoder = model.model
         assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
         for step in _steps(config):
@@ -74,7 +75,7 @@ def _dry_run(config: EngineConfig) -> None:
             _sample(decoder.kernels, decoder.logits(chosen))
 
 
-def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelInstance:
+def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bool) -> ModelInstance:
     """Build the model with its cache."""
     if config.model.implementation == "transformers":
         raise UserError(
@@ -84,7 +85,7 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
     try:
         model = _read(config, plugins, device, PhantomLoader)
     except UNREAD:
-        if config.plugins.quantization is None:
+        if config.plugins.quantization is None or not reads:
             raise
         # The layout of this quantized weight depends on its values, so weights are read, one layer at a time.
         model = _read(config, plugins, device, None)
