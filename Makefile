@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-page test-pooling \
-	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
+	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -169,6 +169,14 @@ fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes 
 gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (torch and triton) that it has
 	path=$$(python3 .ci/metadata.py build/metadata) && \
 		PYTHONPATH="$$path$${PYTHONPATH:+:$$PYTHONPATH}" python3 -m pytest -p no:xdist -m gpu tests/gpu
+
+# What the server and grammars need is in a folder of its own: the first three stages of the measurements do without.
+LEASE := build/lease
+SERVED := fastapi httptools uvicorn llguidance xgrammar
+LEASE_WHEELS = $(PYTHON) .ci/wheels.py --present benchmarks/lease/present.txt
+gpu-lease: $(TEST_STAMP)  ## what a GPU machine without a package index lacks, as wheels in build/lease; see docs/gpu.md
+	$(LEASE_WHEELS) --most 10 --engine $(LEASE)/engine --without $(SERVED)
+	$(LEASE_WHEELS) --most 30 $(LEASE)/server --also $(SERVED)
 
 simulate: $(TEST_STAMP)  ## ten minutes of random schedules of calls, deaths and failures on a simulated clock, on two cores
 	$(PYTHON) -m tests.simulation.run --minutes 10 --processes 2

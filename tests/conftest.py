@@ -16,14 +16,22 @@ settings.load_profile("suite")  # on a busy machine no example is quick
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run the engines of tests on a double of a device where they can"
     parser.addoption("--fake-device", choices=("gpu", "graph", "late"), help=text)
+    parser.addoption(
+        "--on-device", help="make the tensors of tests of kernels on this device: cuda, or cpu to rehearse"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    on_device = config.getoption("--on-device")
     # Triton decides when it is imported whether it interprets kernels, and no conftest imports it.
-    if config.getoption("markexpr") == "gpu":
+    if config.getoption("markexpr") == "gpu" or on_device not in (None, "cpu"):
         os.environ.pop("TRITON_INTERPRET", None)
     else:
         os.environ["TRITON_INTERPRET"] = "1"
+    if on_device is not None:
+        from tests.on_device import use_device
+
+        use_device(on_device)
     kind = config.getoption("--fake-device")
     if kind is not None:
         from tests.fake_engines import use_doubles

@@ -14,6 +14,10 @@ def quick_interpreter():
 
     from core_kernels.triton import portable
 
+    if not portable.INTERPRETED.value:
+        yield
+        return
+
     def call(self, *args, **kwargs):
         return self.rewrite()(*args, **kwargs)
 

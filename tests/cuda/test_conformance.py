@@ -8,6 +8,7 @@ from core_kernels.triton.kernels import TritonKernels
 from core_kernels.triton.manifest import core_spec
 from core_kit.case import Skipped
 from core_kit.checks import kernels as kit
+from tests.on_device import device_name
 
 SHAPES = ((33, 64), (7, 77))
 """One with groups of every size and one with odd sizes; `test_products.py` has more, without so much around them."""
@@ -22,7 +23,7 @@ def _marked(check):
 @pytest.mark.parametrize("check", [_marked(check) for check in kit.CHECKS])
 def test_kernels(check, monkeypatch):
     monkeypatch.setattr(kit, "SHAPES", SHAPES)
-    subject = SimpleNamespace(device="cpu", loaded=TritonKernels(), manifest=SimpleNamespace(spec=core_spec()))
+    subject = SimpleNamespace(device=device_name(), loaded=TritonKernels(), manifest=SimpleNamespace(spec=core_spec()))
     try:
         check(subject)
     except Skipped as skipped:

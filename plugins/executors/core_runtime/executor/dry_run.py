@@ -41,13 +41,14 @@ class Step(NamedTuple):
     query_len: int
 
 
-def dry_run(config: EngineConfig) -> None:
+def dry_run(config: EngineConfig, *, reads: bool = True) -> None:
     """Build the configured model and run one step of every kind.
 
+    reads: whether weights may be read where their layout depends on their values, which takes as long as quantizing them.
     Raises PluginError or UserError if the model cannot be built, or if its calls depend on computed values.
     """
     try:
-        _dry_run(config)
+        _dry_run(config, reads)
     except UNREAD as error:
         said = str(error).splitlines()[0]
         raise UserError(
@@ -56,9 +57,9 @@ def dry_run(config: EngineConfig) -> None:
         ) from error
 
 
-def _dry_run(config: EngineConfig) -> None:
+def _dry_run(config: EngineConfig, reads: bool) -> None:
     with torch.inference_mode():
-        decoder = phantom_decoder(config)
+        decoder = phantom_decoder(config, reads=reads)
         for step in _steps(config):
             _run(decoder, step, config)
         for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
@@ -66,20 +67,20 @@ def _dry_run(config: EngineConfig) -> None:
             _sample(decoder.kernels, decoder.logits(chosen))
 
 
-def phantom_decoder(config: EngineConfig) -> Decoder:
-    """Build the configured model, with its cache, on a phantom device."""
+def phantom_decoder(config: EngineConfig, *, reads: bool = True) -> Decoder:
+    """Build the configured model, with its cache, on a phantom device. reads: see `dry_run`."""
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
     providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
     platform = config.device.partition(":")[0]
     device = Device(PhantomRuntime(KernelSet(providers, platform)))
-    decoder = _built(config, plugins, device).model
+    decoder = _built(config, plugins, device, reads).model
     assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
     return decoder
 
 
-def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelInstance:
+def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bool) -> ModelInstance:
     """Build the model with its cache."""
     if config.model.implementation == "transformers":
         raise UserError(
@@ -89,7 +90,7 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
     try:
         model = _read(config, plugins, device, PhantomLoader)
     except UNREAD:
-        if config.plugins.quantization is None:
+        if config.plugins.quantization is None or not reads:
             raise
         # The layout of this quantized weight depends on its values, so weights are read, one layer at a time.
         model = _read(config, plugins, device, None)

@@ -58,4 +58,4 @@ def run_steps(config: str, _chip: str) -> None:
     """Run every kind of step of a configured model without its device. config: see `WarmsUp`."""
     from core_runtime.executor.dry_run import dry_run
 
-    dry_run(msgspec.json.decode(config, type=EngineConfig))
+    dry_run(msgspec.json.decode(config, type=EngineConfig), reads=False)

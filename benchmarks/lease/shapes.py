@@ -1,13 +1,15 @@
-"""The models of `benchmarks.gpu`, by their shapes alone: weights are invented when they are loaded.
+"""The models of the lease, by their shapes alone: weights are invented when they are loaded.
 
-Owns: their configurations, and the bytes and operations of a token. Called by: `benchmarks.gpu_rows`.
+Owns: their configurations, and the bytes and operations of a token. Called by: the stages.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from core_runtime.models.families import tensor_shapes
@@ -24,7 +26,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "vocab_size": 128256,
-        "max_position_embeddings": 16384,
+        "max_position_embeddings": 131072,
         "rope_theta": 500000.0,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
@@ -78,12 +80,31 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 """Weights are bfloat16 in all of them; gpt-oss-20b is published with experts of four bits."""
 
+TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Sizes for a rehearsal, of the keys that a shape has."""
 
-def write(name: str, folder: Path) -> Path:
-    """A directory with the configuration alone."""
+
+def write(name: str, folder: Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Path:
+    """Write a directory with the configuration alone. changes: of sizes that the shape has."""
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
-    config = {"torch_dtype": "bfloat16", **SHAPES[name]}
+    shape = SHAPES[name]
+    config = {"torch_dtype": "bfloat16", **shape, **{key: size for key, size in changes.items() if key in shape}}
+    if "layer_types" in shape:
+        config["layer_types"] = shape["layer_types"][: config["num_hidden_layers"]]
     (path / "config.json").write_text(json.dumps(config))
     return path
 
