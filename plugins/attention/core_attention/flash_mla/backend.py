@@ -70,13 +70,15 @@ class FlashMla:
     def forward_latent(self, handle: MlaLayer, q_latent: Tensor, q_pe: Tensor, metadata: MlaStep, out: Tensor) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         view = metadata.view
-        if view.max_query_len > 1 or view.num_tokens != view.num_seqs:
+        count = view.num_seqs
+        if view.max_query_len > 1 or view.num_tokens < count:
             self._prompts.forward_latent(handle.own, q_latent, q_pe, metadata.own, out)
             return
         spec, rows = handle.rows.spec, handle.rows.rows
-        query = rows.new_empty(view.num_seqs, 1, spec.num_heads, rows.shape[2])
-        query[:, 0, :, : spec.rank] = q_latent
-        query[:, 0, :, spec.rank :] = q_pe
+        # row i is the token of sequence i; padded rows may be more than padded sequences
+        query = rows.new_empty(count, 1, spec.num_heads, rows.shape[2])
+        query[:, 0, :, : spec.rank] = q_latent[:count]
+        query[:, 0, :, spec.rank :] = q_pe[:count]
         found, _ = self._module.flash_mla_with_kvcache(
             query,
             rows.unsqueeze(2),
@@ -87,4 +89,4 @@ class FlashMla:
             softmax_scale=spec.scale,
             causal=True,
         )
-        out.copy_(found[:, 0])
+        out[:count] = found[:, 0]

@@ -106,6 +106,8 @@ class FlashInfer:
         split = SPLIT_TOKENS if self._invariant else None
         kind = Heads(self._module, handle.spec, dtype, decodes, split)
         planned = self._planned((handle.spec, dtype, decodes), kind, metadata)
+        if decodes:
+            q, out = q[: metadata.view.num_seqs], out[: metadata.view.num_seqs]
         queries = q.to(dtype)
         cache = (handle.keys, handle.values)
         if out.dtype is dtype and out.is_contiguous():
@@ -157,5 +159,5 @@ def _place(fixed: BatchView) -> tuple[int, ...]:
 
 
 def _decodes(view: BatchView) -> bool:
-    """Whether each sequence computes one token."""
-    return view.max_query_len == 1 and view.num_tokens == view.num_seqs
+    """Whether row i is the token of sequence i; padded rows may be more than padded sequences."""
+    return view.max_query_len == 1 and view.num_tokens >= view.num_seqs
