@@ -131,6 +131,41 @@ def _load(place: Place, url: str, model: str) -> Iterator[Row]:
     )
 
 
+def beside(place: Place) -> Iterator[Row]:
+    """64 prompts at once, and the same with transformers' continuous batching."""
+    name, count, tokens = "Llama-3-8B", 64, 128
+    if place.is_cpu:
+        yield Row("", "transformers' continuous batching needs a GPU", is_fine=True)
+        return
+    import torch
+
+    asked = prompts(place, count, 512, name)
+    with engine(place, name, max_num_seqs=count, max_model_len=2048) as llm:
+        generate(llm, asked, 8)
+        ours = count * tokens / generate(llm, asked, tokens)
+    yield Row("", f"{count} requests of 512 + {tokens}", ours, "tokens/s")
+    torch.cuda.empty_cache()
+    theirs = _transformers_rate(name, [one["prompt_token_ids"] for one in asked], tokens)
+    yield Row("", "transformers' continuous batching, the same", theirs, "tokens/s")
+    yield Row("", "times transformers", ours / theirs, "x", goal="≥ 3 x")
+
+
+def _transformers_rate(name: str, asked: list[list[int]], tokens: int) -> float:
+    """Return tokens a second of transformers, on the same shape."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    with tempfile.TemporaryDirectory() as folder, torch.device("cuda"):
+        config = AutoConfig.from_pretrained(write(name, Path(folder)))
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    asking = GenerationConfig(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=-1)
+    model.generate_batch(asked[:2], generation_config=asking)
+    begin = time.perf_counter()
+    answers = model.generate_batch(asked, generation_config=asking)
+    seconds = time.perf_counter() - begin
+    return sum(len(answer.generated_tokens) for answer in answers.values()) / seconds
+
+
 def _shape(name: str, limit: float, what: str = "", **arguments: Any) -> Measurement:
     return Measurement(f"{name}{what}", limit, lambda place: shape(name, place, **arguments))
 
@@ -142,4 +177,5 @@ MEASUREMENTS = (
     _shape("Llama-3-8B", 100, " in nf4", quantization="nf4"),
     Measurement("sleep", 90, sleeping),
     Measurement("server", 150, server),
+    Measurement("beside transformers", 120, beside),
 )

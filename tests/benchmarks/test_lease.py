@@ -42,10 +42,11 @@ MEASUREMENTS = tuple(Measurement(f.__name__, 1.0, f) for f in (wrong, hangs, die
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stage", lease.STAGES)
 def test_every_stage_is_rehearsed_on_the_processor(tmp_path: Path, stage: str) -> None:
     environ = os.environ | {"OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "benchmarks.lease", stage, "--device", "cpu", "--tiny", "--seconds", "280"]
+    command = [sys.executable, "-m", "benchmarks.lease", stage, "--device", "cpu", "--tiny", "--seconds", "540"]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     rows = [Row(**json.loads(line)) for line in (tmp_path / f"stage-{stage}.jsonl").read_text().splitlines()]
     assert [row for row in rows if row.failed] == [], done.stderr
