@@ -17,7 +17,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core_kernels.triton import activation as activations
 from core_kernels.triton import elementwise, norm, portable, rotary
-from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
+from core_kernels.triton.limits import ACTIVATIONS, CODED, DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
 from core_kernels.triton.products.linear import TritonLinear, linear_of
@@ -155,6 +155,8 @@ def _weight_reasons(query: KernelQuery) -> list[Reason]:
         reasons.append(Reason("format", ", ".join(FORMATS), query.format))
     if query.activation not in ACTIVATIONS:
         reasons.append(Reason("activation", ", ".join(ACTIVATIONS), query.activation))
+    if query.activation == "fp8_row" and query.format != CODED:
+        reasons.append(Reason("activation", f"fp8_row with {CODED} weights", query.format))
     group_size = int(query.attributes.get("group_size", 0))
     one_group = bool(query.shape) and group_size >= query.shape[-1]
     is_cut = bool(query.shape) and not one_group and group_size > INPUT_GROUP and query.shape[-1] % group_size > 0

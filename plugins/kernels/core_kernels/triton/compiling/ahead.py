@@ -70,7 +70,8 @@ def catalog_parts(chip: Chip) -> list[Part]:
     """Return the catalog rows that a chip uses."""
     from core_kernels.triton.compiling.catalog import kernel_rows
 
-    rows = [row for row in kernel_rows() if alike(chip.name) in row.chips]
+    capability = int(chip.arch) if chip.backend == "cuda" else 0
+    rows = [row for row in kernel_rows() if alike(chip.name) in row.chips and row.least <= capability]
     return [Part(chip, row.name, launch_of_row(row)) for row in rows]
 
 

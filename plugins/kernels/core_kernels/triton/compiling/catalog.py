@@ -49,6 +49,9 @@ class KernelRow:
     no_fma: the code must not contain fused multiply-adds.
     reads: bytes of each tile that a program, or one step of its loop, reads; the code must read them in accesses as wide
         as the threads' shares allow, up to 16 bytes, and with 3 stages or more copy them ahead into shared memory.
+    least: lowest compute capability of NVIDIA's chips that launch it; 0: any.
+    holds: patterns that the assembly must match.
+    decodes: numbers that a program decodes in one step of its loop; `most_each`: instructions for each of them, at most.
     options: further compiler options.
     """
 
@@ -63,6 +66,10 @@ class KernelRow:
     uses_mma: bool = False
     no_fma: bool = False
     reads: tuple[int, ...] = ()
+    least: int = 0
+    holds: tuple[str, ...] = ()
+    decodes: int = 0
+    most_each: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

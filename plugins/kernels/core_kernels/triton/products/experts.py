@@ -19,7 +19,7 @@ from core_kernels.triton.combine import combine_rows
 from core_kernels.triton.compiling.launch import blocks
 from core_kernels.triton.products.packed import in_stored_order, packed
 from core_kernels.triton.products.product import Routed, multiply
-from core_kernels.triton.products.rounding import groups_of, rounded
+from core_kernels.triton.products.rounding import groups_of, inputs_of
 from core_kernels.triton.products.tiles import Tiles
 from core_runtime.contracts import GatedOperation
 from core_runtime.weights.experts import Experts
@@ -64,13 +64,13 @@ class TritonExperts:
         routed = route_rows(ids, self.count)
         shared = {"compute": compute, "tiles": self.tiles}
         both = x.new_empty(rows, self.gate_up.shape[0])
-        inputs = rounded(in_stored_order(x, self.gate_up), self.up_groups)
-        multiply(inputs, self.gate_up, both, None, routed=routed, **shared)
+        inputs, x_scale = inputs_of(in_stored_order(x, self.gate_up), self.up_groups, self.precision)
+        multiply(inputs, self.gate_up, both, None, routed=routed, x_scale=x_scale, **shared)
         inner = x.new_empty(rows, self.down.shape[1])
         self.gated(both, self.activation, inner)
         parts = x.new_empty(rows, self.down.shape[0])
-        inner = rounded(in_stored_order(inner, self.down), self.down_groups)
-        multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), **shared)
+        inner, x_scale = inputs_of(in_stored_order(inner, self.down), self.down_groups, self.precision)
+        multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), x_scale=x_scale, **shared)
         combine_rows(parts, ids, weights, out, self.count, accumulate)
 
 

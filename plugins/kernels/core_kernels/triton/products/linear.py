@@ -13,7 +13,7 @@ from core_kernels.triton.embedding import take_weights
 from core_kernels.triton.products.int8 import MOST_INPUTS, multiply_int8
 from core_kernels.triton.products.packed import in_stored_order, packed
 from core_kernels.triton.products.product import multiply
-from core_kernels.triton.products.rounding import encoded_rows, groups_of, rounded
+from core_kernels.triton.products.rounding import encoded_rows, groups_of, inputs_of
 from core_kernels.triton.products.tiles import Tiles
 from core_runtime.weights.formats import CanonicalWeight, Int8Channel
 
@@ -36,9 +36,9 @@ class TritonLinear:
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`, with a single rounding."""
-        inputs = rounded(in_stored_order(x, self.weight), self.groups)
-        compute = torch.bfloat16 if self.activation == "bf16" else x.dtype
-        multiply(inputs, self.weight, out, self.bias, compute=compute, tiles=self.tiles, accumulate=accumulate)
+        inputs, x_scale = inputs_of(in_stored_order(x, self.weight), self.groups, self.activation)
+        shared = {"compute": torch.bfloat16 if self.activation == "bf16" else x.dtype, "tiles": self.tiles}
+        multiply(inputs, self.weight, out, self.bias, accumulate=accumulate, x_scale=x_scale, **shared)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather out[T, K] = W[ids]."""

@@ -8,17 +8,19 @@ Heavier variants are compiled in addition to the plain one: experts, and a singl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import torch
 
 from core_kernels.triton.compiling.catalog import KernelRow, size_of
-from core_kernels.triton.compiling.chips import NAMES
+from core_kernels.triton.compiling.chips import LEAST, NAMES
+from core_kernels.triton.products.codes import FLOATS8_FROM, Decoding, decoding_for
 from core_kernels.triton.products.forms import PACKED_FORMS, weight_types
 from core_kernels.triton.products.kernel import SIZES, STEPS
-from core_kernels.triton.products.packed import Form
-from core_kernels.triton.products.product import JOIN_BLOCK, SIMPLE_DENSE, product_constants
-from core_kernels.triton.products.tile_rows import Tile
+from core_kernels.triton.products.packed import WIDEST, Form, Scales
+from core_kernels.triton.products.product import FLOATS8_WIDTH, JOIN_BLOCK, SIMPLE_DENSE, product_constants
+from core_kernels.triton.products.tile_rows import SMALLEST, Tile
 from core_kernels.triton.products.tiles import MOST_SEGMENTS, Tiles, shipped, weight_word
 
 MODULE: Final = "core_kernels.triton.products.kernel"
@@ -26,19 +28,87 @@ NUMBERS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.f
 DENSE: Final = Form("dense")
 ANY_SHAPE: Final = (0, 0)
 EXPERTS: Final = {"pairs": "*i32", "experts": "*i32"}
+FACTORS: Final = ("scale", "row_scale", "x_scale")
+FLOATS8_PRODUCTS: Final = {
+    "sm_90": (r"\bwgmma\.mma_async\S*\.m64n\d+k32\.f32\.e4m3\.e4m3\b",),
+    "sm_100": (r"\btcgen05\.mma\S*\.kind::f8f6f4\b",),
+    "sm_120": (r"\bmma\.sync\S*\.e4m3\.e4m3\.f32\b",),
+}
+"""The chips' products of 8-bit floats."""
+CONVERSION: Final = r"\bcvt\.rn\.f16x2\.e4m3x2\b"
+MOST_EACH: Final[dict[tuple[str, Decoding], float]] = {
+    ("int", "ptx"): 3.0,
+    ("int8", "ptx"): 4.0,
+    ("e4m3", "ptx_floats8"): 3.0,
+}
+"""Instructions of arithmetic for a number of a weight in the loop for few rows, at most, by code and decoding."""
 
 
-def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **changes: object) -> KernelRow:
-    """Return one row. present: tensors of the weight beyond what its form implies. changes: to the plain product's
-    constants.
+class Variant(NamedTuple):
+    """A product as its kernel is compiled.
+
+    number: Triton's name of the type of the inputs; of the results of `coded` ones.
+    present: tensors of the weight beyond those that its form implies.
+    coded: whether inputs are 8-bit floats as the weight is.
+    decoding: what the chip decodes with.
     """
-    signature, absent = weight_types(form, number, *present)
+
+    form: Form
+    number: str
+    decoding: Decoding
+    present: tuple[str, ...] = ()
+    coded: bool = False
+
+    @property
+    def compute(self) -> torch.dtype:
+        """Return the type of the product."""
+        if not self.coded:
+            return NUMBERS[self.number]
+        return torch.float8_e4m3fn if self.decoding == "ptx_floats8" else torch.bfloat16
+
+    @property
+    def scales(self) -> Scales:
+        """Return what scales multiply in the usual weight of the form."""
+        form = self.form
+        if not form.is_exact or "minimum" in self.present:
+            return "numbers"
+        if form.code in ("int8", "e4m3", "e5m2"):
+            return "rows"
+        return "runs" if form.width == WIDEST else "blocks"
+
+    def holds(self, chip: str) -> tuple[str, ...]:
+        """Return what the assembly must hold: instructions for 8-bit floats, where the chip has them."""
+        if self.decoding != "ptx_floats8":
+            return ()
+        if self.coded:
+            return FLOATS8_PRODUCTS[chip]
+        return (CONVERSION,) if self.form.code == "e4m3" else ()
+
+    @property
+    def name(self) -> str:
+        """Return the words of the row's name."""
+        form = self.form
+        words = [f"{'e4m3' if self.coded else self.number} x {weight_word(form, NUMBERS[self.number])}"]
+        words = [f"{words[0]} in blocks of {form.width}", *self.present]
+        if form.is_float8 and not self.coded and self.decoding == "ptx":
+            words.append("without instructions for it")
+        return ", ".join(words)
+
+
+def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> KernelRow:
+    """Return one row. changes: to the plain product's constants."""
+    form, number = variant.form, variant.number
+    signature, absent = weight_types(form, number, *variant.present)
     signature |= {"x": f"*{number}", "out": f"*{number}"} | dict.fromkeys(STEPS + SIZES, "i32")
-    constants = product_constants(form, NUMBERS[number], 1, False, False) | absent
-    constants |= {"WHOLE": True, "BN": tile.bn, "BT": tile.bt, "bias": None}
+    group = form.run if variant.scales == "runs" else form.width
+    constants = product_constants(form, variant.compute, variant.decoding, variant.scales, group, 1, False, False)
+    constants |= absent
+    constants |= {"WHOLE": True, "BN": tile.bn, "BT": tile.bt, "bias": None, "x_scale": None}
     constants |= {"pairs": None, "experts": None}
-    rows = f"up to {tile.rows} rows" if tile.rows else "any number of rows"
-    words = [f"{number} x {weight_word(form, NUMBERS[number])} in blocks of {form.width}", *present, rows]
+    if variant.coded:
+        signature |= {"x": "*u8", "x_scale": "*fp32"}
+        del constants["x_scale"]
+    words = [variant.name, f"up to {tile.rows} rows" if tile.rows else "any number of rows"]
     if changes.pop("routed", False):
         signature |= EXPERTS
         constants = {name: value for name, value in constants.items() if name not in EXPERTS}
@@ -49,6 +119,9 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
         words.append("segments apart")
     elif changes:
         words.append("segments together")
+    is_narrow = tile.bt == SMALLEST and variant.scales != "numbers" and form.width == WIDEST
+    most_each = MOST_EACH.get((form.code, variant.decoding), 0.0) if is_narrow else 0.0
+    has_floats8 = variant.decoding == "ptx_floats8"
     return KernelRow(
         f"product: {', '.join(words)} ({chip})",
         f"{MODULE}:product",
@@ -57,8 +130,13 @@ def _product(chip: str, form: Form, number: str, tile: Tile, *present: str, **ch
         chips=(chip,),
         num_warps=tile.warps,
         num_stages=tile.stages,
+        fp_fusion=False,
         uses_mma=number != "fp32",
         reads=_reads(form, signature, tile),
+        least=FLOATS8_FROM if has_floats8 else 0,
+        holds=variant.holds(chip),
+        decodes=tile.bn * form.run,
+        most_each=most_each,
     )
 
 
@@ -75,26 +153,37 @@ def _dense(chip: str, number: str) -> Iterator[KernelRow]:
     plain = tiles.of(chip, word, "plain", ANY_SHAPE)
     in_segments = tiles.of(chip, word, "segments", ANY_SHAPE)
     of_experts = tiles.of(chip, word, "experts", ANY_SHAPE)
+    variant = Variant(form, number, "portable")
     for tile in plain:
-        yield _product(chip, form, number, tile)
-    yield _product(chip, form, number, of_experts[-1], routed=True)
-    yield _product(chip, form, number, in_segments[0], SEGMENTS=MOST_SEGMENTS, SPLIT=True)
-    yield _product(chip, form, number, in_segments[-1], SEGMENTS=MOST_SEGMENTS)
+        yield _product(chip, variant, tile)
+    yield _product(chip, variant, of_experts[-1], routed=True)
+    yield _product(chip, variant, in_segments[0], SEGMENTS=MOST_SEGMENTS, SPLIT=True)
+    yield _product(chip, variant, in_segments[-1], SEGMENTS=MOST_SEGMENTS)
 
 
 def _packed(chip: str, form: Form, present: tuple[str, ...]) -> Iterator[KernelRow]:
-    word = weight_word(form, torch.bfloat16)
-    tiles = Tiles(shipped()).of(chip, word, "plain", ANY_SHAPE)
-    for tile in tiles:
-        yield _product(chip, form, "bf16", tile, *present)
-    yield _product(chip, form, "bf16", tiles[-1], *present, SEGMENTS=MOST_SEGMENTS)
-    yield _product(chip, form, "bf16", tiles[-1], *present, routed=True)
+    variants = [Variant(form, "bf16", decoding_for(chip, form.code), present)]
+    if form.is_float8 and chip == LEAST:  # its rows also stand for older chips
+        variants.append(Variant(form, "bf16", "ptx", present))
+    if form.code == "e4m3":
+        variants.append(Variant(replace(form, width=FLOATS8_WIDTH), "bf16", variants[0].decoding, coded=True))
+    if form.code == "int" and variants[0].scales == "runs":
+        variants.append(variants[0]._replace(number="fp16"))
+    for variant in variants:
+        word = weight_word(variant.form, variant.compute)
+        tiles = Tiles(shipped()).of(chip, word, "plain", ANY_SHAPE)
+        for tile in tiles:
+            yield _product(chip, variant, tile)
+        yield _product(chip, variant, tiles[-1], SEGMENTS=MOST_SEGMENTS)
+        yield _product(chip, variant, tiles[-1], routed=True)
 
 
-def _join() -> KernelRow:
+def _join(name: str, scales: Scales, *factors: str) -> KernelRow:
     types = {"partial": "*fp32", "out": "*bf16", "num_rows": "i32", "num_outputs": "i32", "out_stride": "i32"}
+    types |= dict.fromkeys(factors, "*fp32")
     constants: dict[str, object] = {"bias": None, "SEGMENTS": MOST_SEGMENTS, "ACCUMULATE": True, "BLOCK": JOIN_BLOCK}
-    return KernelRow("join segments", f"{MODULE}:join", types, constants)
+    constants |= {"SCALES": scales} | {factor: None for factor in FACTORS if factor not in factors}
+    return KernelRow(name, f"{MODULE}:join", types, constants, fp_fusion=False)
 
 
 def _rows() -> Iterator[KernelRow]:
@@ -103,7 +192,9 @@ def _rows() -> Iterator[KernelRow]:
             yield from _dense(chip, number)
         for form, present in PACKED_FORMS:
             yield from _packed(chip, form, present)
-    yield _join()
+    yield _join("join segments", "numbers")
+    yield _join("join segments, scales of rows", "rows", "scale")
+    yield _join("join segments, scales of rows and of inputs", "rows", "scale", "x_scale")
 
 
 ROWS: Final = tuple(_rows())
