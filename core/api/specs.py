@@ -13,9 +13,7 @@ import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
 LayerKind = Literal["full", "sliding", "latent", "state"]
-Activation = Literal[
-    "none", "bf16", "int8", "int8_row", "fp8_row"
-]  # int8: a scale a row and group; others: a scale a row
+Activation = Literal["none", "bf16", "int8", "int8_row", "fp8_row"]  # int8: a scale a row and group; int8_row: a row
 ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row", "fp8_row")
 
 STATE_DTYPE: Final = "float32"
