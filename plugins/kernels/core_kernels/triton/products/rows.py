@@ -35,13 +35,16 @@ FLOATS8_PRODUCTS: Final = {
     "sm_120": (r"\bmma\.sync\S*\.e4m3\.e4m3\.f32\b",),
 }
 """The chips' products of 8-bit floats."""
-CONVERSION: Final = r"\bcvt\.rn\.f16x2\.e4m3x2\b"
+CONVERSION: Final = r"\bcvt\.\S*\.e4m3x2\b"
 MOST_EACH: Final[dict[tuple[str, Decoding], float]] = {
     ("int", "ptx"): 3.0,
     ("int8", "ptx"): 4.0,
     ("e4m3", "ptx_floats8"): 3.0,
 }
-"""Instructions of arithmetic for a number of a weight in the loop for few rows, at most, by code and decoding."""
+"""Instructions for a number of a weight in the loop for few rows, at most, by code and decoding."""
+BY_WARP: Final = ("sm_80", "sm_120")
+"""Chips whose matrix units take both operands from registers: each warp finds the inputs for itself."""
+SHARED_BY_WARP: Final = 1.0
 
 
 class Variant(NamedTuple):
@@ -84,6 +87,11 @@ class Variant(NamedTuple):
             return FLOATS8_PRODUCTS[chip]
         return (CONVERSION,) if self.form.code == "e4m3" else ()
 
+    def most_each(self, chip: str) -> float:
+        """Return the instructions of arithmetic for a number in the loop for few rows, at most; 0: any."""
+        most = MOST_EACH.get((self.form.code, self.decoding), 0.0)
+        return most + SHARED_BY_WARP if most and chip in BY_WARP else most
+
     @property
     def name(self) -> str:
         """Return the words of the row's name."""
@@ -120,7 +128,6 @@ def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> Kern
     elif changes:
         words.append("segments together")
     is_narrow = tile.bt == SMALLEST and variant.scales != "numbers" and form.width == WIDEST
-    most_each = MOST_EACH.get((form.code, variant.decoding), 0.0) if is_narrow else 0.0
     has_floats8 = variant.decoding == "ptx_floats8"
     return KernelRow(
         f"product: {', '.join(words)} ({chip})",
@@ -136,7 +143,7 @@ def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> Kern
         least=FLOATS8_FROM if has_floats8 else 0,
         holds=variant.holds(chip),
         decodes=tile.bn * form.run,
-        most_each=most_each,
+        most_each=variant.most_each(chip) if is_narrow else 0.0,
     )
 
 
