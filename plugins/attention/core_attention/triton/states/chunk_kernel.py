@@ -274,7 +274,8 @@ def advance(
     if count == 0:
         return
     table = tables + sequence.to(tl.int64) * table_stride
-    row = tl.program_id(2) * SCAN.part + tl.arange(0, SCAN.part)
+    PART: tl.constexpr = SCAN.part
+    row = tl.program_id(2) * PART + tl.arange(0, PART)
     row_inside = (row < SCAN.rows)[None, :]
     offset: tl.constexpr = 0 if SCAN.op == "mamba2" else 2 * SCAN.shared * SCAN.size
     nth = tl.arange(0, CHUNK)
@@ -286,8 +287,8 @@ def advance(
         sums = tl.load(vector)
         decay = tl.exp(sums)[:, None]
         done = past + before + chunk
-        known = tl.zeros([CHUNK, SCAN.part], tl.float32)
-        y = tl.zeros([CHUNK, SCAN.part], tl.float32)
+        known = tl.zeros([CHUNK, PART], tl.float32)
+        y = tl.zeros([CHUNK, PART], tl.float32)
         for piece in range(SCAN.pieces):
             state, _, _ = _state_piece(cache, table, head, row, piece, done, SCAN)
             read = _divided(_piece(read_start, mixed_row, piece, SCAN), tl.load(vector + 2 * CHUNK), SCAN)
