@@ -39,6 +39,9 @@ print(judged(replace(rows["settle"], reads=(1 << 20,)), hopper).problems)
 piped = rows["product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)"]
 print(judged(replace(piped, reads=(1 << 16,)), hopper).problems)
 print(judged(replace(rows["settle"], reads=(128,), num_stages=3), hopper).problems)
+print(judged(replace(rows["settle"], holds=("no_such_instruction",)), hopper).problems)
+packed = rows["product: bf16 x uint4 in blocks of 64, up to 16 rows (sm_90)"]
+print(judged(replace(packed, most_each=1.0), hopper).problems)
 """
 
 
@@ -52,6 +55,8 @@ def test_the_gate_sees_what_is_wrong():
     assert "bytes a thread in accesses of 16 bytes" in lines[3]
     assert "the pipeline of 4 stages needs" in lines[4]
     assert "copies nothing ahead" in lines[5]
+    assert "holds nothing like no_such_instruction" in lines[6]
+    assert "instructions a number; at most 1.0 are expected" in lines[7]
 
 
 def test_the_manifest_needs_neither_torch_nor_triton():
