@@ -37,7 +37,7 @@ from core_config.stages.choices import choose_plugins, choose_proposer
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.family import find_family, text_alone
 from core_config.stages.isolation import left_out
-from core_config.stages.numerics import planned_numerics
+from core_config.stages.numerics import own_arguments, planned_numerics
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
 from core_config.stages.sizes import plan_memory
@@ -173,7 +173,10 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=[*waivers(chosen, settings["numerics"], device), *acceptance_waiver(engine.acceptance)],
+        waivers=[
+            *waivers(chosen, settings["numerics"], device, own_arguments(settings)),
+            *acceptance_waiver(engine.acceptance),
+        ],
         given=settings.given(),
         numerics=numerics,
         replaceable=chosen.replaceable(),

@@ -62,6 +62,7 @@ def core_spec() -> PluginSpec:
             "padding": True,
             "tree": True,
             "batch_invariant": True,
+            "variant_arguments": {"states": {"chunked": "state"}},
         },
         arguments=AttentionArguments,
         priority=100,

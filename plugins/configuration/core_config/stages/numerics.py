@@ -40,6 +40,12 @@ def numerics_id(
     return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
 
 
+def own_arguments(settings: Settings) -> dict[str, Mapping[str, Any]]:
+    """Return the `given` of `numerics_id`."""
+    own = {kind: settings[f"{kind}_config"] for kind in ("kernels", "attention")}
+    return own | {"platform": underscored(settings["platform_config"])}
+
+
 def _answer(manifest: Manifest, kind: str, given: Mapping[str, Mapping[str, Any]]) -> Any:
     """Return a plugin's part of the id, a string or None."""
     own = given[kind].get(manifest.row.name) or {}
@@ -51,6 +57,6 @@ def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    given = {kind: settings[f"{kind}_config"] for kind in ("kernels", "attention")}
-    given["platform"] = underscored(settings["platform_config"])
-    return numerics_id(kernels, attention, given, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"])
+    return numerics_id(
+        kernels, attention, own_arguments(settings), settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+    )

@@ -11,18 +11,23 @@ are verified by the target model with the request's own noise, unless the user c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from core.plugin.manifest import Manifest
 from core_config.selection.kernels import is_idle
 from core_config.stages.chosen import Chosen
+from core_config.stages.settings import underscored
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
 
 
-def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
+def waivers(chosen: Chosen, numerics: str, device: str, given: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is
     none.
 
     device: its type. Kernels that never compute because of earlier providers waive nothing.
+    given: own arguments of plugins by kind, and by name.
     """
     computing = [
         (manifest, stage.partition(".")[2])
@@ -32,6 +37,9 @@ def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
     ]
     broken = [manifest for manifest, layers in computing if not promises(manifest, numerics, layers)]
     found = list(dict.fromkeys(map(_sentence, broken)))
+    for manifest, layers in computing:
+        own = given[manifest.row.kind].get(manifest.row.name) or {}
+        found += _given_up(manifest, layers, underscored(own))
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
@@ -55,3 +63,12 @@ def _sentence(manifest: Manifest) -> str:
     way_out = "choose another that does" if kind == "attention" else f"--plugins no:{name} leaves it out"
     way_out = WAY_OUT if manifest.spec.capabilities.get("reference_numerics") else way_out
     return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"
+
+
+def _given_up(manifest: Manifest, layers: str, own: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each of a plugin's own arguments that gives up the guarantee for the layers that it serves."""
+    kind, name = manifest.row.kind, manifest.row.name
+    for argument, values in manifest.spec.capabilities.get("variant_arguments", {}).items():
+        value = str(own.get(argument))
+        if values.get(value) == layers:
+            yield f"--{kind}-config.{name}.{argument} {value}: it is not batch_invariant; leave the argument out"
