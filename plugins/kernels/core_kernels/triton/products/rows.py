@@ -50,6 +50,8 @@ MOST_EACH: Final[dict[tuple[str, Decoding], float]] = {
 BY_WARP: Final = ("sm_80", "sm_120")
 """Chips whose matrix units take both operands from registers: each warp finds the inputs for itself."""
 SHARED_BY_WARP: Final = 1.0
+OF_SEGMENT: Final = 0.5
+"""More instructions where a program sums one segment: they tell its loop where the segment ends."""
 
 
 class Variant(NamedTuple):
@@ -92,10 +94,10 @@ class Variant(NamedTuple):
             return FLOATS8_PRODUCTS[chip]
         return (CONVERSION,) if self.form.code == "e4m3" else ()
 
-    def most_each(self, chip: str) -> float:
+    def most_each(self, chip: str, *, split: bool) -> float:
         """Return the instructions of arithmetic for a number in the loop for few rows, at most; 0: any."""
         most = MOST_EACH.get((self.form.code, self.decoding), 0.0)
-        return most + SHARED_BY_WARP if most and chip in BY_WARP else most
+        return most + SHARED_BY_WARP * (chip in BY_WARP) + OF_SEGMENT * split if most else 0.0
 
     @property
     def name(self) -> str:
@@ -152,7 +154,7 @@ def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> Kern
         least=FLOATS8_FROM if has_floats8 else 0,
         holds=variant.holds(chip),
         decodes=tile.bn * form.run,
-        most_each=variant.most_each(chip) if is_narrow else 0.0,
+        most_each=variant.most_each(chip, split=bool(changes.get("SPLIT"))) if is_narrow else 0.0,
     )
 
 
