@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from core.api.errors import ConfigError
 from core.commands.main import main
 from core_config.resolve import Resolution, resolve
 
@@ -92,5 +93,11 @@ def test_an_argument_that_gives_up_the_guarantee_is_a_waiver(tiny_lfm2: Path, tm
     mine.write_text(manifest.replace('"reference_numerics": True,', f'"batch_invariant": True, {variant}'))
     plugins = {"plugins": str(mine), "attention_backend": "mine"}
     assert resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "scanned"}}).waivers == []
-    (told,) = resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}}).waivers
+    chunked = resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}})
+    (told,) = chunked.waivers
     assert told == "--attention-config.mine.states chunked: it is not batch_invariant; leave the argument out"
+    bits = {row.operations: row.same_bits for row in chunked.computed()}
+    assert bits["attention.full",] == "yes"
+    assert bits["attention.state",] == "no, with --attention-config.mine.states chunked"
+    with pytest.raises(ConfigError, match=r"mine\.states chunked: it is not batch_invariant"):
+        resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}}, batch_invariant=True)

@@ -47,8 +47,8 @@ def waivers(
                 continue
             if not promises(manifest.spec, numerics, layers, requested=requested):
                 found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
-            own = given[manifest.row.kind].get(manifest.row.name) or {}
-            found += _given_up(manifest, layers, underscored(own))
+            for argument in given_up(manifest, layers, given):
+                found.append(f"{argument}: it is not batch_invariant; leave the argument out")
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
@@ -104,10 +104,14 @@ def _sentence(manifest: Manifest, layers: str, *, named: bool) -> str:
     return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"
 
 
-def _given_up(manifest: Manifest, layers: str, own: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each of a plugin's own arguments that gives up the guarantee for the layers that it serves."""
+def given_up(manifest: Manifest, layers: str, given: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each of a plugin's own arguments that gives up the guarantee for the layers that it serves.
+
+    given: see `waivers`.
+    """
     kind, name = manifest.row.kind, manifest.row.name
+    own = underscored(given[kind].get(name) or {})
     for argument, values in manifest.spec.capabilities.get("variant_arguments", {}).items():
         value = str(own.get(argument))
         if values.get(value) == layers:
-            yield f"--{kind}-config.{name}.{argument} {value}: it is not batch_invariant; leave the argument out"
+            yield f"--{kind}-config.{name}.{argument} {value}"
