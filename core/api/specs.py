@@ -13,8 +13,8 @@ import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
 LayerKind = Literal["full", "sliding", "latent", "state"]
-Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
-ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row")
+Activation = Literal["none", "bf16", "int8", "int8_row", "fp8_row"]  # int8: a scale a row and group; int8_row: a row
+ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row", "fp8_row")
 
 STATE_DTYPE: Final = "float32"
 """Storage type of states. Float32 makes chunked prefill exact: the state that a chunk leaves is bitwise the one that the next

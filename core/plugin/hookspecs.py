@@ -189,10 +189,10 @@ class ManifestHooks:
         """
 
     @hookspec(firstresult=True)
-    def core_numerics(self, platform: Mapping[str, Any]) -> str | None:
+    def core_numerics(self, platform: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
         """Kernels and attention: return the `numerics` that the loaded object will have, without importing torch.
 
-        platform: those of the platform's own arguments that the user gave. A hook that does not need them leaves them out.
+        platform, arguments: of the platform's and the plugin's own arguments, those that the user gave.
         """
 
     @hookspec(firstresult=True)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from core.api.errors import ConfigError
 from core.commands.main import main
 from core_config.resolve import Resolution, resolve
 
+OWN = "import msgspec\nclass Own(msgspec.Struct, frozen=True):\n    states: str = 'scanned'\n"
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}
 
 
@@ -80,3 +82,22 @@ def test_both_forms_of_explain_name_them(tiny_llama: Path, capsys: pytest.Captur
     assert "torch_sdpa" in told and "--numerics reference" in told
     assert main(words) == 0
     assert told in capsys.readouterr().out
+
+
+def test_an_argument_that_gives_up_the_guarantee_is_a_waiver(tiny_lfm2: Path, tmp_path: Path) -> None:
+    manifest = (Path(__file__).parents[2] / "plugins/attention/core_attention/torch_sdpa/manifest.py").read_text()
+    mine = tmp_path / "mine.py"
+    manifest = manifest.replace("CONTRACT = 1", f'CONTRACT = 1\nKIND = "attention"\n{OWN}')
+    manifest = manifest.replace('name="torch_sdpa"', 'name="mine", arguments=Own')
+    variant = '"variant_arguments": {"states": {"chunked": "state"}},'
+    mine.write_text(manifest.replace('"reference_numerics": True,', f'"batch_invariant": True, {variant}'))
+    plugins = {"plugins": str(mine), "attention_backend": "mine"}
+    assert resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "scanned"}}).waivers == []
+    chunked = resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}})
+    (told,) = chunked.waivers
+    assert told == "--attention-config.mine.states chunked: it is not batch_invariant; leave the argument out"
+    bits = {row.operations: row.same_bits for row in chunked.computed()}
+    assert bits["attention.full",] == "yes"
+    assert bits["attention.state",] == "no, with --attention-config.mine.states chunked"
+    with pytest.raises(ConfigError, match=r"mine\.states chunked: it is not batch_invariant"):
+        resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}}, batch_invariant=True)

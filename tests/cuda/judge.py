@@ -26,6 +26,11 @@ HIP_LOADS = re.compile(r"\b(?:global|buffer)_load_(dwordx4|dwordx2|dword|ushort|
 HIP_BYTES = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "ubyte": 1}
 EARLY = ("griddepcontrol.wait", "griddepcontrol.launch_dependents")
 """What a kernel says that is launched before the previous one has ended."""
+SASS = re.compile(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?([A-Z]\w*)[^;/]*?(?:0x([0-9a-f]+))? *;")
+MATRIX = re.compile(r"[HQI]G?MMA|UTC\w*MMA|[OQ]MMA")
+UNCOUNTED = re.compile(
+    r"U[A-Z0-9]+$|LD|ST|ATOM|BAR|DEPBAR|MEMBAR|FENCE|WARP|BRA|BS|NOP|R2UR|S2|CS2|SYNCS|ELECT|CCTL|ERRBAR|EXIT"
+)
 WIDEST = 16
 """Bytes of the widest access."""
 PIPELINED = 3
@@ -63,12 +68,13 @@ def digest_of(row: KernelRow, chip: Chip) -> str:
     function = function_of(row)
     constants = {name: str(value) for name, value in row.constants.items()}
     options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, row.reads)
-    options += (row.resident, row.whole_rows)
+    options += (row.resident, row.whole_rows, row.holds)
     told = (
         function.cache_key,
         sorted(types_of(row).items()),
         sorted(constants.items()),
         options,
+        (row.decodes, row.most_each),
         sorted(row.options.items()),
         chip,
     )
@@ -137,6 +143,10 @@ def _look_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKerne
         problems += _crowded(row, chip, registers, kernel.metadata.shared)
     if row.whole_rows:
         problems += _torn(kernel.asm["ttgir"])
+    if row.most_each:
+        each = arithmetic_each(row, chip, kernel.asm["cubin"])
+        if each > row.most_each:
+            problems.append(f"decodes with {each:.2f} instructions a number; at most {row.most_each} are expected")
     return problems, registers
 
 
@@ -159,6 +169,9 @@ def _common_problems(row: KernelRow, chip: Chip, assembly: str, shared: int) -> 
         problems.append(f"takes {shared} bytes of shared memory; the chip has {chip.shared}")
     if row.uses_mma and not re.search(chip.matrix, assembly):
         problems.append(f"does not use the matrix units ({chip.matrix})")
+    for pattern in row.holds:
+        if not re.search(pattern, assembly):
+            problems.append(f"holds nothing like {pattern}")
     if row.reads:
         problems += _narrow(row, chip, assembly)
     return problems
@@ -221,13 +234,39 @@ def _fused(text: str) -> list[str]:
     return [f"{len(found)} fused multiplications and additions"] if found else []
 
 
+def arithmetic_each(row: KernelRow, chip: Chip, cubin: bytes) -> float:
+    """The vector instructions of arithmetic in the innermost loop with a matrix product, for each number of a weight that
+    a thread decodes: moves between memories, barriers, branches and what is computed once for all threads left out.
+    """
+    found = [
+        (int(place, 16), name, int(target or "0", 16)) for place, name, target in SASS.findall(_dumped(cubin, "-sass"))
+    ]
+    loops = []
+    for place, name, target in found:
+        if name == "BRA" and target < place:
+            names = [each for at, each, _ in found if target <= at <= place]
+            if any(MATRIX.match(each) for each in names):
+                loops.append(names)
+    if not loops:
+        raise RuntimeError(f"{row.name}: no loop with a matrix product was found")
+    inner = min(loops, key=len)
+    counted = [name for name in inner if not MATRIX.match(name) and not UNCOUNTED.match(name)]
+    return len(counted) * row.num_warps * chip.warp / row.decodes
+
+
 def _usage(cubin: bytes) -> dict[str, int]:
     """What `cuobjdump -res-usage` says: REG, STACK, SHARED, LOCAL."""
+    said = _dumped(cubin, "-res-usage")
+    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", said)}
+
+
+def _dumped(cubin: bytes, what: str) -> str:
+    """What `cuobjdump` says."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        said = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, timeout=60)
+        said = subprocess.run([str(tool), what, file.name], capture_output=True, text=True, timeout=60)
     if said.returncode:
         raise RuntimeError(f"cuobjdump says nothing of a cubin: {said.stderr.strip() or said.stdout.strip()}")
-    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", said.stdout)}
+    return said.stdout

@@ -12,7 +12,7 @@ from core_runtime.layers.experts import combine
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.experts import Experts
-from core_runtime.weights.formats import Dense
+from core_runtime.weights.formats import FP8, Dense
 
 KERNELS = TritonKernels()
 COUNT = 8
@@ -35,9 +35,9 @@ def _layer(kernels, gate_up, down, precision="none"):
     return kernels.grouped_experts(first, second, "silu", precision=precision, gated=kernels.gated)
 
 
-def _same_as_reference(gate_up, down, tokens: int) -> None:
-    mine = _layer(KERNELS, gate_up, down)
-    reference = _layer(ReferenceKernels(), gate_up, down)
+def _same_as_reference(gate_up, down, tokens: int, precision="none", tolerance=2e-5) -> None:
+    mine = _layer(KERNELS, gate_up, down, precision)
+    reference = _layer(ReferenceKernels(), gate_up, down, precision)
     x = _random(tokens, HIDDEN)
     ids, weights = _choices(tokens, 3)
     for accumulate in (False, True):
@@ -45,7 +45,7 @@ def _same_as_reference(gate_up, down, tokens: int) -> None:
         expected = torch.ones(tokens, HIDDEN)
         mine(x, ids, weights, got, accumulate=accumulate)
         reference(x, ids, weights, expected, accumulate=accumulate)
-        close(got, expected, 2e-5, f"{weight_format(gate_up)}, {tokens} tokens", axis=-1)
+        close(got, expected, tolerance, f"{weight_format(gate_up)}, {tokens} tokens", axis=-1)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 80])  # a row a block, blocks of 16, and of 32, which no tile has
@@ -68,6 +68,15 @@ def test_a_gate_in_the_product_has_the_bits_of_two_calls(activation):
     other = TritonKernels()
     KERNELS.grouped_experts(first, second, activation, precision="none", gated=other.gated)(x, ids, weights, apart)
     assert torch.equal(within, apart)
+
+
+def test_experts_whose_inputs_are_8_bit_floats():
+    up = _random(COUNT * 2 * HIDDEN, HIDDEN).to(torch.float8_e4m3fn)
+    down = _random(COUNT * HIDDEN, HIDDEN, seed=1).to(torch.float8_e4m3fn)
+    scale = _random(COUNT * 2 * HIDDEN, seed=2).abs() + 0.1
+    both = FP8.from_scale(up, scale), FP8.from_scale(down, scale[: COUNT * HIDDEN])
+    # a number at a tie is rounded to its other neighbour where a sum has another last digit
+    _same_as_reference(*both, 5, "fp8_row", 1e-2)
 
 
 @pytest.mark.gpu_interpreter

@@ -44,6 +44,9 @@ print(judged(rows["take rows bf16"], hopper).problems)
 print(judged(replace(rows["settle"], resident=1000), hopper).problems)
 latents = rows["attention: DeepSeek V3 (sm_90)"]
 print(judged(replace(latents, num_warps=8, whole_rows=True), hopper).problems)
+print(judged(replace(rows["settle"], holds=("no_such_instruction",)), hopper).problems)
+packed = rows["product: bf16 x uint4 in blocks of 64, up to 16 rows (sm_90)"]
+print(judged(replace(packed, most_each=1.0), hopper).problems)
 """
 
 
@@ -61,6 +64,8 @@ def test_the_gate_sees_what_is_wrong():
     assert lines[7] == "()"
     assert "programs fit a multiprocessor, not 1000" in lines[8]
     assert "divides rows among 2 warps" in lines[9]
+    assert "holds nothing like no_such_instruction" in lines[10]
+    assert "instructions a number; at most 1.0 are expected" in lines[11]
 
 
 def test_the_manifest_needs_neither_torch_nor_triton():

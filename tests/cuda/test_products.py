@@ -10,7 +10,7 @@ from core_kit.fixtures.weights import random_weights
 from core_kit.oracles.numbers import close
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.reference import ReferenceKernels
-from core_runtime.weights.formats import Dense, IntGroups
+from core_runtime.weights.formats import FP8, Dense, IntGroups
 from core_runtime.weights.input_order import InputOrder
 
 KERNELS = TritonKernels()
@@ -136,9 +136,9 @@ def test_segments_are_joined_in_their_order_whichever_comes_last(monkeypatch, or
         assert not kernel.weight.counters.any()
 
 
-def _compare_gated(weight, dtype: torch.dtype, activation: str, rows: int) -> None:
+def _compare_gated(weight, dtype: torch.dtype, activation: str, rows: int, precision: str = "none") -> None:
     n, k = weight.shape
-    kernel = KERNELS.linear(weight, activation="none", bias=_random(n, seed=3))
+    kernel = KERNELS.linear(weight, activation=precision, bias=_random(n, seed=3))
     x = _random(rows, k).to(dtype)
     both = torch.empty(rows, n, dtype=dtype)
     kernel(x, both)
@@ -169,6 +169,14 @@ def test_a_gate_after_segments(monkeypatch):
     weight = Dense(_random(66, 512).bfloat16())
     for rows in (2, 70):
         _compare_gated(weight, torch.bfloat16, "silu", rows)
+
+
+def test_a_gate_after_segments_and_scales_of_both_sides(monkeypatch):
+    monkeypatch.setattr(product_tiles, "SEGMENT_INPUTS", 64)
+    values = _random(66, 512).to(torch.float8_e4m3fn)
+    weight = FP8.from_scale(values, _random(66, 1, seed=2).abs() + 0.1)
+    for rows in (2, 70):
+        _compare_gated(weight, torch.bfloat16, "silu", rows, precision="fp8_row")
 
 
 def test_what_is_not_served_is_refused():

@@ -5,13 +5,14 @@ import torch
 
 from core.api.specs import KernelQuery
 from core_kernels.triton.kernels import TritonKernels
+from core_kernels.triton.products import tiles
 from core_kernels.triton.products.linear import Int8Linear
 from core_kernels.triton.products.rounding import encoded_rows, groups_of, rounded
 from core_kit.fixtures.weights import random_weights
 from core_kit.oracles.numbers import close
 from core_runtime.layers.kernels import weight_format
-from core_runtime.layers.reference import ReferenceKernels, inputs_by_group, quantized_activations
-from core_runtime.weights.formats import HasGroups, Int8Channel
+from core_runtime.layers.reference import ReferenceKernels, floats8_activations, inputs_by_group, quantized_activations
+from core_runtime.weights.formats import FP8, HasGroups, Int8Channel
 
 KERNELS = TritonKernels()
 REFERENCE = ReferenceKernels()
@@ -81,3 +82,44 @@ def test_products_of_integers_equal_the_reference(shape):
         some = torch.empty(rows, n)
         mine(x[:rows], some)
         assert torch.equal(some, together[:rows])
+
+
+def test_a_row_becomes_8_bit_floats_and_one_scale():
+    x = _random(4, 100).bfloat16()
+    x[2] = 0
+    codes, scales = encoded_rows(x, floats=True)
+    read = codes.view(torch.float8_e4m3fn).float()
+    assert read.abs().amax(1).tolist() == [448, 448, 0, 448]
+    assert torch.equal(read * scales[:, None], floats8_activations(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"), [((33, 256), None), ((20, 77), (16, 32))], ids=["scales of rows", "of blocks"]
+)
+def test_products_of_8_bit_floats_equal_the_reference(shape, block, monkeypatch):
+    monkeypatch.setattr(tiles, "SEGMENT_INPUTS", 64)
+    n, k = shape
+    values = _random(n, k, seed=1).to(torch.float8_e4m3fn)
+    scale = _random(n, 1, seed=2) if block is None else _random(-(-n // 16), -(-k // 32), seed=2)
+    weight = FP8.from_scale(values, scale.abs() + 0.1, block)
+    shift = _random(n, seed=3)
+    mine = KERNELS.linear(weight, activation="fp8_row", bias=shift)
+    reference = REFERENCE.linear(weight, activation="fp8_row", bias=shift)
+    x = _random(70, k)
+    for accumulate in (False, True):
+        got, expected = torch.ones(70, n + 4)[:, :n], torch.ones(70, n)
+        mine(x, got, accumulate=accumulate)
+        reference(x, expected, accumulate=accumulate)
+        close(got, expected, 1e-5, "e4m3 times e4m3")
+    together = torch.empty(70, n)
+    mine(x, together)
+    for rows in (1, 17):
+        some = torch.empty(rows, n)
+        mine(x[:rows], some)
+        assert torch.equal(some, together[:rows])
+
+
+def test_other_weights_have_no_inputs_of_8_bit_floats():
+    for weight in random_weights((33, 128)):
+        reasons = KERNELS.supports(_queried(weight, "fp8_row"))
+        assert bool(reasons) == (weight_format(weight) != "fp8_e4m3")

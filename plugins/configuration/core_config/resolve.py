@@ -37,7 +37,7 @@ from core_config.stages.choices import choose_plugins, choose_proposer
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.family import find_family, text_alone
 from core_config.stages.isolation import left_out
-from core_config.stages.numerics import planned_numerics
+from core_config.stages.numerics import own_arguments, planned_numerics
 from core_config.stages.operations import computed
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
@@ -188,7 +188,8 @@ def _waived(attempt: Attempt, platform: ChosenPlatform) -> list[str]:
     settings = attempt.settings
     device = device_type(platform.device.name)
     requested = settings["batch_invariant"]
-    found = waivers(attempt.chosen, settings["numerics"], device, requested=requested)
+    given = own_arguments(settings)
+    found = waivers(attempt.chosen, settings["numerics"], device, given, requested=requested)
     if requested:
         attempt.problems += [f"--batch-invariant: {sentence}." for sentence in found]
     else:

@@ -22,7 +22,7 @@ from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, La
 from core_attention.checks import check_cache, check_tables
 from core_attention.triton.launch import attend_rows, turn_and_write_rows, write_rows
 from core_attention.triton.layer import Layer
-from core_attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
+from core_attention.triton.limits import Cached, numerics_name, unsupported, unsupported_state
 from core_attention.triton.moves import move_slots
 from core_attention.triton.plan import Step
 from core_attention.triton.states.layer import StateLayer, bind_states
@@ -40,16 +40,18 @@ class TritonAttention:
     """Implementation of the `attention` contract, including latent layers and `TurnsHeads`.
 
     wanted_programs: programs that occupy the device; None: derived from its multiprocessors.
+    chunked_states: whether prompts advance states in chunks, where an op has that form.
     """
 
     name = "triton"
     capture = "any"
-    numerics = NUMERICS
     turns_as = "triton"
 
-    def __init__(self, wanted_programs: int | None = None) -> None:
+    def __init__(self, wanted_programs: int | None = None, *, chunked_states: bool = False) -> None:
         self._wanted = wanted_programs
         bind_kernels("core_attention")
+        self._chunked_states = chunked_states
+        self.numerics = numerics_name(chunked_states)
 
     def kv_layout(self, spec: Cached, block_size: int, dtype: str) -> KVLayout:
         """Return the bytes of one block of one layer."""
@@ -123,7 +125,7 @@ class TritonAttention:
         _raise_for(unsupported_state(StateQuery(spec, raw.device.type, dtype)))
         if not raw.is_contiguous() or raw.shape[1] % FLOAT_BYTES:
             raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes, blocks of whole numbers")
-        return bind_states(spec, raw, params)
+        return bind_states(spec, raw, params, self._chunked_states)
 
     def build_state(self, view: BatchView) -> BatchView:
         """Check the view's tensors, once per step."""

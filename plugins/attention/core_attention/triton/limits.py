@@ -32,6 +32,11 @@ MAX_STATE_ROW: Final = 256
 Cached = AttentionSpec | LatentSpec
 
 
+def numerics_name(chunked_states: bool) -> str:
+    """Return the name of the arithmetic. chunked_states: whether prompts advance states in chunks."""
+    return f"{NUMERICS}-chunked-states" if chunked_states else NUMERICS
+
+
 def unsupported(query: AttentionQuery) -> list[Reason]:
     """Return the reasons why this backend cannot serve a kind of layer; empty if it can. Loads no library."""
     spec = query.spec

@@ -6,6 +6,10 @@ Owns: the backend's declared capabilities. Called by: `core.plugin`.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, StateQuery
@@ -14,14 +18,27 @@ from core_attention.triton.limits import (
     BLOCK_SIZES,
     ELEMENTS,
     MAX_HEAD_SIZE,
-    NUMERICS,
     STATE_OPS,
+    numerics_name,
     unsupported,
     unsupported_state,
 )
 from core_runtime.contracts import AttentionBackend
 
 CONTRACT = 1
+
+
+class AttentionArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The backend's own arguments."""
+
+    states: Annotated[
+        Literal["scanned", "chunked"],
+        msgspec.Meta(
+            description="How prompts advance recurrent states; scanned: token by token, as decoding does, with bits that "
+            "depend on a sequence alone; chunked: gated delta rules and mamba2 by matrix products over 64 tokens, which is "
+            "faster: bits then also depend on where steps cut a prompt, except at multiples of 64."
+        ),
+    ] = "scanned"
 
 
 @hookimpl
@@ -45,7 +62,9 @@ def core_spec() -> PluginSpec:
             "padding": True,
             "tree": True,
             "batch_invariant": True,
+            "variant_arguments": {"states": {"chunked": "state"}},
         },
+        arguments=AttentionArguments,
         priority=100,
     )
 
@@ -60,9 +79,9 @@ def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
 
 
 @hookimpl
-def core_numerics() -> str:
+def core_numerics(arguments: Mapping[str, Any]) -> str:
     """Return the version of the arithmetic."""
-    return NUMERICS
+    return numerics_name(arguments.get("states") == "chunked")
 
 
 @hookimpl
@@ -70,4 +89,5 @@ def core_load(context: LoadContext) -> AttentionBackend:
     """Build the backend; kernels are compiled at their first launch, or ahead of time by `core kernels build`."""
     from core_attention.triton.backend import TritonAttention
 
-    return TritonAttention()
+    own = context.arguments or AttentionArguments()
+    return TritonAttention(chunked_states=own.states == "chunked")

@@ -20,7 +20,7 @@ from core_config.stages.settings import Settings, underscored
 def numerics_id(
     kernels: Sequence[Manifest],
     attention: Sequence[Manifest],
-    platform: Mapping[str, Any],
+    given: Mapping[str, Mapping[str, Any]],
     dtype: str,
     kv_dtype: str,
     numerics: str,
@@ -28,16 +28,28 @@ def numerics_id(
     """Return `KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not report its
     part.
 
-    platform: the platform's own arguments.
+    given: own arguments that the user gave: of the `platform`, and of each plugin of `kernels` and `attention` by name.
     numerics: `fast` or `reference`.
     """
     version = importlib_metadata.version("torch").partition("+")[0]
     reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
-    providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
-    backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}
+    providers = [_answer(manifest, "kernels", given) for manifest in kernels]
+    backends = {_answer(manifest, "attention", given) for manifest in attention}
     if None in providers or None in backends:
         return None
     return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def own_arguments(settings: Settings) -> dict[str, Mapping[str, Any]]:
+    """Return the `given` of `numerics_id`."""
+    own = {kind: settings[f"{kind}_config"] for kind in ("kernels", "attention")}
+    return own | {"platform": underscored(settings["platform_config"])}
+
+
+def _answer(manifest: Manifest, kind: str, given: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Return a plugin's part of the id, a string or None."""
+    own = given[kind].get(manifest.row.name) or {}
+    return manifest.call("core_numerics", platform=given["platform"], arguments=underscored(own))
 
 
 def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
@@ -45,7 +57,6 @@ def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    platform = underscored(settings["platform_config"])
     return numerics_id(
-        kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+        kernels, attention, own_arguments(settings), settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
     )

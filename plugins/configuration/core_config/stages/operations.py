@@ -22,7 +22,9 @@ from core_config.selection.kernels import DENSE
 from core_config.selection.reasons import device_reasons, device_type, promises
 from core_config.stages.attention import query_of
 from core_config.stages.chosen import Chosen
+from core_config.stages.numerics import own_arguments
 from core_config.stages.settings import Settings
+from core_config.stages.waivers import given_up
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
@@ -124,6 +126,8 @@ def _attention_rows(
 
 
 def _same_bits(manifest: Manifest, settings: Settings, layers: str = "") -> str:
+    for argument in given_up(manifest, layers, own_arguments(settings)):
+        return f"no, with {argument}"
     if promises(manifest.spec, settings["numerics"], layers, requested=settings["batch_invariant"]):
         return "yes"
     if layers in manifest.spec.capabilities.get("invariant_on_request", ()):

@@ -11,21 +11,32 @@ are verified by the target model with the request's own noise, unless the user c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from core.plugin.manifest import Manifest
 from core_config.selection.kernels import computes_dense, is_idle
 from core_config.selection.ranking import Check, Choice, no_reasons
 from core_config.selection.reasons import invariance_reasons, promises
 from core_config.stages.chosen import Chosen
-from core_config.stages.settings import Settings
+from core_config.stages.settings import Settings, underscored
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
 
 
-def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = False) -> list[str]:
+def waivers(
+    chosen: Chosen,
+    numerics: str,
+    device: str,
+    given: Mapping[str, Mapping[str, Any]],
+    *,
+    requested: bool = False,
+) -> list[str]:
     """Return a sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is
     none.
 
     device: its type. Kernels that never compute because of earlier providers waive nothing.
+    given: own arguments of plugins by kind, and by name.
     requested: whether `--batch-invariant` was given, which some plugins keep only then.
     """
     found = []
@@ -36,6 +47,8 @@ def waivers(chosen: Chosen, numerics: str, device: str, *, requested: bool = Fal
                 continue
             if not promises(manifest.spec, numerics, layers, requested=requested):
                 found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
+            for argument in given_up(manifest, layers, given):
+                found.append(f"{argument}: it is not batch_invariant; leave the argument out")
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
@@ -89,3 +102,16 @@ def _sentence(manifest: Manifest, layers: str, *, named: bool) -> str:
     else:
         way_out = "--batch-invariant leaves it out"
     return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"
+
+
+def given_up(manifest: Manifest, layers: str, given: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each of a plugin's own arguments that gives up the guarantee for the layers that it serves.
+
+    given: see `waivers`.
+    """
+    kind, name = manifest.row.kind, manifest.row.name
+    own = underscored(given[kind].get(name) or {})
+    for argument, values in manifest.spec.capabilities.get("variant_arguments", {}).items():
+        value = str(own.get(argument))
+        if values.get(value) == layers:
+            yield f"--{kind}-config.{name}.{argument} {value}"

@@ -23,6 +23,7 @@ from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntG
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
+LARGEST_E4M3 = 448.0
 FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
 """All features beyond the operations of every provider; see `HasFeatures`."""
 
@@ -42,6 +43,15 @@ def quantized_activations(x: Tensor, group_size: int) -> Tensor:
     steps = torch.round(groups * inverse).clamp(-127, 127)
     rounded = (steps * scale).view(num_rows, -1)
     return rounded[:, :num_inputs]
+
+
+def floats8_activations(x: Tensor) -> Tensor:
+    """Return x [T, K] rounded to e4m3 with a scale per row (amax / 448), as float32 again."""
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True) / LARGEST_E4M3
+    inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
+    codes = (wide * inverse).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
+    return codes.float() * scale
 
 
 def activations_by_group(x: Tensor, group_size: int) -> Tensor:
@@ -94,6 +104,8 @@ class ReferenceLinear:
             return x.bfloat16()
         if self.activation == "int8_row":
             return quantized_activations(x, x.shape[1])
+        if self.activation == "fp8_row":
+            return floats8_activations(x)
         if self.activation == "int8" and not isinstance(self.weight, Dense):
             return inputs_by_group(x, self.weight)
         return x

@@ -132,7 +132,8 @@ def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool, early
     grid = (rows, blocks(width, BLOCK))
     if rows:
         constants = {"KIND": kind, "GATED": gated, "BLOCK": BLOCK}
-        launched = options(4) | start(x.device, early)
+        # products that compute a gate have no fusion either, so both give the same bits
+        launched = options(4, fusion=False) | start(x.device, early)
         activate[grid](x, out, *steps, *padded, **constants, **launched)
 
 
@@ -142,7 +143,7 @@ def _row(number: str, kind: str, gated: bool) -> KernelRow:
     constants = {"KIND": kind, "GATED": gated, "EARLY": False, "BLOCK": BLOCK}
     name = f"{kind}{' gated' if gated else ''} {number}"
     reads = (BLOCK * size_of(number),) * (1 + gated)
-    return KernelRow(name, f"{__name__}:activate", signature, constants, reads=reads)
+    return KernelRow(name, f"{__name__}:activate", signature, constants, fp_fusion=False, reads=reads)
 
 
 ROWS = (

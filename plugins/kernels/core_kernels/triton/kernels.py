@@ -22,7 +22,7 @@ from core_kernels.triton.compiling.bound import bind_kernels
 from core_kernels.triton.compiling.late import LateCompilations
 from core_kernels.triton.compiling.launch import architecture_of
 from core_kernels.triton.compiling.warm_up import Compiling
-from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
+from core_kernels.triton.limits import ACTIVATIONS, CODED, DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
 from core_kernels.triton.products.linear import TritonLinear, linear_of
@@ -182,6 +182,8 @@ def _weight_reasons(query: KernelQuery) -> list[Reason]:
         reasons.append(Reason("format", ", ".join(FORMATS), query.format))
     if query.activation not in ACTIVATIONS:
         reasons.append(Reason("activation", ", ".join(ACTIVATIONS), query.activation))
+    if query.activation == "fp8_row" and query.format != CODED:
+        reasons.append(Reason("activation", f"fp8_row with {CODED} weights", query.format))
     group_size = int(query.attributes.get("group_size", 0))
     one_group = bool(query.shape) and group_size >= query.shape[-1]
     is_cut = bool(query.shape) and not one_group and group_size > INPUT_GROUP and query.shape[-1] % group_size > 0

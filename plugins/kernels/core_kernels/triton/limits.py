@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Final
 
-VERSION = 2  # raise when a kernel's results change
+VERSION = 3  # raise when a kernel's results change
 DEVICES: Final = ("cuda", "rocm", "xpu")
-ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row")
+ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row", "fp8_row")
+CODED: Final = "fp8_e4m3"
+"""The format whose inputs may be 8-bit floats."""
 OPERATIONS: Final = frozenset(
     {
         "linear",

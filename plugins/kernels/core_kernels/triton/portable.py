@@ -146,6 +146,13 @@ def decode_e5m2(codes: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def decode_e2m1(codes: tl.tensor) -> tl.tensor:
+    """Decode integers of 4 bits as e2m1 to float32, exactly. codes: int32."""
+    half = ((codes & 8) << 12) | ((codes & 7) << 9)  # float16 with its exponent 14 too small
+    return half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+
+
+@triton.jit
 def sigmoid(x: tl.tensor) -> tl.tensor:
     """Return 1 / (1 + e^-x) in float32."""
     return div(1.0, 1.0 + tl.exp(-x))

@@ -142,7 +142,7 @@ def tells_numerics(subject: Subject) -> None:
     """core_numerics tells without torch what the loaded object reports."""
     if subject.kind not in HOOKS["core_numerics"]:
         return
-    told = subject.manifest.call("core_numerics", platform={})
+    told = subject.manifest.call("core_numerics", platform={}, arguments={})
     if told is None:
         raise Warned("without core_numerics, `core config explain` cannot print what results depend on")
     if told != subject.loaded.numerics:

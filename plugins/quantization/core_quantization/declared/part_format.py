@@ -31,7 +31,7 @@ OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "int8_groups": ("int8", "none"),
     **dict.fromkeys(("int2_super", "int3_super", "int5_super", "int6_super"), ("int8", "none")),
     "int8_channel": ("int8", "int8_row", "none"),
-    "fp8_e4m3": ("bf16", "none"),
+    "fp8_e4m3": ("bf16", "none", "fp8_row"),
     "fp8_e5m2": ("bf16", "none"),
     "nf4": ("bf16", "none"),
     "fp4": ("bf16", "none"),

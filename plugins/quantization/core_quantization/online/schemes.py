@@ -83,7 +83,7 @@ SCHEMES = {
             format="fp8_e4m3",
             bits=8,
             scale_bytes=4,
-            activations=("bf16", "none"),
+            activations=("bf16", "none", "fp8_row"),
             declared_as=("fbgemm_fp8", "ptpc_fp8"),
         ),
         Scheme(

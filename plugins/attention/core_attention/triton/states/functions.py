@@ -39,3 +39,12 @@ def place_of(element: tl.tensor, table: tl.tensor, inside: tl.tensor, WORDS: tl.
     """
     block = tl.load(table + element // WORDS, mask=inside, other=0)
     return block.to(tl.int64) * WORDS + element % WORDS
+
+
+@triton.jit
+def whole_chunks(past: tl.tensor, length: tl.tensor, size: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Return the rows before the first chunk that begins in a step, and how many whole chunks it has. past: tokens before
+    the step. length: rows of the step. size: tokens of a chunk; chunks begin at its multiples.
+    """
+    before = (size - past % size) % size
+    return before, tl.maximum(length - before, 0) // size

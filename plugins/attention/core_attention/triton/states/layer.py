@@ -31,7 +31,7 @@ class StateLayer(Protocol):
 class ShortConv:
     """A layer of the op `short_conv`."""
 
-    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor], chunked: bool) -> None:
         self.convolution = Convolution(params["conv.weight"], params.get("conv.bias"), states, gated=True)
 
     def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
@@ -42,7 +42,7 @@ class ShortConv:
 class Mamba1:
     """A layer of the op `mamba1`."""
 
-    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor], chunked: bool) -> None:
         sizes = spec.sizes
         self.channels = sizes["channels"]
         self.state = sizes["state"]
@@ -81,7 +81,7 @@ class Mamba1:
 class Mamba2:
     """A layer of the op `mamba2`."""
 
-    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor], chunked: bool) -> None:
         sizes = spec.sizes
         numbers = spec.numbers
         heads = sizes["heads"]
@@ -93,7 +93,7 @@ class Mamba2:
         self.channels = len(scale)
         self.convolution = Convolution(params["conv1d.weight"], params.get("conv1d.bias"), states, scale=scale)
         self.rates = Rates(-torch.exp(table(params["A_log"])), table(params["dt_bias"]))
-        self.scan = Scan(spec.op, heads, sizes["groups"], sizes["head_size"], sizes["state"], states, numbers)
+        self.scan = Scan(spec.op, heads, sizes["groups"], sizes["head_size"], sizes["state"], states, numbers, chunked)
         norm = spec.choices["norm"]
         weight = params.get("norm.weight")
         self.finish = Finish(
@@ -120,7 +120,7 @@ class Mamba2:
 class Delta:
     """A layer of the op `gated_delta` or `kda`."""
 
-    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: States, params: Mapping[str, Tensor], chunked: bool) -> None:
         sizes = spec.sizes
         by_channel = spec.op == "kda"
         heads = sizes["heads"] if by_channel else sizes["value_heads"]
@@ -131,7 +131,9 @@ class Delta:
         self.convolution = Convolution(_delta_taps(params), None, states)
         rate = torch.exp(table(params["A_log"]).flatten())
         self.rates = Rates(rate if by_channel else -rate, table(params["dt_bias"]))
-        self.scan = Scan(spec.op, heads, key_heads, sizes["value_size"], sizes["key_size"], states, spec.numbers)
+        self.scan = Scan(
+            spec.op, heads, key_heads, sizes["value_size"], sizes["key_size"], states, spec.numbers, chunked
+        )
         weight = params["o_norm.weight" if by_channel else "norm.weight"]
         self.finish = Finish(
             self.values,
@@ -164,7 +166,7 @@ class Delta:
         self.finish(y, mixed, gates, out)
 
 
-OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], StateLayer]]] = {
+OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor], bool], StateLayer]]] = {
     "short_conv": ShortConv,
     "mamba1": Mamba1,
     "mamba2": Mamba2,
@@ -173,12 +175,12 @@ OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], Stat
 }
 
 
-def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
-    """Bind an op to a layer's bytes, uint8 [num_blocks, block_bytes]."""
+def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor], chunked: bool) -> StateLayer:
+    """Bind an op to a layer's bytes, uint8 [num_blocks, block_bytes]. chunked: see `TritonAttention`."""
     words = raw.shape[1] // 4
     recurrent = _recurrent_size(spec)
     states = States(raw.view(torch.float32).flatten(), words, spec.state_size - recurrent)
-    return OPS[spec.op](spec, states, params)
+    return OPS[spec.op](spec, states, params, chunked)
 
 
 def _recurrent_size(spec: StateSpec) -> int:

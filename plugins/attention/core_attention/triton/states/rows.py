@@ -5,14 +5,24 @@ Owns: the list of layers. Never does: compile. Called by: the catalog of kernels
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import triton
 
+from core_attention.triton.states.chunk_kernel import CHUNK
 from core_attention.triton.states.common import CHANNEL_TILE
-from core_attention.triton.states.recurrence import recurrence
+from core_attention.triton.states.recurrence import (
+    CHUNK_STAGES,
+    CHUNK_TILES,
+    CHUNKED,
+    ChunkTile,
+    Recurrence,
+    recurrence,
+)
 from core_attention.triton.states.rest import PRODUCT_STEP, PRODUCT_TILE
 from core_kernels.triton.compiling.catalog import KernelRow
+from core_kernels.triton.compiling.chips import LEAST, NAMES
 
 PACKAGE: Final = "core_attention.triton.states"
 WORDS: Final = 8192
@@ -39,6 +49,11 @@ SCANS: Final = (
     Scanned("Kimi Linear", "kda", 32, 32, 128, 128),
 )
 PLACES: Final = {"cu_seqlens": "*i32", "seq_lens": "*i32", "tables": "*i32", "table_stride": "i32"}
+CHUNK_SCALARS: Final = ("beta_scale", "eps", "dt_scale", "dt_min", "dt_max")
+
+
+def _recurrence(case: Scanned, chip: str) -> Recurrence:
+    return recurrence(case.op, case.heads, case.shared, case.rows, case.size, WINDOW, WORDS, has_floor=False, chip=chip)
 
 
 def _scan(case: Scanned) -> KernelRow:
@@ -48,8 +63,30 @@ def _scan(case: Scanned) -> KernelRow:
     signature |= dict.fromkeys(("mixed_row", "steps_row", "selected_row", "betas_row", "out_row"), "i32")
     scalars = ("beta_scale", "eps", "dt_scale", "dt_min", "dt_max", "decay_floor")
     signature |= dict.fromkeys(scalars, "fp32")
-    own = recurrence(case.op, case.heads, case.shared, case.rows, case.size, WINDOW, WORDS, has_floor=False)
-    return _row(f"scan of {case.name}", "scan_kernel:scan", signature, {"SCAN": own})
+    constants = {"SCAN": _recurrence(case, LEAST), "PART": "all", "CHUNK": CHUNK.value}
+    return _row(f"scan of {case.name}", "scan_kernel:scan", signature, constants)
+
+
+def _chunked(case: Scanned, chip: str) -> Iterator[KernelRow]:
+    is_nvidia = chip.startswith("sm_")
+    constants = {"SCAN": _recurrence(case, chip), "PRECISION": "tf32x3" if is_nvidia else "ieee"}
+    shared = {"mixed": "*fp32", "squares": "*fp32", "mixed_row": "i32"}
+    alone = shared | {"steps": "*bf16", "betas": "*bf16", "steps_row": "i32", "betas_row": "i32"}
+    alone |= {"rate": "*fp32", "dt_bias": "*fp32", "cu_seqlens": "*i32", "seq_lens": "*i32", "num_seqs": "i32"}
+    alone |= dict.fromkeys(CHUNK_SCALARS, "fp32")
+    chained = shared | {"out": "*fp32", "cache": "*fp32", "out_row": "i32"} | PLACES
+    for what, name, signature in (("tokens of a chunk", "relate", alone), ("chunks", "advance", chained)):
+        yield KernelRow(
+            f"state: {what} of {case.name} ({chip})",
+            f"{PACKAGE}.chunk_kernel:{name}",
+            signature,
+            constants,
+            chips=(chip,),
+            num_warps=CHUNK_TILES.get(chip, ChunkTile()).warps,
+            num_stages=CHUNK_STAGES,
+            fp_fusion=False,
+            uses_mma=is_nvidia and chip != "sm_100",
+        )
 
 
 def _convolve(gated: bool) -> list[KernelRow]:
@@ -104,6 +141,7 @@ def _row(name: str, function: str, signature: dict[str, str], constants: dict[st
 
 ROWS: Final = (
     *(_scan(case) for case in SCANS),
+    *(row for case in SCANS if case.op in CHUNKED for chip in NAMES for row in _chunked(case, chip)),
     *_convolve(False),
     *_convolve(True),
     _product("Falcon Mamba", 544, 8192, False),

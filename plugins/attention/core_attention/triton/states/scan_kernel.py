@@ -218,8 +218,12 @@ def scan(
     dt_max: tl.tensor,
     decay_floor: tl.tensor,
     SCAN: tl.constexpr,
+    PART: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> None:
     """Scan the tokens of program (sequence, head, tile of rows) into out float32 [T, heads * rows].
+
+    PART: `all` tokens, or those `before` or `after` the step's whole chunks of CHUNK; without such chunks, all are before.
 
     mixed: float32 [T, ...], the convolution's output. steps: dt of a row (mamba1) or head (mamba2), a of a head, or f.
     selected: B and C of mamba1. betas: b of a head. rate: -exp(A_log), of kda exp(A_log).
@@ -231,6 +235,16 @@ def scan(
     if first == stop:
         return
     past = tl.load(seq_lens + sequence) - (stop - first)
+    if PART != "all":
+        before, count = functions.whole_chunks(past, stop - first, CHUNK)
+        if PART == "before":
+            stop = tl.where(count > 0, first + before, stop)
+        else:
+            begin = tl.where(count > 0, before + count * CHUNK, stop - first)
+            first += begin
+            past += begin
+        if first == stop:
+            return
     table = tables + sequence.to(tl.int64) * table_stride
     row = tl.program_id(2) * SCAN.tile + tl.arange(0, SCAN.tile)
     number = tl.arange(0, SCAN.padded)

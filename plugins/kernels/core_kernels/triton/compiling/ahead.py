@@ -71,7 +71,9 @@ def catalog_parts(chip: Chip) -> list[Part]:
     """Return the catalog rows that a chip uses."""
     from core_kernels.triton.compiling.catalog import for_chip, kernel_rows
 
-    rows = [for_chip(row, chip.name) for row in kernel_rows() if alike(chip.name) in row.chips]
+    capability = int(chip.arch) if chip.backend == "cuda" else 0
+    used = [row for row in kernel_rows() if alike(chip.name) in row.chips and row.least <= capability]
+    rows = [for_chip(row, chip.name) for row in used]
     return [Part(chip, row.name, launch_of_row(row)) for row in rows]
 
 

@@ -52,6 +52,9 @@ class KernelRow:
         as the threads' shares allow, up to 16 bytes, and with 3 stages or more copy them ahead into shared memory.
     resident: programs for which a multiprocessor must have registers and shared memory at once.
     whole_rows: each row of a product must lie in one warp, so that tiles with more rows and warps sum it in the same order.
+    least: lowest compute capability of NVIDIA's chips that launch it; 0: any.
+    holds: patterns that the assembly must match.
+    decodes: numbers that a program decodes in one step of its loop; `most_each`: instructions for each of them, at most.
     options: further compiler options.
     """
 
@@ -68,6 +71,10 @@ class KernelRow:
     reads: tuple[int, ...] = ()
     resident: int = 1
     whole_rows: bool = False
+    least: int = 0
+    holds: tuple[str, ...] = ()
+    decodes: int = 0
+    most_each: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ Owns: the timed calls. Never does: choose a tile. Called by: tuning.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from triton.testing import do_bench
@@ -14,10 +15,11 @@ from core_kernels.triton.compiling.chips import Chip
 from core_kernels.triton.compiling.launches import compile_launch, written
 from core_kernels.triton.compiling.work import Work, noise_weight, num_rows, routed_rows
 from core_kernels.triton.products.product import multiply
+from core_kernels.triton.products.rounding import encoded_rows
 from core_kernels.triton.products.tile_rows import Key, Tile
 from core_kernels.triton.products.tiles import Tiles
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8e4nv": torch.bfloat16}
 
 
 class DeviceBench:
@@ -66,9 +68,13 @@ class Prepared:
         self._weight = noise_weight(work, device)
         self._x = torch.randn(rows, work.key.inputs, device=device).to(self._dtype)
         self.out = self._x.new_empty(rows, work.key.outputs)
+        self._x_scale: torch.Tensor | None = None
+        if work.compute == "fp8e4nv":
+            self._x, self._x_scale = encoded_rows(self._x, floats=True)
         self._routed = routed_rows(level, device) if work.routed else None
 
     def call(self, tile: Tile) -> None:
         """Compute the product with a tile."""
         only = Tiles({Key(self._chip, "any"): (tile,)})
-        multiply(self._x, self._weight, self.out, None, compute=self._dtype, tiles=only, routed=self._routed)
+        own: dict[str, Any] = {"compute": self._dtype, "tiles": only, "routed": self._routed, "x_scale": self._x_scale}
+        multiply(self._x, self._weight, self.out, None, **own)

@@ -59,7 +59,8 @@ def work_of(call: Call, chip: str) -> Work:
     numbers = dict(call.numbers)
     form: Form = constants["FORM"]
     compute = str(constants["COMPUTE"])
-    word = weight_word(form, torch.float32 if compute == "fp32" else torch.bfloat16)
+    narrow = torch.float8_e4m3fn if compute == "fp8e4nv" else torch.bfloat16
+    word = weight_word(form, torch.float32 if compute == "fp32" else narrow)
     if word == "dense" and "pairs" in arguments:
         word = "experts"
     elif word == "dense" and constants["SEGMENTS"] > 1:

@@ -17,7 +17,7 @@ from core_kernels.triton.combine import combine_rows
 from core_kernels.triton.products.assign import route_rows
 from core_kernels.triton.products.packed import in_stored_order, packed
 from core_kernels.triton.products.product import GATES, holds_gate, multiply
-from core_kernels.triton.products.rounding import groups_of, rounded
+from core_kernels.triton.products.rounding import groups_of, inputs_of
 from core_kernels.triton.products.tiles import Tiles
 from core_runtime.contracts import GatedOperation
 from core_runtime.layers.activations import parse
@@ -68,15 +68,15 @@ class TritonExperts:
         compute = torch.bfloat16 if self.precision == "bf16" else x.dtype
         routed = route_rows(ids, self.count)
         shared: dict[str, Any] = {"compute": compute, "tiles": self.tiles, "early": self.early}
-        inputs = rounded(in_stored_order(x, self.gate_up), self.up_groups)
+        inputs, x_scale = inputs_of(in_stored_order(x, self.gate_up), self.up_groups, self.precision)
         inner = x.new_empty(rows, self.down.shape[1])
         if self.gate is not None:
-            multiply(inputs, self.gate_up, inner, None, routed=routed, gate=self.gate, **shared)
+            multiply(inputs, self.gate_up, inner, None, routed=routed, x_scale=x_scale, gate=self.gate, **shared)
         else:
             both = x.new_empty(rows, self.gate_up.shape[0])
-            multiply(inputs, self.gate_up, both, None, routed=routed, **shared)
+            multiply(inputs, self.gate_up, both, None, routed=routed, x_scale=x_scale, **shared)
             self.gated(both, self.activation, inner)
         parts = x.new_empty(rows, self.down.shape[0])
-        inner = rounded(in_stored_order(inner, self.down), self.down_groups)
-        multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), **shared)
+        inner, x_scale = inputs_of(in_stored_order(inner, self.down), self.down_groups, self.precision)
+        multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), x_scale=x_scale, **shared)
         combine_rows(parts, ids, weights, out, self.count, accumulate, early=self.early)

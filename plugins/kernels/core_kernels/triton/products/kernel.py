@@ -1,11 +1,12 @@
 """Kernels of products with prepared weights: W @ x.T for a block of outputs and a block of rows.
 
-Owns: these Triton functions, and the order of their sums. Never does: choose a tile, launch. Called by: `product.py`.
+Owns: what is read and written. Never does: add up (`sums.py` does), choose a tile, launch. Called by: `product.py`.
 
 A program computes BN outputs of BT rows as W @ x.T, so that the matrix units' wider side runs along the outputs and few
 rows waste little. The inputs are divided into equal segments. Each segment is summed block by block, and the segments
 are added in order: by one program that sums all of them, or, where few rows would leave most of the chip idle, by the
-last of the programs that sum one each.
+last of the programs that sum one each. Products and sums of float32 become one instruction only where a function says
+so: both ways then give the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from core_kernels.triton.products.block import (
     rows_of_tile,
     store_block,
 )
-from core_kernels.triton.products.tile import Weight, stored_run, weight_tile
+from core_kernels.triton.products.sums import scaled, sum_of
+from core_kernels.triton.products.tile import Weight
 
 STEPS = (
     *("num_rows", "num_outputs", "num_inputs", "num_blocks", "block_rows"),
@@ -34,111 +36,6 @@ UNALIGNED = ("scale_stride", "sub_stride", "super_size", "group_size", "zero")
 """Sizes that do not decide how wide memory is read. Kernels are specialized for the other sizes and strides: only with
 multiples of 16 can the compiler read 16 bytes at a time, and it pipelines no read of 2 bytes. `tl.multiple_of` cannot say
 this, since it has no effect on a kernel's own argument."""
-
-
-@triton.jit
-def _weights(
-    raw: tl.tensor,
-    field: tl.constexpr,
-    block: tl.tensor,
-    row: tl.tensor,
-    weight: Weight,
-    FORM: tl.constexpr,
-    COMPUTE: tl.constexpr,
-) -> tl.tensor:
-    """Return W for some rows and the inputs of one block, in the product's type: [rows, width]."""
-    if FORM.code == "dense":
-        w = raw
-        if w.dtype != COMPUTE:
-            w = portable.cast(portable.widen(raw), COMPUTE)
-    else:
-        w = portable.cast(weight_tile(raw, field, block, row, weight, FORM), COMPUTE)
-    return w
-
-
-@triton.jit
-def _inputs(
-    x: tl.tensor,
-    source: tl.tensor,
-    at: tl.tensor,
-    x_stride: tl.tensor,
-    num_inputs: tl.tensor,
-    COMPUTE: tl.constexpr,
-    WHOLE: tl.constexpr,
-) -> tl.tensor:
-    """Return x.T for some rows and inputs, in the product's type: [width, BT]. source [1, BT], at [width, 1]."""
-    if WHOLE:
-        part = tl.load(x + source * x_stride + at)
-    else:
-        part = tl.load(x + source * x_stride + at, mask=at < num_inputs, other=0.0)
-    if part.dtype != COMPUTE:
-        part = portable.cast(portable.widen(part), COMPUTE)
-    return part
-
-
-@triton.jit
-def _segment(
-    total: tl.tensor,
-    segment: tl.tensor,
-    segment_runs: tl.tensor,
-    x: tl.tensor,
-    source: tl.tensor,
-    x_stride: tl.tensor,
-    row: tl.tensor,
-    num_inputs: tl.tensor,
-    weight: Weight,
-    FORM: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    WHOLE: tl.constexpr,
-) -> tl.tensor:
-    """Return total + W @ x.T over the runs of one segment: float32 [BN, BT]. source [1, BT], row [BN, 1]."""
-    FIELDS: tl.constexpr = FORM.fields
-    num_runs = tl.cdiv(num_inputs, FORM.run)
-    first_run = segment * segment_runs
-    last_run = tl.minimum(first_run + segment_runs, num_runs)
-    for run in range(first_run, last_run):
-        raw = stored_run(weight, row, run, num_inputs, FORM, WHOLE)
-        for field in tl.static_range(FIELDS):
-            block = run * FIELDS + field
-            w = _weights(raw, field, block, row, weight, FORM, COMPUTE)
-            at = block * FORM.width + tl.arange(0, FORM.width)[:, None]
-            part = _inputs(x, source, at, x_stride, num_inputs, COMPUTE, WHOLE)
-            total = portable.dot(w, part, total)
-    return total
-
-
-@triton.jit
-def _total(
-    x: tl.tensor,
-    source: tl.tensor,
-    x_stride: tl.tensor,
-    row: tl.tensor,
-    num_inputs: tl.tensor,
-    segment_runs: tl.tensor,
-    weight: Weight,
-    FORM: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WHOLE: tl.constexpr,
-    BN: tl.constexpr,
-    BT: tl.constexpr,
-) -> tl.tensor:
-    """Return this program's part of W @ x.T, float32 [BN, BT]: its own segment, or all segments added in order."""
-    total = tl.zeros([BN, BT], tl.float32)
-    if SPLIT or SEGMENTS == 1:
-        segment = tl.program_id(1)
-        total = _segment(
-            total, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, FORM, COMPUTE, WHOLE
-        )
-    else:
-        for segment in range(SEGMENTS):
-            part = tl.zeros([BN, BT], tl.float32)
-            part = _segment(
-                part, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, FORM, COMPUTE, WHOLE
-            )
-            total = total + part
-    return total
 
 
 @triton.jit
@@ -165,6 +62,7 @@ def _rows(
 @triton.jit(do_not_specialize=VARYING + UNALIGNED)
 def product(
     x: tl.tensor,
+    x_scale: tl.tensor,
     out: tl.tensor,
     bias: tl.tensor,
     partial: tl.tensor,
@@ -198,6 +96,9 @@ def product(
     zero: int,
     FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
+    DECODING: tl.constexpr,
+    SCALES: tl.constexpr,
+    GROUP: tl.constexpr,
     SEGMENTS: tl.constexpr,
     SPLIT: tl.constexpr,
     ACCUMULATE: tl.constexpr,
@@ -209,6 +110,8 @@ def product(
 ) -> None:
     """Compute one block of outputs for one block of rows; program (block, segment).
 
+    DECODING, SCALES, GROUP: see `codes.py` and `sums.py`.
+    x_scale: float32, a scale for each row of x, whose numbers are then bytes of e4m3; or absent.
     num_blocks: blocks of BT rows. segment_runs: runs per segment.
     SPLIT: one program for each segment. They leave their sums in `partial`, float32 [SEGMENTS, num_rows, num_outputs],
         and count in `counters`, int32 zeros, one for each block; the last one joins them.
@@ -234,6 +137,8 @@ def product(
         first_row += expert.to(tl.int64) * num_outputs
     else:
         x += first_token.to(tl.int64) * x_stride
+        if x_scale is not None:
+            x_scale += first_token
     source, target, is_row = _rows(pairs, token, first_token, num_rows, divisor, BT)
     values += first_row * value_stride
     if high is not None:
@@ -254,9 +159,10 @@ def product(
         values, high, scale, sub_scale, minimum, sub_minimum, zeros, row_scale, table,
         value_stride, high_stride, scale_stride, sub_stride, super_size, group_size, zero,
     )  # fmt: skip
-    total = _total(
-        x, source, x_stride, row, num_inputs, segment_runs, weight, FORM, COMPUTE, SEGMENTS, SPLIT, WHOLE, BN, BT
-    )
+    total = sum_of(
+        x, source, x_stride, row, num_inputs, segment_runs, weight,
+        FORM, COMPUTE, DECODING, SCALES, GROUP, x_scale is not None, SEGMENTS, SPLIT, WHOLE, BN, BT,
+    )  # fmt: skip
     if SPLIT:
         inside = is_output[:, None] & is_row[None, :]
         first = partial + target[None, :] * num_outputs + (first_column + row)
@@ -266,6 +172,7 @@ def product(
         if not is_last:
             return
         total = join_segments(first, size, inside, counter, SEGMENTS)
+    total = scaled(total, scale, row_scale, x_scale, row, source, SCALES)
     if bias is not None:
         total = total + portable.widen(tl.load(bias + first_column + row))
     if GATE is not None:

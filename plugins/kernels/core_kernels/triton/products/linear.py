@@ -16,7 +16,7 @@ from core_kernels.triton.embedding import take_weights
 from core_kernels.triton.products.int8 import MOST_INPUTS, multiply_int8
 from core_kernels.triton.products.packed import in_stored_order, packed
 from core_kernels.triton.products.product import GATES, counted, holds_gate, multiply
-from core_kernels.triton.products.rounding import encoded_rows, groups_of, rounded
+from core_kernels.triton.products.rounding import encoded_rows, groups_of, inputs_of
 from core_kernels.triton.products.tiles import Tiles
 from core_runtime.contracts import ActivatedLinear
 from core_runtime.weights.formats import CanonicalWeight, Int8Channel
@@ -56,10 +56,10 @@ class TritonLinear:
         self._multiply(x, out, gate=gate_of(activation))
 
     def _multiply(self, x: Tensor, out: Tensor, *, accumulate: bool = False, gate: Gate | None = None) -> None:
-        inputs = rounded(in_stored_order(x, self.weight), self.groups)
+        inputs, x_scale = inputs_of(in_stored_order(x, self.weight), self.groups, self.activation)
         compute = torch.bfloat16 if self.activation == "bf16" else x.dtype
         how: dict[str, Any] = {"compute": compute, "tiles": self.tiles, "early": self.early}
-        multiply(inputs, self.weight, out, self.bias, accumulate=accumulate, gate=gate, **how)
+        multiply(inputs, self.weight, out, self.bias, accumulate=accumulate, x_scale=x_scale, gate=gate, **how)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather out[T, K] = W[ids]."""

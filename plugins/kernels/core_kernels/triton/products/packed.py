@@ -24,8 +24,11 @@ from core_runtime.weights.super_groups import unpack_plane
 from core_runtime.weights.tables import TABLES
 
 WIDEST = 64
+Scales = Literal["numbers", "blocks", "runs", "rows"]
 NARROWEST = 16
 ROWS_AT_ONCE = 4096
+MOST_ZERO = 128
+"""Largest zero point of 4-bit integers; with these, bfloat16 holds the constants of their decoding."""
 SCALE_KINDS: dict[str, Literal["plain", "e8m0", "e4m3"]] = {
     "nf4": "plain",
     "fp4": "plain",
@@ -61,6 +64,16 @@ class Form:
     def run(self) -> int:
         """Return the number of inputs in a run."""
         return self.width * self.fields
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether its codes are 8-bit floats."""
+        return self.code in ("e4m3", "e5m2")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether 16-bit floats hold its codes exactly, so that scales may multiply sums."""
+        return self.code not in ("dense", "table") and self.low_bits >= 4 and not self.high_bits and self.sub == "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,16 @@ class Packed:
         """
         strides = (_width_of(self.values), _width_of(self.high), _width_of(self.scale), _width_of(self.sub_scale))
         return (*strides, self.super_size, self.group_size, self.zero)
+
+    @property
+    def scales(self) -> Scales:
+        """Return what the scales multiply; see `sums.py`."""
+        form = self.form
+        if not form.is_exact or self.minimum is not None:
+            return "numbers"
+        if self.super_size >= self.shape[1] and form.scale == "plain":
+            return "rows"
+        return "runs" if self.super_size % form.run == 0 else "blocks"
 
     @property
     def nbytes(self) -> int:
@@ -168,6 +191,11 @@ def _integers(weight: IntGroups) -> Packed:
     fields = 8 // weight.bits
     form = Form("int", low_bits=weight.bits, width=_fitting(weight, weight.group_size, fields))
     size = weight.group_size
+    zeros = weight.zeros
+    if weight.bits == 4 and zeros is not None and not zeros.is_meta and int(zeros.max()) > MOST_ZERO:
+        raise TypeError(
+            f"an {weight.name} weight has zero points up to {int(zeros.max())}; expected at most {MOST_ZERO}"
+        )
     return Packed(
         weight.shape,
         form,
@@ -177,7 +205,7 @@ def _integers(weight: IntGroups) -> Packed:
         weight.zero,
         scale=weight.scale,
         minimum=weight.minimum,
-        zeros=weight.zeros,
+        zeros=zeros,
         order=_order(weight),
     )
 

@@ -20,18 +20,26 @@ from torch import Tensor
 
 from core_kernels.triton.activation import Gate
 from core_kernels.triton.compiling.launch import architecture_of, blocks, options, start
+from core_kernels.triton.products.codes import Decoding, decoding_for
 from core_kernels.triton.products.kernel import product
-from core_kernels.triton.products.packed import Form, Packed
+from core_kernels.triton.products.packed import Form, Packed, Scales
 from core_kernels.triton.products.tile_rows import LIMITS
 from core_kernels.triton.products.tiles import SPLIT_ROWS, Tiles, Use, segments_of, weight_word
 from core_runtime.layers.activations import NUMBERS
 
-COMPUTE: Final = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+COMPUTE: Final = {
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}
 GATES: Final = frozenset(NUMBERS) - {"xielu"}
 """Gates that a product can compute: those whose parameters are alike in all layers, since a kernel is compiled for each."""
 LARGEST_OFFSET: Final = (1 << 31) - 1
 SIMPLE_DENSE: Final = Form("dense", width=32)
 """Dense weights without matrix units: narrow blocks that leave registers for sums."""
+FLOATS8_WIDTH: Final = 128
+"""Inputs per block of a product of 8-bit floats; so many the matrix units add up themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ def multiply(
     tiles: Tiles,
     accumulate: bool = False,
     routed: Routed | None = None,
+    x_scale: Tensor | None = None,
     gate: Gate | None = None,
     early: bool = False,
 ) -> None:
@@ -69,13 +78,18 @@ def multiply(
     gate: of the first half of the outputs, which opens the second: out is [T, N / 2]; not with `accumulate`.
     early: whether the launch may begin before the previous one has ended.
     compute: type to which both operands are rounded before the product.
+    x_scale: float32, a scale for each row of x, whose numbers are then bytes of e4m3, as the weight's must be. Chips
+        with such products compute them as they are, others as bfloat16, which holds them exactly.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(x) if routed is None else len(out)
     if not num_rows:
         return
-    form = SIMPLE_DENSE if weight.form.code == "dense" and compute is torch.float32 else weight.form
     chip = architecture_of(x.device)
+    decoding = decoding_for(chip, weight.form.code)
+    if x_scale is not None:
+        compute = torch.float8_e4m3fn if decoding == "ptx_floats8" else torch.bfloat16
+    form = form_for(weight, compute)
     word = weight_word(form, compute)
     if routed is None:
         segments = segments_of(num_outputs, num_inputs)
@@ -95,19 +109,43 @@ def multiply(
     room = (partial, weight.counters if split else None)
     counts = (num_rows, num_outputs, num_inputs, num_blocks, block_rows)
     steps = (*counts, x.stride(0), out.stride(0), segment_runs, divisor)
-    constants = product_constants(form, compute, segments, split, accumulate, gate)
+    scales = replace(weight, form=form).scales
+    constants = product_constants(form, compute, decoding, scales, weight.super_size, segments, split, accumulate, gate)
     constants |= {"WHOLE": num_inputs % form.run == 0, "BN": tile.bn, "BT": tile.bt, **start(x.device, early)}
     grid = (blocks(num_outputs, tile.bn) * num_blocks, segments if split else 1)
-    launched = options(tile.warps, tile.stages)
-    product[grid](x, out, bias, *room, *routing, *weight.tensors, *steps, *weight.sizes, **constants, **launched)
+    launched = options(tile.warps, tile.stages, fusion=False)
+    read = (x, x_scale, out, bias, *room, *routing, *weight.tensors)
+    product[grid](*read, *steps, *weight.sizes, **constants, **launched)
+
+
+def form_for(weight: Packed, compute: torch.dtype) -> Form:
+    """Return the form as which a product of a type reads a weight: its own, in blocks of the width that suits the type."""
+    num_inputs = weight.shape[1]
+    if weight.form.code == "dense" and compute is torch.float32:
+        return SIMPLE_DENSE
+    shared = num_inputs if weight.super_size >= num_inputs else weight.super_size
+    fits = num_inputs % FLOATS8_WIDTH == 0 and shared % FLOATS8_WIDTH == 0
+    if compute is torch.float8_e4m3fn and fits:
+        return replace(weight.form, width=FLOATS8_WIDTH)
+    return weight.form
 
 
 def product_constants(
-    form: Form, compute: torch.dtype, segments: int, split: bool, accumulate: bool, gate: Gate | None
+    form: Form,
+    compute: torch.dtype,
+    decoding: Decoding,
+    scales: Scales,
+    group: int,
+    segments: int,
+    split: bool,
+    accumulate: bool,
+    gate: Gate | None,
 ) -> dict[str, object]:
     """Return the compile-time arguments of `product`, without those of a tile, of sizes and of the launch."""
-    own = {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate, "GATE": gate}
-    return {"FORM": form, **own}
+    used = "portable" if scales == "numbers" else decoding
+    shared = group if scales in ("blocks", "runs") else 0
+    own = {"COMPUTE": COMPUTE[compute], "DECODING": used, "SCALES": scales, "GROUP": shared}
+    return {"FORM": form, **own, "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate, "GATE": gate}
 
 
 def holds_gate(weight: Packed) -> bool:

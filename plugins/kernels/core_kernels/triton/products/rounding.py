@@ -1,10 +1,10 @@
-"""Quantization of product inputs to signed 8-bit integers, with a scale per row and group, or per row.
+"""Quantization of product inputs to signed 8-bit integers, with a scale per row and group or per row, or to 8-bit floats.
 
 Owns: the groups of a weight's inputs, and the rounding kernels. Never does: multiply. Called by: linear layers, layers
 of experts.
 
 A scale is the largest magnitude in its group divided by 127. `round_inputs` returns the dequantized values, in the type
-of the inputs; `encode_rows` returns the integers.
+of the inputs; `encode_rows` returns the integers. Floats are e4m3, with 448 in place of 127.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ ROW_STEPS = ("x_stride", "num_inputs")
 GROUPS_AT_ONCE: Final = 128
 """Groups per program, where rows consist of whole groups."""
 LARGEST = tl.constexpr(127.0)
+LARGEST_E4M3 = tl.constexpr(448.0)
 HALFWAY = tl.constexpr(12582912.0)
 """1.5 · 2^23: adding it to a small float32 and subtracting it again rounds to an integer, ties to even."""
 
@@ -61,13 +62,21 @@ def groups_of(weight: CanonicalWeight, activation: Activation) -> Groups | None:
 
 
 @triton.jit
-def _steps_of(numbers: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Return integers from -127 to 127 as float32 [groups, inputs], and the scale of each group."""
+def _scales_of(numbers: tl.tensor, MOST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Return the scale of each group, by which its largest number becomes MOST, and the scale's inverse: 0 for a group of
+    zeros.
+    """
     largest = tl.max(tl.abs(numbers), 1)
-    scale = portable.div(largest, tl.full(largest.shape, LARGEST, tl.float32))
+    scale = portable.div(largest, tl.full(largest.shape, MOST, tl.float32))
     is_any = scale > 0
     inverse = portable.div(tl.full(scale.shape, 1.0, tl.float32), tl.where(is_any, scale, 1.0))
-    inverse = tl.where(is_any, inverse, 0.0)
+    return scale, tl.where(is_any, inverse, 0.0)
+
+
+@triton.jit
+def _steps_of(numbers: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Return integers from -127 to 127 as float32 [groups, inputs], and the scale of each group."""
+    scale, inverse = _scales_of(numbers, LARGEST)
     whole = (numbers * inverse[:, None] + HALFWAY) - HALFWAY
     return tl.minimum(tl.maximum(whole, -LARGEST), LARGEST), scale
 
@@ -99,15 +108,26 @@ def round_inputs(
 
 @triton.jit
 def encode_rows(
-    x: tl.tensor, codes: tl.tensor, scales: tl.tensor, x_stride: int, num_inputs: int, SIZE: tl.constexpr
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    x_stride: int,
+    num_inputs: int,
+    SIZE: tl.constexpr,
+    FLOATS: tl.constexpr,
 ) -> None:
-    """Encode one row: codes int8 [rows, num_inputs], scales float32 [rows]."""
+    """Encode one row: codes int8 [rows, num_inputs], or with FLOATS bytes of e4m3; scales float32 [rows]."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, SIZE)[None, :]
     inside = at < num_inputs
     numbers = portable.widen(tl.load(x + row * x_stride + at, mask=inside, other=0.0))
-    steps, scale = _steps_of(numbers)
-    tl.store(codes + row * num_inputs + at, steps.to(tl.int8), mask=inside)
+    if FLOATS:
+        scale, inverse = _scales_of(numbers, LARGEST_E4M3)
+        encoded = portable.encode_e4m3(numbers * inverse[:, None])
+    else:
+        steps, scale = _steps_of(numbers)
+        encoded = steps.to(tl.int8)
+    tl.store(codes + row * num_inputs + at, encoded, mask=inside)
     tl.store(scales + row + tl.arange(0, 1), scale)
 
 
@@ -126,15 +146,22 @@ def rounded(x: Tensor, groups: Groups | None) -> Tensor:
     return out
 
 
-def encoded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 [T, K] and the scale of each row, float32 [T], of x [T, K]."""
+def inputs_of(x: Tensor, groups: Groups | None, activation: Activation) -> tuple[Tensor, Tensor | None]:
+    """Return x [T, K] as products read it, and the scales of its rows if they are 8-bit floats."""
+    if activation == "fp8_row":
+        return encoded_rows(x, floats=True)
+    return rounded(x, groups), None
+
+
+def encoded_rows(x: Tensor, *, floats: bool = False) -> tuple[Tensor, Tensor]:
+    """Return int8 [T, K], or with `floats` bytes of e4m3, and the scale of each row, float32 [T], of x [T, K]."""
     rows, num_inputs = x.shape
-    codes = torch.empty((rows, num_inputs), dtype=torch.int8, device=x.device)
+    codes = torch.empty((rows, num_inputs), dtype=torch.uint8 if floats else torch.int8, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)
     size = power_of_two(num_inputs)
     if rows:
         launched = options(_warps(size), fusion=False)
-        encode_rows[(rows,)](x, codes, scales, x.stride(0), num_inputs, SIZE=size, **launched)
+        encode_rows[(rows,)](x, codes, scales, x.stride(0), num_inputs, SIZE=size, FLOATS=floats, **launched)
     return codes, scales
 
 
@@ -155,10 +182,11 @@ def _rows(kind: str) -> list[KernelRow]:
             name, f"{__name__}:round_inputs", signature, tile, num_warps=warps, fp_fusion=False, reads=reads
         )
         found.append(row)
-    signature = {"x": number, "codes": "*i8", "scales": "*fp32", **dict.fromkeys(ROW_STEPS, "i32")}
-    for size in (4096, 16384):
-        name = f"rows of {kind} as int8, up to {size} wide"
-        tile = {"SIZE": size}
+    signature = {"x": number, "scales": "*fp32", **dict.fromkeys(ROW_STEPS, "i32")}
+    for size, floats in ((4096, False), (16384, False), (4096, True), (16384, True)):
+        name = f"rows of {kind} as {'e4m3' if floats else 'int8'}, up to {size} wide"
+        tile = {"SIZE": size, "FLOATS": floats}
+        signature = signature | {"codes": "*u8" if floats else "*i8"}
         warps, reads = _warps(size), (size * size_of(kind),)
         row = KernelRow(name, f"{__name__}:encode_rows", signature, tile, num_warps=warps, fp_fusion=False, reads=reads)
         found.append(row)

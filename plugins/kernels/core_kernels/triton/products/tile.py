@@ -1,7 +1,7 @@
-"""Decoding of tiles of a prepared weight in registers: the only code that reads every format.
+"""Decoding of tiles of a prepared weight in registers, with their scales: the only code that reads every format.
 
 Owns: these Triton functions, and the passing of a weight to them. Never does: multiply.
-Called by: the products, the embedding.
+Called by: the products (where scales cannot multiply sums), the embedding.
 
 FORM is a `packed.Form`. Inputs are stored in blocks of its width, and each block shares its scales. A byte of `stored`
 holds the integers of several blocks (fields), so that a tile of bytes is read once and yields several tiles of
@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from core_kernels.triton import portable
+from core_kernels.triton.products.codes import portable_number
 
 
 class Weight(NamedTuple):
@@ -60,21 +61,12 @@ def numbers(
 
     raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
-    if FORM.code == "e4m3":
-        result = portable.decode_e4m3(raw)
-    elif FORM.code == "e5m2":
-        result = portable.decode_e5m2(raw)
-    elif FORM.code == "int8":
-        result = raw.to(tl.int8, bitcast=True).to(tl.float32)
+    if FORM.code == "table":
+        result = tl.load(weight.table + _code(raw, field, block, row, weight, FORM))
+    elif FORM.high_bits > 0:
+        result = _code(raw, field, block, row, weight, FORM).to(tl.float32)
     else:
-        code = _code(raw, field, block, row, weight, FORM)
-        if FORM.code == "table":
-            result = tl.load(weight.table + code)
-        elif FORM.code == "e2m1":
-            half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with its exponent 14 too small
-            result = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
-        else:
-            result = code.to(tl.float32)
+        result = portable_number(raw, field, FORM)
     return result
 
 
@@ -96,9 +88,8 @@ def _code(
 
 
 @triton.jit
-def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
-    """Load scales as float32."""
-    stored = tl.load(place)
+def wide_scale(stored: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Return stored scales as float32."""
     if FORM.scale == "e8m0":
         bits = tl.where(stored == 0, 0x400000, stored.to(tl.int32) << 23)
         result = bits.to(tl.float32, bitcast=True)
@@ -110,19 +101,26 @@ def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def place_of_scale(weight: Weight, row: tl.tensor, block: tl.tensor, size: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Return where the scales, zero points and minima of a block lie: [rows, 1]. size: inputs that share them."""
+    group = block * FORM.width // size
+    return row * weight.scale_stride + tl.minimum(group, weight.scale_stride - 1)
+
+
+@triton.jit
 def weight_tile(
     raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
     """Return W for some rows and the inputs of one block: float32 [rows, WIDTH]."""
     result = numbers(raw, field, block, row, weight, FORM)
     first = block * FORM.width
-    upper = row * weight.scale_stride + tl.minimum(first // weight.super_size, weight.scale_stride - 1)
+    upper = place_of_scale(weight, row, block, weight.super_size, FORM)
     if FORM.code == "int":
         if weight.zeros is not None:
             result = result - tl.load(weight.zeros + upper).to(tl.float32)
         else:
             result = result - weight.zero.to(tl.float32)
-    factor = wide_scale(weight.scale + upper, FORM)
+    factor = wide_scale(tl.load(weight.scale + upper), FORM)
     if FORM.sub != "none":
         lower = row * weight.sub_stride + tl.minimum(first // weight.group_size, weight.sub_stride - 1)
         sub = tl.load(weight.sub_scale + lower).to(tl.int32)
@@ -130,14 +128,15 @@ def weight_tile(
             factor = factor * (sub & 15).to(tl.float32)
         else:
             factor = factor * sub.to(tl.float32)
-    result = result * factor
-    if weight.minimum is not None:
+    if weight.minimum is None:
+        result = result * factor
+    else:
         shift = portable.widen(tl.load(weight.minimum + upper))
         if FORM.sub == "nibbles":
             shift = shift * (sub >> 4).to(tl.float32)
         elif weight.sub_minimum is not None:
             shift = shift * tl.load(weight.sub_minimum + lower).to(tl.float32)
-        result = result + shift
+        result = tl.fma(result, tl.broadcast_to(factor, result.shape), tl.broadcast_to(shift, result.shape))
     if weight.row_scale is not None:
         result = result * tl.load(weight.row_scale + row)
     return result

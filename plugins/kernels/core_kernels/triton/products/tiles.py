@@ -80,10 +80,12 @@ def _keys(chip: str, weight: str, use: Use, shape: tuple[int, int]) -> Iterator[
 
 def weight_word(form: Form, compute: torch.dtype) -> str:
     """Return the tables' name for a weight: `float32`, `dense`, or a form such as `uint4`, `int8`, `uint5_int8` or
-    `e2m1_e8m0`.
+    `e2m1_e8m0`; `floats8` where the inputs are 8-bit floats, too.
     """
     if compute is torch.float32:
         return "float32"
+    if compute is torch.float8_e4m3fn:
+        return "floats8"
     if form.code == "dense":
         return "dense"
     bits = form.low_bits + form.high_bits
