@@ -85,6 +85,7 @@ def as_internlm2(config: Config, tensors: Tensors) -> None:
 
 def as_exaone(config: Config, tensors: Tensors) -> None:
     config["model_type"] = "exaone"
+    config.setdefault("rope_theta", 10000.0)  # the default of Llama, not of Exaone
     config["num_layers"] = config.pop("num_hidden_layers")
     config["activation_function"] = config.pop("hidden_act")
     config["layer_norm_epsilon"] = config.pop("rms_norm_eps")
