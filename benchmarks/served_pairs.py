@@ -52,7 +52,12 @@ def streams(checkouts: list[Path], pairs: int) -> None:
     rows: tuple[list[Figures], list[Figures]] = ([], [])
     with ExitStack() as stack:
         servers = [stack.enter_context(server_of(checkout)) for checkout in checkouts]
-        prompts = PromptMaker(servers[0].encode)
+
+        def encode(text: str) -> list[int]:
+            """Both tokenize, since the first request for that starts a process, which takes memory."""
+            return [server.encode(text) for server in servers][0]
+
+        prompts = PromptMaker(encode)
         for number in range(pairs + 1):
             batch = prompts.batch(REQUESTS, TOKENS_IN)
             order = (0, 1) if number % 2 else (1, 0)
