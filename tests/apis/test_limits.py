@@ -256,9 +256,11 @@ async def test_a_large_body_is_read_in_pieces_of_one_mib(limited: RunningServer)
         pieces = await read_body(request, body)
         assert [len(piece) >> 20 for piece in pieces] == [1, 1, 0]
         assert b"".join(pieces) == b"".join(parts)
+        first = pieces[0]
         preparing = limited.preparer.prepare("completion", *pieces)
         prepared = asyncio.run_coroutine_threadsafe(preparing, limited.loop).result(30)
     assert prepared.prompts[0].text == "the end"
+    assert not first, "the bytes are freed although somebody still refers to them"
 
 
 def _helper(server: RunningServer) -> PreparationHelper:
