@@ -55,7 +55,8 @@ def streams(checkouts: list[Path], pairs: int) -> None:
 
         def encode(text: str) -> list[int]:
             """Both tokenize, since the first request for that starts a process, which takes memory."""
-            return [server.encode(text) for server in servers][0]
+            first, _ = [server.encode(text) for server in servers]
+            return first
 
         prompts = PromptMaker(encode)
         for number in range(pairs + 1):
