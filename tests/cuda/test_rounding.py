@@ -70,16 +70,20 @@ def test_products_of_integers_equal_the_reference(shape):
     mine = KERNELS.linear(weight, activation="int8_row", bias=shift)
     reference = REFERENCE.linear(weight, activation="int8_row", bias=shift)
     assert isinstance(mine, Int8Linear)
-    x = _random(70, k)
+    _equal(mine, reference, _random(70, k), n, "int8 times int8")
+
+
+def _equal(mine, reference, x, outputs, what):
+    """Both compute the same, into a part of wider rows too; a row has the same bits alone."""
     for accumulate in (False, True):
-        got, expected = torch.ones(70, n + 4)[:, :n], torch.ones(70, n)
+        got, expected = torch.ones(len(x), outputs + 4)[:, :outputs], torch.ones(len(x), outputs)
         mine(x, got, accumulate=accumulate)
         reference(x, expected, accumulate=accumulate)
-        close(got, expected, 1e-5, "int8 times int8")
-    together = torch.empty(70, n)
+        close(got, expected, 1e-5, what)
+    together = torch.empty(len(x), outputs)
     mine(x, together)
     for rows in (1, 17):
-        some = torch.empty(rows, n)
+        some = torch.empty(rows, outputs)
         mine(x[:rows], some)
         assert torch.equal(some, together[:rows])
 
@@ -105,18 +109,7 @@ def test_products_of_8_bit_floats_equal_the_reference(shape, block, monkeypatch)
     shift = _random(n, seed=3)
     mine = KERNELS.linear(weight, activation="fp8_row", bias=shift)
     reference = REFERENCE.linear(weight, activation="fp8_row", bias=shift)
-    x = _random(70, k)
-    for accumulate in (False, True):
-        got, expected = torch.ones(70, n + 4)[:, :n], torch.ones(70, n)
-        mine(x, got, accumulate=accumulate)
-        reference(x, expected, accumulate=accumulate)
-        close(got, expected, 1e-5, "e4m3 times e4m3")
-    together = torch.empty(70, n)
-    mine(x, together)
-    for rows in (1, 17):
-        some = torch.empty(rows, n)
-        mine(x[:rows], some)
-        assert torch.equal(some, together[:rows])
+    _equal(mine, reference, _random(70, k), n, "e4m3 times e4m3")
 
 
 def test_other_weights_have_no_inputs_of_8_bit_floats():

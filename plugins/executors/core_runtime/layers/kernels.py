@@ -151,18 +151,20 @@ class KernelSet:
         opening = next(p for p in self._serving("open_gate") if isinstance(p, HasOpenGate))
         self.open_gate = opening.open_gate
         self._ranks = {"gated": self.providers.index(gate), "activate": self.providers.index(active)}
-        # Joined only if one provider serves both operations: otherwise the joined call could have other bits.
+        self._bind_joined(norm, add, take)
+        chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
+        self.capturable = all(is_recordable(provider) for provider in chosen)
+
+    def _bind_joined(self, norm: Kernels, add: Kernels, take: Kernels) -> None:
+        """Bind the calls that do two operations, each if one provider serves both: else it could have other bits."""
         joining = next((p for p in self._serving("add_rms_norm") if isinstance(p, HasAddNorm)), None)
         self.add_rms_norm = None
         if joining is norm and joining is add and isinstance(joining, HasAddNorm):
             self.add_rms_norm = joining.add_rms_norm
         taking = next((p for p in self._serving("take_rms_norm") if isinstance(p, HasTakeNorm)), None)
         self.take_rms_norm = None
-        single: tuple[Kernels, ...] = (norm, take)
-        if isinstance(taking, HasTakeNorm) and all(taking is provider for provider in single):
+        if isinstance(taking, HasTakeNorm) and taking is norm and taking is take:
             self.take_rms_norm = taking.take_rms_norm
-        chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
-        self.capturable = all(is_recordable(provider) for provider in chosen)
 
     def _with_features(self, op: str, best: Callable[..., None]) -> Callable[..., None]:
         """Return the best provider's operation, or a dispatcher by feature if that provider lacks some features."""

@@ -10,6 +10,7 @@ to 2.13 (`torch._scaled_mm`), of deep-gemm 1.0.0 (`gemm_fp8_fp8_bf16_nt`) and of
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from typing import Any, Final
 
 import torch
@@ -23,7 +24,7 @@ LARGEST: Final = 448.0
 """The largest number of e4m3."""
 
 
-class ScaledLinear:
+class ScaledLinear(ABC):
     """A weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`; subclasses multiply.
 
     few: Triton's kernel of the weight. most: rows that it multiplies.
@@ -59,13 +60,13 @@ class ScaledLinear:
         """Gather out[T, K] = W[ids]."""
         self.few.rows(ids, out)
 
+    @abstractmethod
     def _own_scale(self, weight: FP8) -> Tensor:
         """Return the scales as the library reads them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _product(self, codes: Tensor, scales: Tensor) -> Tensor:
         """Return bfloat16 [T, N] of codes [T, K] in e4m3 and their scales, float32 [T, 1]."""
-        raise NotImplementedError
 
 
 class RowScaled(ScaledLinear):
