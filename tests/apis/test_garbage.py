@@ -65,6 +65,19 @@ async def test_a_collection_beside_requests_looks_at_new_objects_alone(running: 
     assert len(looked_at) < 1000
 
 
+async def test_objects_of_a_large_body_are_frozen_unseen(running: list[int]) -> None:
+    running[0] = 3
+    node = Node()
+    unseen = weakref.ref(node)
+    for _ in range(garbage.TOO_MANY + 1):
+        gc.collect(1)
+    del node
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert unseen() is not None
+    assert gc.get_count()[2] < garbage.USUAL
+
+
 async def test_cycles_that_outlived_a_collection_go_in_an_idle_moment(
     running: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

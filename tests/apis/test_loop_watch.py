@@ -2,9 +2,11 @@
 
 import asyncio
 import functools
+import gc
 import logging
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,6 +97,30 @@ def test_connections_are_measured(loop: WatchedLoop, clock: Clock) -> None:
 
     loop.run_until_complete(main())
     assert loop.watch.num_slow == 1
+
+
+def test_a_closed_connection_is_freed_at_once(loop: WatchedLoop) -> None:
+    protocols: list[weakref.ref[asyncio.Protocol]] = []
+
+    class Ended(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            protocols.append(weakref.ref(self))
+            transport.close()
+
+    async def main() -> None:
+        server = await loop.create_server(Ended, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+
+    gc.disable()
+    try:
+        loop.run_until_complete(main())
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert [found() for found in protocols] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_start_and_a_wait_count_for_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

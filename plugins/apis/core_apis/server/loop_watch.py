@@ -131,6 +131,7 @@ class WatchedLoop(uvloop.Loop):
     def __init__(self, watch: LoopWatch) -> None:
         super().__init__()
         self.watch = watch
+        self._measured_classes: dict[type, type] = {}
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -167,12 +168,27 @@ class WatchedLoop(uvloop.Loop):
         return await super().create_connection(functools.partial(self._protocol, protocol_factory), *args, **options)
 
     def _protocol(self, factory: Callable[[], Any]) -> Any:
+        """Make a protocol whose class measures its methods.
+
+        Measured methods of the object itself would refer to it in a circle: 48 objects of each closed connection would wait
+        for the garbage collector, which was most of its work.
+        """
         protocol = factory()
-        for name in PROTOCOL_CALLS:
-            call = getattr(protocol, name, None)
-            if call is not None:
-                setattr(protocol, name, self.watch.measured(call))
+        plain = type(protocol)
+        if plain not in self._measured_classes:
+            calls = {
+                name: self._measured_method(getattr(plain, name)) for name in PROTOCOL_CALLS if hasattr(plain, name)
+            }
+            self._measured_classes[plain] = type(plain.__name__, (plain,), {"__slots__": (), **calls})
+        protocol.__class__ = self._measured_classes[plain]
         return protocol
+
+    def _measured_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self.watch.run(method, *arguments, **options)
+
+        return call
 
 
 def loop_factory(max_callback_ms: float | None) -> LoopFactory:
