@@ -87,6 +87,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     pooling:          how the prompt's hidden states become the answer; None: tokens are generated.
     prompt_embeds:    float32 [prompt tokens, size] in the machine's byte order, used instead of the embeddings of the prompt's
                       tokens; empty: the tokens' embeddings are used.
+    adapter:          digest of the adapter to use (`core.api.adapters`); empty: the base model.
+    adapter_from:     first position that the adapter computes; earlier ones are the base model's.
     """
 
     request_id: str
@@ -111,6 +113,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     num_public_tokens: int = 0
     pooling: Pooling | None = None
     prompt_embeds: bytes = b""
+    adapter: str = ""
+    adapter_from: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
@@ -108,6 +109,23 @@ class CheckingExecutor(Executor, Protocol):
 
     def check_params(self, params: SamplingParams) -> str:
         """Return what is wrong with the parameters, as a sentence, or an empty string. Called between steps; raises nothing."""
+        ...
+
+
+@runtime_checkable
+class AdaptingExecutor(Executor, Protocol):
+    """An executor that computes requests with adapters (`EngineRequest.adapter`)."""
+
+    def read_adapter(self, source: AdapterSource) -> AdapterFacts:
+        """Read, check and keep an adapter. Called from another thread while steps are computed. Raises UserError, OSError."""
+        ...
+
+    def place_adapter(self, digest: str) -> None:
+        """Let later plans name an adapter that was read. Called between steps."""
+        ...
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter that no sequence uses, placed or only read. Called between steps."""
         ...
 
 

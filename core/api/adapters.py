@@ -1,0 +1,35 @@
+"""An adapter of the model: where it comes from, and what the engine must know of it.
+
+Owns: `AdapterSource`, `AdapterFacts`. Never does: read an adapter. Called by: whoever serves adapters, and executors that
+compute with them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class AdapterSource(msgspec.Struct, frozen=True):
+    """Where an adapter is read from.
+
+    name: for messages and metrics; keys of the cache never depend on it.
+    path: a directory or a file, absolute.
+    """
+
+    name: str
+    path: str
+
+
+class AdapterFacts(msgspec.Struct, frozen=True):
+    """What an executor found when it read an adapter.
+
+    digest:            sha256 of configuration and tensors, in hexadecimal digits: the adapter's identity.
+    rank:              the largest rank of its matrices.
+    nbytes:            memory that it takes while it is resident.
+    invocation_tokens: an activated adapter is used from the last occurrence of these token ids on; empty: from the start.
+    """
+
+    digest: str
+    rank: int
+    nbytes: int
+    invocation_tokens: tuple[int, ...] = ()
