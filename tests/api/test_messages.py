@@ -115,7 +115,7 @@ def rebuilt(kind: type[msgspec.Struct], fields: list[tuple[str, Any, Any]]) -> t
 
 
 def newer(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    later = [("adapter", str | None, None), ("media", list[list[int]], msgspec.field(default_factory=list))]
+    later = [("harbour", str | None, None), ("media", list[list[int]], msgspec.field(default_factory=list))]
     return rebuilt(kind, [*fields_of(kind), *later])
 
 
@@ -151,7 +151,7 @@ def test_new_fields_are_at_the_end_and_have_defaults(name: str) -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
 def test_what_a_newer_peer_adds_is_ignored(sample: msgspec.Struct) -> None:
     kind = newer(type(sample))
-    for more in ({}, {"adapter": "sql", "media": [[1, 2]]}):
+    for more in ({}, {"harbour": "north", "media": [[1, 2]]}):
         assert decode(wire.encode(as_version(sample, kind, **more)), type(sample)) == sample
 
 
@@ -159,7 +159,7 @@ def test_what_a_newer_peer_adds_is_ignored(sample: msgspec.Struct) -> None:
 def test_what_an_older_peer_lacks_has_its_default(sample: msgspec.Struct) -> None:
     kind = newer(type(sample))
     got: Any = msgspec.msgpack.decode(wire.encode(sample), type=kind)
-    assert (got.adapter, got.media) == (None, [])
+    assert (got.harbour, got.media) == (None, [])
     assert as_version(got, type(sample)) == sample
     fields = fields_of(type(sample))
     while fields and fields[-1][2] is not msgspec.NODEFAULT:
@@ -170,11 +170,11 @@ def test_what_an_older_peer_lacks_has_its_default(sample: msgspec.Struct) -> Non
 
 
 def test_newer_parts_inside_of_messages() -> None:
-    request = newer(EngineRequest)(**msgspec.structs.asdict(REQUEST), adapter="sql")
+    request = newer(EngineRequest)(**msgspec.structs.asdict(REQUEST), harbour="north")
     assert decode(msgspec.msgpack.encode(["add", request, [4]]), AddRequest) == AddRequest(REQUEST, [4])
-    stats = newer(SchedulerStats)(num_running=2, adapter="sql")
-    output = newer(EngineOutput)(request_id="a", choice=0, start=1, token_ids=[2], adapter="sql")
-    columns = newer(TokenColumns)(handles=b"12345678", adapter="sql")
+    stats = newer(SchedulerStats)(num_running=2, harbour="north")
+    output = newer(EngineOutput)(request_id="a", choice=0, start=1, token_ids=[2], harbour="north")
+    columns = newer(TokenColumns)(handles=b"12345678", harbour="north")
     data = msgspec.msgpack.encode(["outputs", 1, [output], stats, columns, [], "something else"])
     whole = EngineOutputs(1, [EngineOutput("a", 0, 1, [2])], SchedulerStats(2), TokenColumns(b"12345678"))
     assert decode(data, EngineOutputs) == whole
