@@ -68,6 +68,7 @@ from core_runtime.contracts.logits_processor import (
     LogitsRow,
     NeedsOrder,
 )
+from core_runtime.contracts.low_rank import HasLowRank, LowRankTable, PackedLowRank
 from core_runtime.contracts.model import HasRow, ModelFamily
 from core_runtime.contracts.platform import (
     CapturedCalls,
@@ -137,6 +138,7 @@ __all__ = [
     "HasHeads",
     "HasLayerNorm",
     "HasLogprobs",
+    "HasLowRank",
     "HasMaskedRace",
     "HasOpenGate",
     "HasRace",
@@ -157,6 +159,7 @@ __all__ = [
     "LogitsProcessor",
     "LogitsRow",
     "LogprobsKernel",
+    "LowRankTable",
     "MaskedRaceKernel",
     "Matcher",
     "MemoryTag",
@@ -164,6 +167,7 @@ __all__ = [
     "MovesKeys",
     "NeedsHidden",
     "NeedsOrder",
+    "PackedLowRank",
     "PlansRecorded",
     "Platform",
     "PreparesInto",
