@@ -20,7 +20,7 @@ def update(rank: int, outputs: int = 40, first: int = 0, seed: int = 0) -> LowRa
 
 
 def table(num_rows: int = 4) -> LowRankTable:
-    return KernelSet([], "cpu").low_rank(SHAPE, num_rows, torch.float32, segments=8)
+    return KernelSet([], "cpu").low_rank(SHAPE, num_rows, torch.float32, max_rank=64, segments=8)
 
 
 def applied(kernel: LowRankTable, x: Tensor, rows: list[int]) -> Tensor:
@@ -79,7 +79,7 @@ def test_a_cleared_row_updates_nothing() -> None:
 
 
 def test_rows_have_the_same_bits_alone_and_among_others() -> None:
-    kernel = KernelSet([RowKernels()], "cpu").low_rank(SHAPE, 2, torch.float32, segments=8)
+    kernel = KernelSet([RowKernels()], "cpu").low_rank(SHAPE, 2, torch.float32, max_rank=16, segments=8)
     kernel.set(0, kernel.pack([update(16, seed=9)]))
     kernel.set(1, kernel.pack([update(5, seed=10)]))
     x = torch.randn(33, 96, generator=torch.Generator().manual_seed(11))
@@ -96,14 +96,14 @@ def test_two_halves_of_the_inputs_add_up_to_the_bits_of_the_whole() -> None:
     one = LowRank(whole.a, torch.eye(6), 1.0)
     x = torch.randn(1, 96, generator=torch.Generator().manual_seed(13))
     kernels = KernelSet([], "cpu")
-    complete = kernels.low_rank((6, 96), 1, torch.float32, segments=8)
+    complete = kernels.low_rank((6, 96), 1, torch.float32, max_rank=6, segments=8)
     complete.set(0, complete.pack([one]))
     rows = torch.zeros(1, dtype=torch.int32)
     expected = torch.zeros(1, 6)
     complete(x, rows, expected)
     total = torch.zeros(1, 6)
     for half in (slice(0, 48), slice(48, 96)):
-        part = kernels.low_rank((6, 48), 1, torch.float32, segments=4)
+        part = kernels.low_rank((6, 48), 1, torch.float32, max_rank=6, segments=4)
         part.set(0, part.pack([LowRank(one.a[:, half].contiguous(), one.b, 1.0)]))
         mine = torch.zeros(1, 6)
         part(x[:, half], rows, mine)
@@ -123,6 +123,7 @@ def test_segments_are_equal_and_even(inputs: int, most: int, segments: int) -> N
         ([LowRank(torch.ones(2, 96), torch.ones(40, 3), 1.0)], r"expected \[r, K\] and \[N, r\]"),
         ([LowRank(torch.ones(2, 96), torch.ones(40, 2), 1.0, first=1)], "ends at output 41, but the layer has 40"),
         ([update(2), update(2, outputs=8, first=8)], "two updates share output 8"),
+        ([update(40, outputs=20), update(25, outputs=20, first=20)], "the ranks add up to 65, expected at most 64"),
         ([LowRank(torch.ones(2, 96).bfloat16(), torch.ones(40, 2).bfloat16(), 1.0)], "expected torch.float32"),
         ([LowRank(torch.ones(2, 96), torch.ones(40, 2), 1.0, gain=torch.ones(39))], r"expected float32 \[40\]"),
     ],

@@ -35,11 +35,13 @@ class LowRankTable(Protocol):
     shape: (N, K) of the layer. All parts that share the inputs x are one layer here.
     num_rows: number of rows; all are empty at first.
     dtype: of A and B.
+    max_rank: the most that the ranks of an adapter's updates may add up to.
     """
 
     shape: tuple[int, int]
     num_rows: int
     dtype: torch.dtype
+    max_rank: int
 
     def pack(self, updates: Sequence[LowRank]) -> PackedLowRank:
         """Repack the updates of one adapter; the caller then drops them. May run in any thread, next to steps.
@@ -72,10 +74,13 @@ class LowRankTable(Protocol):
 class HasLowRank(Protocol):
     """A provider with the operation `low_rank`; the query has the layer's shape, and the dtype of A and B as format."""
 
-    def low_rank(self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, segments: int) -> LowRankTable:
+    def low_rank(
+        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
+    ) -> LowRankTable:
         """Make the empty table of one layer.
 
         dtype: of A and B, float32 or bfloat16.
+        max_rank: see `LowRankTable`; with several parts, the limit of an adapter's rank for each of them.
         segments: largest number of segments of K, a power of two; there are fewer where K does not divide evenly.
         """
         ...

@@ -333,14 +333,14 @@ class KernelSet:
         return LinearHeads(kernels)
 
     def low_rank(
-        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, *, segments: int = 1
+        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, *, max_rank: int, segments: int = 1
     ) -> LowRankTable:
         """Make the table of the adapters of one layer, with the best provider for its shape and dtype; see `HasLowRank`."""
         format_name = str(dtype).removeprefix("torch.")
         query = KernelQuery("low_rank", self.device, format_name, shape=shape)
         able = (provider for provider in self.providers if isinstance(provider, HasLowRank))
         best = next(provider for provider in able if not provider.supports(query))
-        return best.low_rank(shape, num_rows, dtype, segments)
+        return best.low_rank(shape, num_rows, dtype, max_rank, segments)
 
     def _prepared(
         self,

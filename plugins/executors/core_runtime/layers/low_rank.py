@@ -39,16 +39,19 @@ class ReferenceLowRank:
 
     capturable = False
 
-    def __init__(self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, segments: int) -> None:
+    def __init__(
+        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
+    ) -> None:
         self.shape = shape
         self.num_rows = num_rows
         self.dtype = dtype
+        self.max_rank = max_rank
         self.segments = num_segments(shape[1], segments)
         self._held: list[HeldLowRank | None] = [None] * num_rows
 
     def pack(self, updates: Sequence[LowRank]) -> HeldLowRank:
         """Keep the updates as they are. Raises ValueError."""
-        problem = updates_problem(updates, self.shape, self.dtype)
+        problem = updates_problem(updates, self.shape, self.dtype, self.max_rank)
         if problem is not None:
             raise ValueError(problem)
         return HeldLowRank(updates)

@@ -172,9 +172,11 @@ class ReferenceKernels:
         """Make a kernel with one matrix per head, [H, N, K]."""
         return BatchedHeads(weight, activation == "bf16")
 
-    def low_rank(self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, segments: int) -> ReferenceLowRank:
+    def low_rank(
+        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
+    ) -> ReferenceLowRank:
         """Make the empty table of the adapters of one layer."""
-        return ReferenceLowRank(shape, num_rows, dtype, segments)
+        return ReferenceLowRank(shape, num_rows, dtype, max_rank, segments)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""

@@ -56,9 +56,12 @@ class LowRank:
         return None
 
 
-def updates_problem(updates: Sequence[LowRank], shape: tuple[int, int], dtype: torch.dtype) -> str | None:
-    """Return what is wrong with the updates of one adapter for a layer of `shape` (N, K), with matrices in `dtype`; None
-    if nothing is.
+def updates_problem(
+    updates: Sequence[LowRank], shape: tuple[int, int], dtype: torch.dtype, max_rank: int
+) -> str | None:
+    """Return what is wrong with the updates of one adapter for a layer of `shape` (N, K); None if nothing is.
+
+    dtype: of A and B. max_rank: limit of the sum of all ranks.
     """
     outputs, inputs = shape
     end = 0
@@ -75,4 +78,7 @@ def updates_problem(updates: Sequence[LowRank], shape: tuple[int, int], dtype: t
         end = update.first + update.num_outputs
     if end > outputs:
         return f"an update ends at output {end}, but the layer has {outputs}"
+    ranks = sum(update.rank for update in updates)
+    if ranks > max_rank:
+        return f"the ranks add up to {ranks}, expected at most {max_rank}"
     return None
