@@ -11,6 +11,7 @@ completely or not at all; the engine checks once, while a model is built.
 
 from core_formats.contract import ResponseFormats
 from core_grammars.contract import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
+from core_runtime.contracts.adapter import AdapterFormat
 from core_runtime.contracts.ahead import WarmsUp, WarmUp
 from core_runtime.contracts.attention import (
     AttentionBackend,
@@ -107,6 +108,7 @@ from core_runtime.contracts.speculative import (
 
 __all__ = [
     "ActivatedLinear",
+    "AdapterFormat",
     "AddNorm",
     "AttentionBackend",
     "AttentionParams",

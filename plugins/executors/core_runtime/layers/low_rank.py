@@ -39,9 +39,7 @@ class ReferenceLowRank:
 
     capturable = False
 
-    def __init__(
-        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
-    ) -> None:
+    def __init__(self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int) -> None:
         self.shape = shape
         self.num_rows = num_rows
         self.dtype = dtype

@@ -50,7 +50,8 @@ class DenseMLP:
         """Compute out[T, H] (+)= the MLP of x [T, H]."""
         spec = self.spec
         first, inner = views.mlp_views(spec)
-        if self._activated_gate_up is not None:
+        # Adapters change the product before its activation, so in a step with adapters the two are separate calls.
+        if self._activated_gate_up is not None and not self.gate_up.is_adapted:
             self._activated_gate_up(x, spec.activation, inner)
         else:
             self.gate_up(x, first)

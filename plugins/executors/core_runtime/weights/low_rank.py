@@ -48,7 +48,9 @@ class LowRank:
         if self.a.dtype not in DTYPES or self.a.dtype is not self.b.dtype:
             return f"a and b are {self.a.dtype} and {self.b.dtype}, expected both float32 or both bfloat16"
         if self.a.dim() != 2 or self.b.dim() != 2 or self.b.shape[1] != self.rank:
-            return f"a and b have the shapes {tuple(self.a.shape)} and {tuple(self.b.shape)}, expected [r, K] and [N, r]"
+            return (
+                f"a and b have the shapes {tuple(self.a.shape)} and {tuple(self.b.shape)}, expected [r, K] and [N, r]"
+            )
         for name, vector in (("gain", self.gain), ("shift", self.shift)):
             fits = vector is None or (vector.dtype is torch.float32 and vector.shape == (self.num_outputs,))
             if vector is not None and not fits:

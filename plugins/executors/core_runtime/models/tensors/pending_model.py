@@ -77,7 +77,8 @@ class PendingBlock:
         for role, norm in self._norms.items():
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms)
+        linears = {role: pending.built for role, pending in self._linears.items()}
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
