@@ -115,7 +115,10 @@ def test_a_rank_over_the_limit_names_the_argument(made: AdapterEngine, tiny_llam
 
 def test_modules_outside_of_the_targets_are_refused(tiny_llama: Path, adapter: Path) -> None:
     words = r"changes .*which --lora-target-modules q_proj mlp\.down_proj leaves out"
-    with engine(tiny_llama, {"target_modules": ("q_proj", "mlp.down_proj")}) as made, pytest.raises(UserError, match=words):
+    with (
+        engine(tiny_llama, {"target_modules": ("q_proj", "mlp.down_proj")}) as made,
+        pytest.raises(UserError, match=words),
+    ):
         made.load(adapter)
 
 

@@ -21,6 +21,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "DoRA": {"use_dora": True},
     "biases of B": {"lora_bias": True},
+    "embedding and head": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "saved embedding and head": {"target_modules": ["down_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    "trained tokens": {"target_modules": ["k_proj"], "trainable_token_indices": [7, 90, 12, 250]},
 }  # fmt: skip
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError
@@ -31,7 +33,11 @@ FIELDS: Final = {
     "lora_B.bias": "added_bias",
     "lora_magnitude_vector": "magnitude",
     "lora_magnitude_vector.weight": "magnitude",
+    "lora_embedding_A": "a",
+    "lora_embedding_B": "b",
+    "token_adapter.trainable_tokens_delta": "tokens",
     "base_layer.bias": "bias",
+    "base_layer.weight": "weight",
     "bias": "bias",
     "weight": "weight",
 }
@@ -54,7 +60,12 @@ class PeftFormat:
         check_keys(str(directory / CONFIG), config)
         tensors = _tensors_of(directory)
         reading = _Reading(str(directory), config)
-        return AdapterContents(digest_of(config, tensors), reading.changes(tensors), reading.invocation_tokens())
+        return AdapterContents(
+            digest_of(config, tensors),
+            reading.changes(tensors),
+            reading.invocation_tokens(),
+            ties=bool(config.get("ensure_weight_tying")),
+        )
 
 
 def _tensors_of(directory: Path) -> dict[str, Tensor]:
@@ -86,7 +97,13 @@ class _Reading:
                 )
             fields.setdefault(module, {})[field] = tensor
         self._check_targets(fields)
-        return tuple(self._change(module, found) for module, found in sorted(fields.items()))
+        changes = []
+        for module, found in sorted(fields.items()):
+            change = self._change(module, {field: one for field, one in found.items() if field != "tokens"})
+            if "tokens" in found:
+                change = replace(change, tokens=(self._token_ids(module, len(found["tokens"])), found["tokens"]))
+            changes.append(change)
+        return tuple(changes)
 
     def invocation_tokens(self) -> tuple[int, ...]:
         """Return the tokens that activate the adapter. Raises UserError unless they are token ids."""
@@ -105,10 +122,25 @@ class _Reading:
             f"{', '.join(FIELDS)}."
         )
 
+    def _token_ids(self, module: str, count: int) -> Tensor:
+        """Return the tokens whose rows of a module are replaced, int64 [count]. Raises UserError."""
+        found = self._config.get("trainable_token_indices")
+        if isinstance(found, dict):
+            found = next((ids for name, ids in found.items() if _is_named(module, name)), None)
+        if not isinstance(found, list) or any(type(token) is not int or token < 0 for token in found):
+            raise UserError(
+                f"{self._path}: trainable_token_indices is {found!r:.60} for {module}, expected a list of token ids."
+            )
+        if len(found) != count or len(set(found)) != count:
+            raise UserError(
+                f"{self._path}: trainable_token_indices names {len(found)} tokens, the tensor of {module} has {count} rows."
+            )
+        return torch.tensor(found, dtype=torch.int64)
+
     def _check_targets(self, modules: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Check that whatever the configuration says is changed has tensors, as far as names show it."""
         for name in self._list("modules_to_save"):
-            if not any(module == name or module.endswith(f".{name}") for module in modules):
+            if not any(_is_named(module, name) for module in modules):
                 raise UserError(
                     f"{self._path}: modules_to_save names '{name}', but there is no tensor of such a module."
                 )
@@ -173,3 +205,8 @@ class _Reading:
         if isinstance(found, str) or not all(isinstance(one, str) for one in found):
             raise UserError(f"{self._path}: {key} is {found!r:.60}, expected a list of names.")
         return tuple(found)
+
+
+def _is_named(module: str, name: str) -> bool:
+    """Whether a module has a name, or ends with it."""
+    return module == name or module.endswith(f".{name}")

@@ -58,7 +58,7 @@ KEYS: Final = (
     Key("lora_ga_config", "neutral", "init_lora_weights says whether it was used"),
     Key("velora_config", "neutral", SAME_FORWARD),
     Key("runtime_config", "neutral", "it chose where peft kept its weights"),
-    Key("ensure_weight_tying", "neutral", "the tensors of both layers are stored"),
+    Key("ensure_weight_tying", "used"),
     Key("qalora_group_size", "neutral", "use_qalora says whether it was used"),
     Key("base_model_name_or_path", "neutral", "the shapes say whether the adapter fits"),
     Key("revision", "neutral", "the shapes say whether the adapter fits"),

@@ -236,7 +236,10 @@ class ForwardPass:
         def call() -> None:
             self.model.logits(chosen)
 
-        if self.changes_head:
+        if self.adapters is not None and self.changes_head:
+            # The blocks may have been replayed, which sets nothing.
+            assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
+            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor)
             self.recorder.unrecorded[HEAD] += 1
             call()
         else:

@@ -18,11 +18,12 @@ from torch import Tensor
 from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.errors import UserError
-from core.api.specs import KVGroup
+from core.api.specs import KVGroup, LayerSpec, RowOrder
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Loader
+from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.adapters.reading import AdapterReader
@@ -48,7 +49,7 @@ from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, k
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
-from core_runtime.models.adapters.fitting import PartChange
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
@@ -179,17 +180,17 @@ class Worker:
         """Read an adapter for the weights of a state; called in another thread than that of the steps. Raises UserError."""
         placed = self.placed()
 
-        def own(changes: Sequence[PartChange]) -> dict[str, Tensor]:
-            if not changes:
-                return {}
+        def own(parts: Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]) -> dict[str, Tensor]:
             checkpoint = self.open_checkpoint(self.chain(state))
             packing = packing_of(self.config, checkpoint, self.device, self.plugins)
-            return dict(own_tensors(checkpoint, packing, changes))
+            return dict(own_tensors(checkpoint, packing, parts))
 
         with self._blaming():
             formats = adapter_formats(self.config, self.plugins)
-            reader = AdapterReader(formats, self._fitting, placed, own, self.runtime.device)
-            return reader.read(source)
+            model = self.instances[0].model
+            assert isinstance(model, Decoder), "only such a model has adapters"
+            outer = OuterChanges(placed, model.kernels, model.weights, self.config.model.dtype, self.runtime.device)
+            return AdapterReader(formats, self._fitting, placed, outer, own).read(source)
 
     def placed(self) -> PlacedAdapters:
         """Return the adapters that steps may use. Raises UserError when the engine has none."""

@@ -24,6 +24,8 @@ class ModuleChange:
     bias: [N], replaces the module's bias.
     weight: replaces the module's weight.
     tokens: ids int64 [n] and rows [n, H], which replace rows of an embedding.
+
+    Of an embedding [V, E], a is [r, V] and b is [E, r]: the row of a token changes by scale * b @ a[:, token].
     """
 
     module: str
@@ -57,8 +59,10 @@ class AdapterContents:
     digest: sha256 of configuration and tensors, in hexadecimal digits.
     changes: at most one for each module.
     invocation_tokens: see `AdapterFacts`.
+    ties: whether a head that is tied to the embedding is changed like it.
     """
 
     digest: str
     changes: tuple[ModuleChange, ...]
     invocation_tokens: tuple[int, ...] = ()
+    ties: bool = False

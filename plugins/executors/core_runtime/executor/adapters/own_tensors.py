@@ -9,26 +9,25 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from core.api.specs import LayerSpec, RowOrder
 from core_runtime.executor.reloading.checkpoint import Checkpoint
-from core_runtime.models.adapters.fitting import PartChange
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.row_order import row_order
 
 
 def own_tensors(
-    checkpoint: Checkpoint, packing: Packing, changes: Sequence[PartChange]
+    checkpoint: Checkpoint, packing: Packing, parts: Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield matrices and biases of some parts, float32 in the engine's order of rows, by canonical name.
 
+    parts: parts with the orders of their rows.
+
     A matrix has the numbers that the engine computes with: packed ones are unpacked, plain ones rounded to the model's dtype.
     """
-    for change in changes:
-        spec = change.part.part
+    for spec, wanted in parts:
         reads = sorted(packing.reads([spec]))
         tensors = {name: tensor.clone() for name, tensor in checkpoint.loader.iter(checkpoint.manifest, reads)}
-        orders = {spec.name: change.part.orders}
-        if change.change.magnitude is not None:
-            yield f"{spec.name}.weight", packing.pack(spec, tensors, orders).weight.dequantize()
+        yield f"{spec.name}.weight", packing.pack(spec, tensors, {spec.name: wanted}).weight.dequantize()
         if spec.bias:
             bias = tensors[f"{spec.name}.bias"].float()
-            yield f"{spec.name}.bias", bias[row_order(change.part.orders, len(bias))]
+            yield f"{spec.name}.bias", bias[row_order(wanted, len(bias))]

@@ -1,26 +1,31 @@
-"""Reading of an adapter: from its files to what the tables of the model's layers hold.
+"""Reading of an adapter: from its files to what the layers of the model compute with.
 
 Owns: the order of reading, fitting and packing, and what an executor reports of an adapter. Never does: know a format (plugins
-of kind `adapter`), place an adapter, or run in a step. Called by: the executor, in a thread next to steps.
+of kind `adapter`), place an adapter, or run in a step. Called by: the worker, in a thread next to steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.errors import UserError
+from core.api.specs import LayerSpec, RowOrder
 from core_runtime.contracts import AdapterFormat
+from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
-from core_runtime.models.adapters.fitting import Fitting, PartChange
-from core_runtime.weights.adapter_contents import AdapterContents
-from core_runtime.weights.low_rank import LowRank
+from core_runtime.executor.adapters.updates import update_of
+from core_runtime.models.adapters.fitting import Fitted, Fitting
+from core_runtime.models.adapters.layers import LayerKey
+from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
-OwnTensors = Callable[[Sequence[PartChange]], Mapping[str, Tensor]]
-"""Reads the matrices and biases of some parts from the base model, float32 by canonical name."""
+OwnTensors = Callable[[Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]], Mapping[str, Tensor]]
+"""Reads matrices and biases of the base model: parts with the orders of their rows → float32 tensors by canonical name."""
 
 
 class AdapterReader:
@@ -29,8 +34,8 @@ class AdapterReader:
     formats: formats by name.
     fitting: fits adapters to the model.
     placed: keeps what was read.
+    outer: prepares changes outside of blocks.
     own: reads the base model's own tensors.
-    device: device of the tables.
     """
 
     def __init__(
@@ -38,14 +43,14 @@ class AdapterReader:
         formats: Mapping[str, AdapterFormat],
         fitting: Fitting,
         placed: PlacedAdapters,
+        outer: OuterChanges,
         own: OwnTensors,
-        device: torch.device,
     ) -> None:
         self._formats = formats
         self._fitting = fitting
         self._placed = placed
+        self._outer = outer
         self._own = own
-        self._device = device
 
     def read(self, source: AdapterSource) -> AdapterFacts:
         """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used."""
@@ -53,24 +58,25 @@ class AdapterReader:
         known = self._placed.find(contents.digest)
         if known is not None:
             return known.facts
-        layers = self._fitting.fit(source.name, contents)
-        changes = [change for layer in layers.values() for change in layer]
-        own = self._own([change for change in changes if _needs_own(change)])
-        packed = {}
-        for key, parts in layers.items():
-            updates = [self._update(part, own) for part in parts]
-            try:
-                packed[key] = self._placed.tables[key].pack(updates)
-            except ValueError as error:
-                raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
+        fitted = self._fitting.fit(source.name, contents)
+        self._drop_copies(fitted)
+        try:
+            layers = self._packed(fitted)
+            embedding = self._outer.embedding(fitted.embedding)
+            head, packed_head = self._outer.head(fitted.head)
+            classes = self._outer.classes(fitted.class_layers)
+        except ValueError as error:
+            raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
+        parts = (*layers.values(), embedding, head, packed_head, classes)
         facts = AdapterFacts(
             digest=contents.digest,
-            rank=max(change.rank for change in changes),
-            nbytes=sum(one.nbytes for one in packed.values()),
+            rank=fitted.rank,
+            nbytes=sum(part.nbytes for part in parts if part is not None),
             invocation_tokens=contents.invocation_tokens,
         )
-        gains = any(change.change.magnitude is not None for change in changes)
-        self._placed.keep(ReadAdapter(facts, packed, gains))
+        changes = [part.change for parts in fitted.layers.values() for part in parts]
+        gains = any(change.magnitude is not None for change in changes)
+        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes))
         return facts
 
     def _contents(self, source: AdapterSource) -> AdapterContents:
@@ -83,48 +89,32 @@ class AdapterReader:
             "adapter_config.json, or a GGUF file of an adapter."
         )
 
-    def _update(self, part: PartChange, own: Mapping[str, Tensor]) -> LowRank:
-        """Return the change of a part as kernels compute it."""
-        change = part.change
-        spec = part.part.part
-        rows, inputs = spec.shape
-        a = torch.zeros(0, inputs) if change.a is None else change.a.float()
-        b = torch.zeros(rows, 0) if change.b is None else change.b.float()
-        gain: Tensor | None = None
-        shift: Tensor | None = None
-        if change.added_bias is not None:
-            shift = change.scale * change.added_bias.float()
-        if change.magnitude is not None:
-            changed = own[f"{spec.name}.weight"] + change.scale * (b @ a)
-            gain = change.magnitude.float() / changed.norm(dim=1)
-            shift = None if shift is None else gain * shift
-        shift = self._with_bias(part, own, gain, shift)
-        dtype = self._placed.dtype
-        return LowRank(
-            a.to(self._device, dtype),
-            b.to(self._device, dtype),
-            change.scale,
-            part.part.first,
-            None if gain is None else gain.to(self._device),
-            None if shift is None else shift.to(self._device),
-        )
+    def _drop_copies(self, fitted: Fitted) -> None:
+        """Forget whole matrices that are equal to the base model's: peft saves those of an embedding that it changes."""
+        spec = self._fitting.spec
+        if fitted.embedding is not None and fitted.embedding.weight is not None:
+            fitted.embedding = self._without_copy(fitted.embedding, spec.embedding())
+        if fitted.head is not None and fitted.head.weight is not None:
+            fitted.head = self._without_copy(fitted.head, spec.head())
 
-    def _with_bias(
-        self, part: PartChange, own: Mapping[str, Tensor], gain: Tensor | None, shift: Tensor | None
-    ) -> Tensor | None:
-        """Return the shift of the outputs that also replaces the layer's bias, and leaves it as it is under a gain."""
-        spec = part.part.part
-        new = part.change.bias
-        if new is None and gain is None:
-            return shift
-        old = own.get(f"{spec.name}.bias")
-        # y holds the old bias: gain * y then holds gain * old.
-        left = torch.zeros(spec.shape[0]) if old is None else old
-        wanted = left if new is None else new.float()
-        more = wanted - (left if gain is None else gain * left)
-        return more if shift is None else shift + more
+    def _without_copy(self, change: ModuleChange, part: LayerSpec) -> ModuleChange:
+        own = self._own([(part, ())])[f"{part.name}.weight"]
+        assert change.weight is not None, "the caller has looked"
+        rounded = change.weight.to(self._outer.dtype).float()
+        return replace(change, weight=None) if torch.equal(rounded, own) else change
 
-
-def _needs_own(change: PartChange) -> bool:
-    """Whether the change depends on the base model's own tensors."""
-    return change.change.magnitude is not None or change.change.bias is not None
+    def _packed(self, fitted: Fitted) -> dict[LayerKey, PackedLowRank]:
+        """Return the changes of all layers of blocks, as their tables hold them."""
+        wanted = []
+        for parts in fitted.layers.values():
+            for part in parts:
+                if part.change.magnitude is not None or part.change.bias is not None:
+                    wanted.append((part.part.part, part.part.orders))
+        own = self._own(wanted) if wanted else {}
+        packed = {}
+        for key, parts in fitted.layers.items():
+            updates = [
+                update_of(part.change, part.part.part, part.part.first, own, self._placed.dtype) for part in parts
+            ]
+            packed[key] = self._placed.tables[key].pack(updates)
+        return packed

@@ -48,6 +48,10 @@ class AdapterRows:
         self._rows[slot] = NONE
         self._adapted.discard(slot)
 
+    def row(self, slot: Slot) -> int:
+        """Return the table row of a sequence's adapter; `NONE` without one."""
+        return int(self._rows[slot])
+
     def fill(self, buffers: StepBuffers, slots: Int32Array, lens: Int32Array) -> tuple[int, ...]:
         """Write the table row of each token of a step whose positions are written.
 

@@ -319,6 +319,8 @@ class PersistentBatch:
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)
         if request.pooling is not None:
-            self.pooled[slot] = Pooled(request.pooling)
+            self.pooled[slot] = pooled = Pooled(request.pooling)
+            if self.adapters is not None:
+                pooled.adapter_row = self.adapters.row(slot)
         if request.prompt_embeds:
             self.embedded[slot] = embeddings_of(request)

@@ -10,8 +10,9 @@ stacks or reorders holds for adapters as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
 NamesOf = Callable[[dict[str, TensorInfo]], WeightMap]
 """Puts tensors through the map of the checkpoint's names."""
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,27 @@ class PartChange:
     module: str
     change: ModuleChange
 
+
+@dataclass(slots=True)
+class Fitted:
+    """The changes of one adapter, by what they change in the model.
+
+    layers: changes of each layer of a block.
+    embedding, head: changes of the embedding and of the output head, or None.
+    class_layers: changes of layers of the head for classes, by their number.
+    """
+
+    layers: dict[LayerKey, list[PartChange]] = field(default_factory=dict)
+    embedding: ModuleChange | None = None
+    head: ModuleChange | None = None
+    class_layers: dict[int, ModuleChange] = field(default_factory=dict)
+
     @property
     def rank(self) -> int:
-        """Rank of the matrix's change; 0 without one."""
-        return 0 if self.change.a is None else int(self.change.a.shape[0])
+        """Largest rank of all changes."""
+        changes = [part.change for parts in self.layers.values() for part in parts]
+        changes += [one for one in (self.embedding, self.head, *self.class_layers.values()) if one is not None]
+        return max((0 if change.a is None else len(change.a) for change in changes), default=0)
 
 
 class Fitting:
@@ -57,32 +77,97 @@ class Fitting:
     def __init__(
         self, spec: DecoderSpec, names: WeightMap, names_of: NamesOf, max_rank: int, targets: Sequence[str] = ()
     ) -> None:
+        self.spec = spec
         self._parts = adapted_parts(spec)
         self._names_of = names_of
         self._max_rank = max_rank
         self._targets = tuple(targets)
+        self._outer = {f"{spec.embedding().name}.weight": EMBEDDING, "lm_head.weight": HEAD, "lm_head.bias": HEAD}
+        self._class_layers: dict[str, int] = {}
+        if spec.pooling_head is not None:
+            for number, layer in enumerate(spec.pooling_head.layers):
+                self._class_layers[f"{layer.name}.weight"] = number
         sources = names.sources
         self._known = {name: sources.get(f"{name}.weight", name).removesuffix(".weight") for name in self._parts}
-        self._others = {f"{part.name}.weight" for part in spec.linears()} - {f"{name}.weight" for name in self._parts}
+        self._others = set(spec.tensor_shapes()).difference(f"{name}.weight" for name in self._parts)
 
-    def fit(self, name: str, contents: AdapterContents) -> dict[LayerKey, list[PartChange]]:
-        """Return the changes of each layer. name: the adapter's, for messages. Raises UserError, in one sentence."""
+    def fit(self, name: str, contents: AdapterContents) -> Fitted:
+        """Return the changes of the model. name: the adapter's, for messages. Raises UserError, in one sentence."""
         if not contents.changes:
             raise UserError(f"Adapter '{name}' changes no module, so its answers would be those of the base model.")
         for change in contents.changes:
             self._check(name, change)
-        found: dict[LayerKey, list[PartChange]] = {}
+        found = Fitted()
         changed: dict[str, str] = {}
         for change, canonical, view in self._placed(name, contents.changes):
-            part = self._parts[canonical]
             if canonical in changed:
                 raise UserError(
                     f"Adapter '{name}' changes {changed[canonical]} twice, the second time as {change.module}."
                 )
             changed[canonical] = change.module
-            fitted = self._fitted(name, part, change, view)
-            found.setdefault(part.layer, []).append(PartChange(part, change.module, fitted))
+            self._add(name, found, change, canonical, view)
+        self._tie(found, contents)
         return found
+
+    def _add(self, name: str, found: Fitted, change: ModuleChange, canonical: str, view: TensorView) -> None:
+        """Add the change of one canonical tensor."""
+        part = self._parts.get(canonical.removesuffix(".weight"))
+        if part is not None:
+            if change.weight is not None or change.tokens is not None:
+                raise UserError(
+                    f"Adapter '{name}' replaces {change.module}; embedding, output head and heads for classes may be replaced, "
+                    "other modules may not."
+                )
+            fitted = self._fitted(name, part, change, view)
+            found.layers.setdefault(part.layer, []).append(PartChange(part, change.module, fitted))
+        elif canonical in self._class_layers:
+            layer = self._class_layers[canonical]
+            assert self.spec.pooling_head is not None, "a layer of the head was found"
+            _check_shapes(name, change, self.spec.pooling_head.layers[layer].shape)
+            found.class_layers[layer] = change
+        else:
+            self._add_outer(name, found, change, self._outer[canonical])
+
+    def _add_outer(self, name: str, found: Fitted, change: ModuleChange, place: str) -> None:
+        """Add the change of embedding or head."""
+        vocabulary, size = self.spec.embedding().shape
+        if place == HEAD and not self.spec.causal_lm:
+            raise UserError(
+                f"Adapter '{name}' changes {change.module}, but the model is served without an output head."
+            )
+        has_bias = change.bias is not None or change.added_bias is not None
+        if change.magnitude is not None or (place == EMBEDDING and has_bias):
+            raise UserError(f"Adapter '{name}' has DoRA or a bias for {change.module}, which is not served there.")
+        if change.tokens is not None:
+            ids, rows = change.tokens
+            if int(ids.max()) >= vocabulary:
+                raise UserError(
+                    f"Adapter '{name}' has a row for token {int(ids.max())}; the vocabulary of the model has {vocabulary}."
+                )
+            if rows.shape[1] != size:
+                raise UserError(
+                    f"Adapter '{name}': its rows of tokens have {rows.shape[1]} numbers, the model's have {size}."
+                )
+        _check_shapes(
+            name, change, (size, vocabulary) if place == EMBEDDING else (vocabulary, size), (vocabulary, size)
+        )
+        if place == EMBEDDING:
+            found.embedding = change
+        else:
+            found.head = change
+
+    def _tie(self, found: Fitted, contents: AdapterContents) -> None:
+        """Let a head that is the embedding's matrix change like it, where peft does so."""
+        change = found.embedding
+        if not self.spec.tied or not self.spec.causal_lm or change is None or found.head is not None:
+            return
+        tied = ModuleChange(change.module, tokens=change.tokens)
+        if contents.ties:
+            tied = replace(tied, weight=change.weight, scale=change.scale)
+            if change.a is not None and change.b is not None:
+                tied = replace(tied, a=change.b.T.contiguous(), b=change.a.T.contiguous())
+        if tied.tokens is not None or tied.weight is not None or tied.a is not None:
+            found.head = tied
 
     def _check(self, name: str, change: ModuleChange) -> None:
         """Check what needs no model: numbers, the rank, and the targets."""
@@ -100,7 +185,7 @@ class Fitting:
             )
 
     def _placed(self, name: str, changes: Sequence[ModuleChange]) -> list[tuple[ModuleChange, str, TensorView]]:
-        """Return each change with the canonical part that it is about, and that part's place in the module's matrix."""
+        """Return each change with the canonical tensor that it is about, and that tensor's place in the module's matrix."""
         by_module = {change.module: change for change in changes}
         shapes = {module: _shape_of(change) for module, change in by_module.items()}
         found = self._mapped(name, shapes)
@@ -117,7 +202,7 @@ class Fitting:
         return placed
 
     def _mapped(self, name: str, shapes: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[str, TensorView]]]:
-        """Return the parts of each module's matrix that are layers of the model."""
+        """Return the canonical tensors that each module's matrix contains, as far as adapters can change them."""
         tensors = {}
         for module, (rows, columns) in shapes.items():
             tensor = f"{module}.weight"
@@ -129,11 +214,11 @@ class Fitting:
         found: dict[str, list[tuple[str, TensorView]]] = {}
         for canonical, view in names.views.items():
             module = view.source.removesuffix(".weight")
-            if canonical in self._others:
-                raise UserError(f"Adapter '{name}' changes {module}, which adapters cannot change here yet.")
-            part = canonical.removesuffix(".weight")
-            if part in self._parts:
-                found.setdefault(module, []).append((part, view))
+            is_known = canonical in self._outer or canonical in self._class_layers
+            if is_known or canonical.removesuffix(".weight") in self._parts:
+                found.setdefault(module, []).append((canonical, view))
+            elif canonical in self._others:
+                raise UserError(f"Adapter '{name}' changes {module}, which adapters cannot change here.")
         return found
 
     def _nothing(self, name: str, module: str) -> str:
@@ -153,15 +238,35 @@ class Fitting:
         if problem:
             raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
         vectors = {}
-        for field in ("magnitude", "added_bias", "bias"):
-            vector = _outputs(getattr(change, field), view)
+        for what in ("magnitude", "added_bias", "bias"):
+            vector = _outputs(getattr(change, what), view)
             if vector is not None and vector.shape != (rows,):
                 raise UserError(
-                    f"Adapter '{name}': {field.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
+                    f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
                     f"[{rows}]; the adapter belongs to another base model."
                 )
-            vectors[field] = _ordered(vector, part)
+            vectors[what] = _ordered(vector, part)
         return ModuleChange(change.module, change.a, _ordered(b, part), change.scale, **vectors)
+
+
+def _check_shapes(
+    name: str, change: ModuleChange, product: tuple[int, int], matrix: tuple[int, int] | None = None
+) -> None:
+    """Check the shapes of a change outside of blocks. product: (N, K) of b @ a. matrix: shape of a replaced weight; None: the
+    same.
+    """
+    shape = matrix or product
+    if change.a is not None and change.a.shape[1] != product[1]:
+        problem = f"A of {change.module} has {change.a.shape[1]} inputs, expected {product[1]}"
+    elif change.b is not None and change.b.shape[0] != product[0]:
+        problem = f"B of {change.module} has {change.b.shape[0]} outputs, expected {product[0]}"
+    elif change.weight is not None and tuple(change.weight.shape) != shape:
+        problem = f"{change.module} has shape {list(change.weight.shape)}, expected {list(shape)}"
+    elif change.bias is not None and tuple(change.bias.shape) != product[:1]:
+        problem = f"the bias of {change.module} has shape {list(change.bias.shape)}, expected [{product[0]}]"
+    else:
+        return
+    raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model or vocabulary.")
 
 
 def _ends_with(module: str, target: str) -> bool:
