@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
+
 from core_runtime.contracts import LowRankTable
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.low_rank import num_segments
 from core_runtime.layers.rows import RowKernels
 from core_runtime.weights.low_rank import LowRank
-from torch import Tensor
 
 SHAPE = (40, 96)
 

@@ -69,7 +69,7 @@ from core_runtime.contracts.logits_processor import (
     LogitsRow,
     NeedsOrder,
 )
-from core_runtime.contracts.low_rank import HasLowRank, LowRankTable, PackedLowRank
+from core_runtime.contracts.low_rank import HasLowRank, LowRankForm, LowRankTable, PackedLowRank
 from core_runtime.contracts.model import HasRow, ModelFamily
 from core_runtime.contracts.platform import (
     CapturedCalls,
@@ -161,6 +161,7 @@ __all__ = [
     "LogitsProcessor",
     "LogitsRow",
     "LogprobsKernel",
+    "LowRankForm",
     "LowRankTable",
     "MaskedRaceKernel",
     "Matcher",

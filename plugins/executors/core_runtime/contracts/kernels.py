@@ -37,9 +37,10 @@ class Kernels(Protocol):
 
     Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasOpenGate`, `HasFeatures`, `HasSoftCap`,
     `HasAddNorm`, `HasTakeNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasLowRank`, `HasHeads`, `HasRace`,
-    `HasLogprobs`. Each is used if `supports` returns no reason against the operation of that name. The reference operations
-    are used where no provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads` there is a
-    linear kernel per head. A provider whose calls can be recorded is `Recordable`; one that compiles its kernels `WarmsUp`.
+    `HasLogprobs`. Each is used if `supports` returns no reason against the operation of that name. The reference
+    operations are used where no provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads`
+    there is a linear kernel per head. A provider whose calls can be recorded is `Recordable`; one that compiles its
+    kernels `WarmsUp`.
     """
 
     name: str

@@ -7,6 +7,7 @@ Called by: plugins (they implement these), layers and the executor (they call th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -14,6 +15,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core_runtime.weights.low_rank import LowRank
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankForm:
+    """What the table of a layer's adapters is made for.
+
+    shape: (N, K) of the layer. All parts that share the inputs x are one layer here.
+    num_rows: rows of the table, the most resident adapters.
+    dtype: of A and B, float32, float16 or bfloat16.
+    max_rank: the most that the ranks of an adapter's updates may add up to; with several parts, the limit of an adapter's
+        rank for each of them.
+    segments: the largest number of segments of K, a power of two; there are fewer where K does not divide evenly.
+    device: the device of the table and of packed updates.
+    """
+
+    shape: tuple[int, int]
+    num_rows: int
+    dtype: torch.dtype
+    max_rank: int
+    segments: int
+    device: torch.device
 
 
 class PackedLowRank(Protocol):
@@ -32,19 +54,13 @@ class LowRankTable(Protocol):
     its own ranks; adapters of one table may differ in ranks and in the outputs that they update.
     Optional part: `Recordable`; a recorded call reads the table when it is replayed.
 
-    shape: (N, K) of the layer. All parts that share the inputs x are one layer here.
-    num_rows: number of rows; all are empty at first.
-    dtype: of A and B.
-    max_rank: the most that the ranks of an adapter's updates may add up to.
+    form: see `LowRankForm`.
     """
 
-    shape: tuple[int, int]
-    num_rows: int
-    dtype: torch.dtype
-    max_rank: int
+    form: LowRankForm
 
     def pack(self, updates: Sequence[LowRank]) -> PackedLowRank:
-        """Repack the updates of one adapter; the caller then drops them. May run in any thread, next to steps.
+        """Repack the updates of one adapter, on any device; the caller then drops them. May run in any thread, next to steps.
 
         Raises ValueError unless they fit the layer: see `core_runtime.weights.low_rank.updates_problem`.
         """
@@ -74,13 +90,6 @@ class LowRankTable(Protocol):
 class HasLowRank(Protocol):
     """A provider with the operation `low_rank`; the query has the layer's shape, and the dtype of A and B as format."""
 
-    def low_rank(
-        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
-    ) -> LowRankTable:
-        """Make the empty table of one layer.
-
-        dtype: of A and B, float32 or bfloat16.
-        max_rank: see `LowRankTable`; with several parts, the limit of an adapter's rank for each of them.
-        segments: largest number of segments of K, a power of two; there are fewer where K does not divide evenly.
-        """
+    def low_rank(self, form: LowRankForm) -> LowRankTable:
+        """Make the table of one layer; all of its rows are empty."""
         ...

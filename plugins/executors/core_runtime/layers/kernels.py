@@ -41,6 +41,7 @@ from core_runtime.contracts import (
     Kernels,
     LinearKernel,
     LogprobsKernel,
+    LowRankForm,
     LowRankTable,
     MaskedRaceKernel,
     PreparesInto,
@@ -340,7 +341,7 @@ class KernelSet:
         query = KernelQuery("low_rank", self.device, format_name, shape=shape)
         able = (provider for provider in self.providers if isinstance(provider, HasLowRank))
         best = next(provider for provider in able if not provider.supports(query))
-        return best.low_rank(shape, num_rows, dtype, max_rank, segments)
+        return best.low_rank(LowRankForm(shape, num_rows, dtype, max_rank, segments, torch.device(self.device)))
 
     def _prepared(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core_runtime.contracts import LowRankForm, PackedLowRank
 from core_runtime.weights.low_rank import LowRank, updates_problem
 
 
@@ -39,22 +40,19 @@ class ReferenceLowRank:
 
     capturable = False
 
-    def __init__(self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int) -> None:
-        self.shape = shape
-        self.num_rows = num_rows
-        self.dtype = dtype
-        self.max_rank = max_rank
-        self.segments = num_segments(shape[1], segments)
-        self._held: list[HeldLowRank | None] = [None] * num_rows
+    def __init__(self, form: LowRankForm) -> None:
+        self.form = form
+        self.segments = num_segments(form.shape[1], form.segments)
+        self._held: list[PackedLowRank | None] = [None] * form.num_rows
 
     def pack(self, updates: Sequence[LowRank]) -> HeldLowRank:
-        """Keep the updates as they are. Raises ValueError."""
-        problem = updates_problem(updates, self.shape, self.dtype, self.max_rank)
+        """Move the updates to the table's device. Raises ValueError."""
+        problem = updates_problem(updates, self.form)
         if problem is not None:
             raise ValueError(problem)
-        return HeldLowRank(updates)
+        return HeldLowRank([update.to(self.form.device) for update in updates])
 
-    def set(self, row: int, packed: HeldLowRank) -> None:
+    def set(self, row: int, packed: PackedLowRank) -> None:
         """Put an adapter into a row."""
         self._held[row] = packed
 
@@ -66,7 +64,7 @@ class ReferenceLowRank:
         """Apply to each out[t] the updates in row rows[t] of the table for x[t]; see `LowRankTable`."""
         for index, row in enumerate(rows.tolist()):
             held = self._held[row] if row >= 0 else None
-            if held is None:
+            if not isinstance(held, HeldLowRank):
                 continue
             wide = x[index].float().clone()  # an address that the allocator aligns, whatever the row's is
             for update in held.updates:

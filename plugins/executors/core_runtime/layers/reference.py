@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core_runtime.contracts import GatedOperation, HeadsKernel
+from core_runtime.contracts import GatedOperation, HeadsKernel, LowRankForm
 from core_runtime.layers import activations
 from core_runtime.layers.experts import ReferenceExperts, route
 from core_runtime.layers.heads import BatchedHeads
@@ -172,11 +172,9 @@ class ReferenceKernels:
         """Make a kernel with one matrix per head, [H, N, K]."""
         return BatchedHeads(weight, activation == "bf16")
 
-    def low_rank(
-        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, max_rank: int, segments: int
-    ) -> ReferenceLowRank:
+    def low_rank(self, form: LowRankForm) -> ReferenceLowRank:
         """Make the empty table of the adapters of one layer."""
-        return ReferenceLowRank(shape, num_rows, dtype, max_rank, segments)
+        return ReferenceLowRank(form)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""

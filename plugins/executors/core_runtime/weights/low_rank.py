@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.bfloat16)
+if TYPE_CHECKING:
+    from core_runtime.contracts import LowRankForm
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class LowRank:
     For y, the layer's outputs [first, first + N), it computes y = gain * (y + scale * B (A x)) + shift.
 
     a: [r, K]; r may be 0, for an update without matrices. b: [N, r], in the order of the layer's outputs. Both have the
-        same dtype, float32 or bfloat16.
+        same dtype, float32, float16 or bfloat16.
     scale: the adapter's factor, such as alpha / r.
     first: index of the first output.
     gain: float32 [N], DoRA's factor of each output; None: 1. It also multiplies what y holds before the update, so y must
@@ -43,10 +47,18 @@ class LowRank:
         """Return N."""
         return self.b.shape[0]
 
+    def to(self, device: torch.device) -> LowRank:
+        """Return the update on a device."""
+        gain = None if self.gain is None else self.gain.to(device)
+        shift = None if self.shift is None else self.shift.to(device)
+        return replace(self, a=self.a.to(device), b=self.b.to(device), gain=gain, shift=shift)
+
     def problem(self) -> str | None:
         """Return what is wrong with the tensors in themselves; None if nothing is."""
         if self.a.dtype not in DTYPES or self.a.dtype is not self.b.dtype:
-            return f"a and b are {self.a.dtype} and {self.b.dtype}, expected both float32 or both bfloat16"
+            return (
+                f"a and b are {self.a.dtype} and {self.b.dtype}, expected one of float32, float16 and bfloat16 for both"
+            )
         if self.a.dim() != 2 or self.b.dim() != 2 or self.b.shape[1] != self.rank:
             return (
                 f"a and b have the shapes {tuple(self.a.shape)} and {tuple(self.b.shape)}, expected [r, K] and [N, r]"
@@ -58,21 +70,16 @@ class LowRank:
         return None
 
 
-def updates_problem(
-    updates: Sequence[LowRank], shape: tuple[int, int], dtype: torch.dtype, max_rank: int
-) -> str | None:
-    """Return what is wrong with the updates of one adapter for a layer of `shape` (N, K); None if nothing is.
-
-    dtype: of A and B. max_rank: limit of the sum of all ranks.
-    """
-    outputs, inputs = shape
+def updates_problem(updates: Sequence[LowRank], form: LowRankForm) -> str | None:
+    """Return what is wrong with the updates of one adapter for a layer; None if nothing is."""
+    outputs, inputs = form.shape
     end = 0
     for update in sorted(updates, key=lambda one: one.first):
         problem = update.problem()
         if problem is not None:
             return problem
-        if update.a.dtype is not dtype:
-            return f"a and b are {update.a.dtype}, expected {dtype}"
+        if update.a.dtype is not form.dtype:
+            return f"a and b are {update.a.dtype}, expected {form.dtype}"
         if update.a.shape[1] != inputs:
             return f"a has {update.a.shape[1]} columns, expected the layer's {inputs} inputs"
         if update.first < end:
@@ -81,6 +88,6 @@ def updates_problem(
     if end > outputs:
         return f"an update ends at output {end}, but the layer has {outputs}"
     ranks = sum(update.rank for update in updates)
-    if ranks > max_rank:
-        return f"the ranks add up to {ranks}, expected at most {max_rank}"
+    if ranks > form.max_rank:
+        return f"the ranks add up to {ranks}, expected at most {form.max_rank}"
     return None

@@ -1,7 +1,8 @@
 """The adapters that the steps of a worker may use.
 
-Owns: the tables of all layers, the row of each placed adapter in them, and what the current step needs to know. Never does:
-read an adapter. Called by: the worker (binds models), the executor (places and drops adapters), the forward pass (begins steps).
+Owns: the tables of all layers, the row of each placed adapter in them, and what the current step needs to know.
+Never does: read an adapter. Called by: the worker (binds models), the executor (places and drops adapters), the forward
+pass (begins steps).
 """
 
 from __future__ import annotations
