@@ -1,7 +1,7 @@
 """Adapters on the tiny models of all families, computed by a decoder that is run by hand.
 
-Owns: the reading of an adapter next to such a decoder, and the comparison with peft. Never does: judge a distance. Called by: the
-tests of adapters.
+Owns: the reading of an adapter next to such a decoder, and the comparison with peft. Never does: judge a distance.
+Called by: the tests of adapters.
 """
 
 import warnings
@@ -55,11 +55,18 @@ def saved_with_logits(path: Path, target: Path, model_type: str, prompt: Sequenc
     return (found.logits if hasattr(found, "logits") else found.last_hidden_state)[0].float()
 
 
+class SeparateExperts(KernelSet):
+    """Kernels that leave each expert a layer of its own, as an engine with adapters has them."""
+
+    def grouping(self, sides: Sequence[Any]) -> None:
+        return None
+
+
 class AdaptedHarness:
     """A decoder with one adapter."""
 
     def __init__(self, path: Path, adapter: Path, kernels: KernelSet | None = None) -> None:
-        self.harness = Harness(path, kernels)
+        self.harness = Harness(path, kernels or SeparateExperts(()))
         model = self.harness.model
         self.placed = PlacedAdapters(1, 64, torch.float32)
         self.placed.bind(model)

@@ -44,6 +44,10 @@ FIELDS: Final = {
 """Endings of tensors' names, and the field of `ModuleChange` that each is."""
 
 
+STACKED: Final = ("gate_up_proj", "up_proj", "down_proj")
+"""Parameters with all experts of a layer, in the order in which modules of transformers define them."""
+
+
 class PeftFormat:
     """The format plugin."""
 
@@ -98,7 +102,7 @@ class _Reading:
             fields.setdefault(module, {})[field] = tensor
         self._check_targets(fields)
         changes = []
-        for module, found in sorted(fields.items()):
+        for module, found in sorted(self._with_parameters(fields).items()):
             change = self._change(module, {field: one for field, one in found.items() if field != "tokens"})
             if "tokens" in found:
                 change = replace(change, tokens=(self._token_ids(module, len(found["tokens"])), found["tokens"]))
@@ -121,6 +125,34 @@ class _Reading:
             f"{self._path}: tensor '{name}' is of no kind that adapters have here; expected {PREFIX}MODULE followed by one of "
             f"{', '.join(FIELDS)}."
         )
+
+    def _with_parameters(self, fields: Mapping[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """Return the fields with the names of stacked parameters instead of the modules that hold them.
+
+        peft wraps such a module once for each changed parameter, in the order in which the module defines them, so names
+        nest: the tensors of the first one are the innermost.
+        """
+        targets = self._list("target_parameters")
+        levels: dict[str, int] = {}
+        for module in fields:
+            if module.endswith((".experts", ".experts.base_layer")):
+                plain = module.replace(".base_layer", "")
+                levels[plain] = max(levels.get(plain, 0), module.count(".base_layer") + 1)
+        found: dict[str, dict[str, Tensor]] = {}
+        for module, tensors in fields.items():
+            plain = module.replace(".base_layer", "")
+            if plain not in levels:
+                found[module] = tensors
+                continue
+            names = [name for name in STACKED if any(_is_named(f"{plain}.{name}", target) for target in targets)]
+            if len(names) != levels[plain]:
+                raise UserError(
+                    f"{self._path}: {plain} has tensors of {levels[plain]} parameters, but target_parameters names "
+                    f"{', '.join(names) or 'none of them'}."
+                )
+            place = levels[plain] - 1 - module.count(".base_layer")
+            found[f"{plain}.{names[place]}"] = tensors
+        return found
 
     def _token_ids(self, module: str, count: int) -> Tensor:
         """Return the tokens whose rows of a module are replaced, int64 [count]. Raises UserError."""
@@ -178,7 +210,8 @@ class _Reading:
             raise UserError(
                 f"{self._path}: rank {rank!r} and alpha {alpha!r} of {module}; expected a rank of at least 1, and a number."
             )
-        if rank != stored:
+        stacked = module.endswith(STACKED) and ".experts." in module
+        if rank != stored and not (stacked and stored % rank == 0):
             raise UserError(f"{self._path}: A of {module} has {stored} rows, but its rank is {rank} by {CONFIG}.")
         return alpha / math.sqrt(rank) if self._config.get("use_rslora") else alpha / rank
 

@@ -25,6 +25,8 @@ class ModuleChange:
     weight: replaces the module's weight.
     tokens: ids int64 [n] and rows [n, H], which replace rows of an embedding.
 
+    Of a parameter with all experts, such as `model.layers.0.mlp.experts.gate_up_proj`, a is [experts * r, K], expert by
+    expert, and b is [N, r * experts], rank by rank.
     Of an embedding [V, E], a is [r, V] and b is [E, r]: the row of a token changes by scale * b @ a[:, token].
     """
 

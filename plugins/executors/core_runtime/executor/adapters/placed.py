@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -19,12 +19,18 @@ from core.api.errors import UserError
 from core_runtime.contracts import LowRankTable, is_recordable
 from core_runtime.contracts.low_rank import PackedLowRank
 from core_runtime.layers.adapted import LayerAdapters, StepAdapters
+from core_runtime.layers.adapted_experts import AdaptedExperts, ExpertsAdapters
+from core_runtime.layers.adapted_heads import AbsorbedAdapters
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChange, HeadAdapters, HeadChange
-from core_runtime.models.adapters.layers import LayerKey, adapted_linears
-from core_runtime.models.decoder import Decoder
+from core_runtime.layers.linear import Linear
+from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
+from core_runtime.models.decoder import BlockWeights, Decoder
 from core_runtime.models.fallback.model import ModuleModel
+from core_runtime.models.mixers import LatentMixer
+from core_runtime.models.mlp import ExpertsMLP
 from core_runtime.models.tensors.packing import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
+from core_runtime.weights.low_rank import LowRank
 
 HEAD_KEY: Final = LayerKey(-1, "head")
 """Key of the output head's table, which is no layer of a block."""
@@ -58,7 +64,7 @@ class PlacedAdapters:
     dtype: dtype of the matrices.
 
     rows: row of each placed adapter in all tables, by digest.
-    tables: table of each layer, and of the output head.
+    tables: table of each layer, and of the output head; of experts as soon as an adapter changes them.
     classes: heads for classes that replace the model's, by row.
     """
 
@@ -67,10 +73,12 @@ class PlacedAdapters:
         self._max_rank = max_rank
         self.dtype = dtype
         self.rows: dict[str, int] = {}
-        self.tables: dict[LayerKey, LowRankTable] = {}
+        self.tables: dict[LayerKey, Any] = {}
         self._read: dict[str, ReadAdapter] = {}
         self._step = StepAdapters()
         self._gaining: set[int] = set()
+        self._experts: dict[int, set[int]] = {}
+        self._expert_linears: dict[LayerKey, tuple[Linear, StepAdapters]] = {}
         self._embeddings: dict[int, EmbeddingChange] = {}
         self._heads: dict[int, HeadChange] = {}
         self._changing_head: set[int] = set()
@@ -80,37 +88,81 @@ class PlacedAdapters:
         """Let the layers of a model use the tables. A later model must have the same shape. Raises UserError."""
         if not isinstance(model, Decoder):
             raise UserError("--enable-lora: the layers of transformers take no adapters; leave it out.")
+        self._kernels = model.kernels
         for key, linear in adapted_linears(model.weights):
-            table = self.tables.get(key)
-            if table is None:
+            if key not in self.tables:
                 shape = linear.out_features, linear.in_features
-                num_parts = len(model.spec.block_linears(key.block)[key.role])
-                table = model.kernels.low_rank(
-                    shape, self._count, self.dtype, max_rank=num_parts * self._max_rank, segments=SEGMENTS
-                )
-                self.tables[key] = table
-            linear.adapters = LayerAdapters(self._step, table)
+                self.tables[key] = self._make(shape, len(model.spec.block_linears(key.block)[key.role]))
+            linear.adapters = LayerAdapters(self._step, self.tables[key])
+        for index, block in enumerate(model.weights.blocks):
+            self._bind_block(index, block)
         if model.embedding is not None:
             model.embedding.adapters = EmbeddingAdapters(self._step, self._embeddings)
         head = model.weights.head
         if model.head is not None and head is not None and head.tokens is not None:
             if HEAD_KEY not in self.tables:
-                self.tables[HEAD_KEY] = model.kernels.low_rank(
-                    head.tokens.shape, self._count, self.dtype, max_rank=self._max_rank
-                )
+                self.tables[HEAD_KEY] = self._make(head.tokens.shape)
             model.head.adapters = HeadAdapters(self._step, self.tables[HEAD_KEY], self._heads)
+
+    def _make(self, shape: tuple[int, int], num_parts: int = 1) -> LowRankTable:
+        """Make the table of a layer of shape (N, K)."""
+        return self._kernels.low_rank(
+            shape, self._count, self.dtype, max_rank=num_parts * self._max_rank, segments=SEGMENTS
+        )
+
+    def _bind_block(self, index: int, block: BlockWeights) -> None:
+        """Let latent attention and experts of a block use adapters."""
+        for mixer in block.mixers:
+            if isinstance(mixer, LatentMixer):
+                key = LayerKey(index, ABSORBED)
+                if key not in self.tables:
+                    self.tables[key] = AbsorbedAdapters(self._step, mixer.spec, self._make)
+                mixer.adapters = self.tables[key]
+        mlp = block.mlp
+        if not isinstance(mlp, ExpertsMLP) or mlp.separate is None:
+            return
+        separate = mlp.separate
+        plain = separate.gate_up[0].out_features == separate.down[0].in_features
+        between = mlp.kernels.activate if plain else mlp.kernels.gated
+        experts = AdaptedExperts(
+            separate.gate_up,
+            separate.down,
+            separate.activation,
+            between,
+            weight_inputs=separate.weight_inputs,
+        )
+        experts.step = StepAdapters()
+        for key, linear in expert_layers(separate, index):
+            self._expert_linears[key] = linear, experts.step
+            if key in self.tables:
+                linear.adapters = LayerAdapters(experts.step, self.tables[key])
+        mlp.adapters = ExpertsAdapters(self._step, experts, self._experts.setdefault(index, set()))
+
+    def pack(self, key: LayerKey, updates: Sequence[LowRank]) -> PackedLowRank:
+        """Repack the updates of a layer. Raises ValueError where they do not fit."""
+        if key not in self.tables:
+            # There are many experts, and few adapters change them, so their tables are made when one does.
+            if key not in self._expert_linears:
+                raise ValueError("the experts of this model are one weight, which adapters cannot change")
+            linear, step = self._expert_linears[key]
+            self.tables[key] = self._make((linear.out_features, linear.in_features), 2)
+            linear.adapters = LayerAdapters(step, self.tables[key])
+        return self.tables[key].pack(updates)
 
     def release(self) -> None:
         """Forget all adapters, and the tables, whose memory is the device's."""
         for kept in (self.rows, self.tables, self._read, self._embeddings, self._heads, self.classes):
             kept.clear()
+        self._expert_linears.clear()
+        self._experts.clear()
         self._gaining.clear()
         self._changing_head.clear()
 
     @property
     def recordable(self) -> bool:
         """Whether a step with adapters can be recorded."""
-        return all(is_recordable(table) for key, table in self.tables.items() if key != HEAD_KEY)
+        eager = (key for key in self.tables if key != HEAD_KEY and key.expert < 0)
+        return all(is_recordable(self.tables[key]) for key in eager)
 
     def find(self, digest: str) -> ReadAdapter | None:
         """Return an adapter that was read, None if there is none of this digest."""
@@ -133,6 +185,8 @@ class PlacedAdapters:
         row = min(free)
         for key, packed in adapter.layers.items():
             self.tables[key].set(row, packed)
+            if key.expert >= 0:
+                self._experts[key.block].add(row)
         if adapter.packed_head is not None:
             self.tables[HEAD_KEY].set(row, adapter.packed_head)
         if adapter.gains:
@@ -157,14 +211,15 @@ class PlacedAdapters:
             self.tables[key].clear(row)
         if adapter.packed_head is not None:
             self.tables[HEAD_KEY].clear(row)
-        for rows in (self._gaining, self._changing_head):
+        for rows in (self._gaining, self._changing_head, *self._experts.values()):
             rows.discard(row)
         for changes in (self._embeddings, self._heads, self.classes):
             changes.pop(row, None)
 
     def are_recordable(self, used: Sequence[int]) -> bool:
         """Whether a step that uses these rows can be recorded."""
-        return self._gaining.isdisjoint(used) and self._embeddings.keys().isdisjoint(used)
+        apart = (self._gaining, self._embeddings.keys(), *self._experts.values())
+        return all(rows.isdisjoint(used) for rows in apart)
 
     def change_head(self, used: Sequence[int]) -> bool:
         """Whether any of these rows changes the model's head."""

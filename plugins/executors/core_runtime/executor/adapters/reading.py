@@ -116,5 +116,5 @@ class AdapterReader:
             updates = [
                 update_of(part.change, part.part.part, part.part.first, own, self._placed.dtype) for part in parts
             ]
-            packed[key] = self._placed.tables[key].pack(updates)
+            packed[key] = self._placed.pack(key, updates)
         return packed

@@ -9,7 +9,9 @@ stacks or reorders holds for adapters as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
@@ -27,6 +29,8 @@ from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
 NamesOf = Callable[[dict[str, TensorInfo]], WeightMap]
 """Puts tensors through the map of the checkpoint's names."""
+_STACK: Final = re.compile(r"\blayers\.(?P<block>\d+)\..*\bexperts\.(?P<side>gate_up_proj|up_proj|down_proj)$")
+"""Parameters with the matrices of all experts of a layer."""
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -174,7 +178,8 @@ class Fitting:
         for role, tensor in change.tensors().items():
             if not bool(tensor.isfinite().all()):
                 raise UserError(f"Adapter '{name}': {role} of {change.module} has numbers that are not finite.")
-        if change.a is not None and len(change.a) > self._max_rank:
+        stacked = _STACK.search(change.module)
+        if change.a is not None and stacked is None and len(change.a) > self._max_rank:
             raise UserError(
                 f"Adapter '{name}': the rank of {change.module} is {len(change.a)}; --max-lora-rank allows {self._max_rank}."
             )
@@ -186,20 +191,81 @@ class Fitting:
 
     def _placed(self, name: str, changes: Sequence[ModuleChange]) -> list[tuple[ModuleChange, str, TensorView]]:
         """Return each change with the canonical tensor that it is about, and that tensor's place in the module's matrix."""
-        by_module = {change.module: change for change in changes}
+        placed: list[tuple[ModuleChange, str, TensorView]] = []
+        by_module: dict[str, ModuleChange] = {}
+        for change in changes:
+            if _STACK.search(change.module):
+                placed += self._stacked(name, change)
+            else:
+                by_module[change.module] = change
         shapes = {module: _shape_of(change) for module, change in by_module.items()}
         found = self._mapped(name, shapes)
-        # An adapter that was trained on the body of the model names modules without its prefix.
-        missing = {f"model.{module}": shape for module, shape in shapes.items() if module not in found}
+        missing: dict[str, str] = {}
+        for module in shapes:
+            if module not in found:
+                missing |= {other: module for other in self._other_names(module)}
         if missing:
-            for module, parts in self._mapped(name, missing).items():
-                found.setdefault(module.removeprefix("model."), parts)
-        placed = []
+            for other, parts in self._mapped(
+                name, {other: shapes[module] for other, module in missing.items()}
+            ).items():
+                found.setdefault(missing[other], parts)
         for module, change in by_module.items():
             if module not in found:
                 raise UserError(self._nothing(name, module))
             placed += [(change, part, view) for part, view in found[module]]
         return placed
+
+    def _other_names(self, module: str) -> Iterator[str]:
+        """Yield the names that a module may have in the checkpoint, where its own is not known."""
+        # An adapter that was trained on the body of the model names modules without its prefix.
+        yield f"model.{module}"
+        # transformers calls experts `mlp`, whatever their module is called in files.
+        found = re.search(r"\blayers\.(\d+)\.mlp\.", module)
+        if found is not None and int(found[1]) < len(self.spec.blocks):
+            experts = self.spec.blocks[int(found[1])].experts
+            if experts is not None:
+                module_name, *_ = experts.names
+                yield module[: found.end() - len("mlp.")] + f"{module_name}." + module[found.end() :]
+
+    def _stacked(self, name: str, change: ModuleChange) -> Iterator[tuple[ModuleChange, str, TensorView]]:
+        """Yield the change of each expert's matrices, from the change of a parameter that has those of all experts."""
+        found = _STACK.search(change.module)
+        assert found is not None and change.a is not None and change.b is not None, "the caller has looked"
+        index = int(found["block"])
+        experts = self.spec.expert_linears(index) if index < len(self.spec.blocks) else []
+        count = len(experts)
+        if not count or len(change.a) % count:
+            raise UserError(
+                f"Adapter '{name}': A of {change.module} has {len(change.a)} rows, which is no rank for each of {count} "
+                "experts."
+            )
+        names = self._stack_names(change, count)
+        rank = len(change.a) // count
+        # Factors of an expert e: rows [e * r, (e + 1) * r) of A, and columns e, e + experts, ... of B.
+        a = change.a.unflatten(0, (count, rank))
+        b = change.b.unflatten(1, (rank, count))
+        for canonical, view in names:
+            expert = 0 if view.expert is None else view.expert[0]
+            yield replace(change, a=a[expert], b=b[:, :, expert].contiguous()), canonical, view
+
+    def _stack_names(self, change: ModuleChange, count: int) -> list[tuple[str, TensorView]]:
+        """Return the matrices of experts that a parameter has, by the checkpoint's map, else as transformers stacks them."""
+        assert change.a is not None and change.b is not None, "the caller has looked"
+        shape = (count, len(change.b), change.a.shape[1])
+        tensor = TensorInfo(change.module, shape, "F32", 4 * math.prod(shape), 0, 0, change.module)
+        views = self._names_of({change.module: tensor}).views
+        known = [(name, view) for name, view in views.items() if name.removesuffix(".weight") in self._parts]
+        if known:
+            return known
+        found = _STACK.search(change.module)
+        assert found is not None, "the caller has looked"
+        names = []
+        for expert, linears in enumerate(self.spec.expert_linears(int(found["block"]))):
+            parts = linears.down if found["side"] == "down_proj" else linears.gate_up
+            for number, part in enumerate(parts):
+                view = TensorView(change.module, (expert, count), (number, len(parts)))
+                names.append((f"{part.name}.weight", view))
+        return names
 
     def _mapped(self, name: str, shapes: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[str, TensorView]]]:
         """Return the canonical tensors that each module's matrix contains, as far as adapters can change them."""

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from core.api.specs import LayerSpec, RowOrder
 from core_runtime.layers.linear import Linear
 from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.mlp import SeparateExperts
 from core_runtime.specs.block_parts import mixer_parts
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 class LayerKey(NamedTuple):
-    """A linear layer of the model: number and role of a block's layer (see `DecoderSpec.block_linears`)."""
+    """A linear layer of the model: number and role of a block's layer (see `DecoderSpec.block_linears`), or `ABSORBED`.
+
+    expert: number of the expert whose layer it is, with role `gate_up` or `down`; -1: no expert's.
+    """
 
     block: int
     role: str
+    expert: int = -1
+
+
+ABSORBED: Final = "absorbed"
+"""Role of the up-projection of a latent, which is computed in two halves, head by head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +52,30 @@ def adapted_parts(spec: DecoderSpec) -> dict[str, AdaptedPart]:
     """Return the parts of all linear layers of blocks, by name."""
     found: dict[str, AdaptedPart] = {}
     for index in range(len(spec.blocks)):
-        orders = mixer_parts(spec, index).orders
-        for role, parts in spec.block_linears(index).items():
+        mixers = mixer_parts(spec, index)
+        layers = {LayerKey(index, role): parts for role, parts in spec.block_linears(index).items()}
+        for expert, linears in enumerate(spec.expert_linears(index)):
+            layers[LayerKey(index, "gate_up", expert)] = linears.gate_up
+            layers[LayerKey(index, "down", expert)] = linears.down
+        if mixers.absorbed is not None:
+            layers[LayerKey(index, ABSORBED)] = (mixers.absorbed,)
+        for key, parts in layers.items():
             first = 0
             for part in parts:
-                found[part.name] = AdaptedPart(LayerKey(index, role), first, part, orders.get(part.name, ()))
+                found[part.name] = AdaptedPart(key, first, part, mixers.orders.get(part.name, ()))
                 first += part.shape[0]
     return found
 
 
 def adapted_linears(weights: DecoderWeights) -> Iterator[tuple[LayerKey, Linear]]:
-    """Yield the layers that `adapted_parts` names."""
+    """Yield the linear layers that `adapted_parts` names, except those of experts."""
     for index, block in enumerate(weights.blocks):
         for role, linear in block.linears.items():
             yield LayerKey(index, role), linear
+
+
+def expert_layers(experts: SeparateExperts, block: int) -> Iterator[tuple[LayerKey, Linear]]:
+    """Yield the linear layers of a block's experts."""
+    for role, linears in (("gate_up", experts.gate_up), ("down", experts.down)):
+        for expert, linear in enumerate(linears):
+            yield LayerKey(block, role, expert), linear

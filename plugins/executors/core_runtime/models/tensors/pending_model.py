@@ -121,7 +121,7 @@ class PendingBlock:
         gate = self._linears["shared_gate"].built if spec.shared_gate else None
         router = self._linears["router"].built
         kernel = self._experts.build()
-        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate)
+        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate, self._experts.separate)
 
     def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
         first = self._linears[gate_up].built
