@@ -71,7 +71,8 @@ RECIPES = {
         ),
     ),
     "hf": Recipe(
-        (("torch==2.13.0",), ("transformers==5.23.0", "accelerate")), "lib/python*/site-packages/transformers"
+        (("torch==2.13.0",), ("transformers==5.23.0", "accelerate", "peft==0.21.2")),
+        "lib/python*/site-packages/transformers",
     ),
     "openvino": Recipe((("openvino-genai==2026.4.1.0",),), "lib/python*/site-packages/openvino_genai"),
     "openvino-convert": Recipe(

@@ -33,3 +33,24 @@ class AdapterFacts(msgspec.Struct, frozen=True):
     rank: int
     nbytes: int
     invocation_tokens: tuple[int, ...] = ()
+
+
+class AdaptersConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on the adapters of an engine, and those that it starts with.
+
+    max_loras:      different adapters in one step.
+    max_cpu_loras:  adapters that are read at once.
+    max_lora_rank:  largest rank of a matrix.
+    lora_dtype:     dtype of the matrices in memory; `auto`: the model's.
+    target_modules: names of modules that adapters may change; empty: all.
+    modules:        adapters that are read before the first request.
+    default:        name of the adapter of requests that name the base model; empty: none.
+    """
+
+    max_loras: int = 1
+    max_cpu_loras: int = 1
+    max_lora_rank: int = 16
+    lora_dtype: str = "auto"
+    target_modules: tuple[str, ...] = ()
+    modules: tuple[AdapterSource, ...] = ()
+    default: str = ""

@@ -147,6 +147,7 @@ KINDS: tuple[Kind, ...] = (
         "many",
         contract="core.kv.connector:KVConnector",
     ),
+    Kind("adapter", "core.adapters", None, None, "many", contract="core_runtime.contracts:AdapterFormat"),
     Kind("api", "core.apis", None, None, "many", contract="core_apis.contract:Api"),
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
 )

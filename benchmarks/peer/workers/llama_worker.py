@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from worker_loop import Options, serve
@@ -34,9 +35,9 @@ class Engine:
         self._wait(options["log"])
         self.version = self._request("GET", "/props").get("build_info", "unknown")
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-        def one(ids: list[int]) -> list[int]:
-            body = {
+    def generate(self, prompts: list[list[int]], max_tokens: int, adapters: list[str] | None = None) -> list[list[int]]:
+        def one(ids: list[int], adapter: str | None) -> list[int]:
+            body: dict[str, Any] = {
                 "prompt": ids,
                 "n_predict": max_tokens,
                 "temperature": 0,
@@ -44,13 +45,22 @@ class Engine:
                 "cache_prompt": self._cache_prompt,
                 "return_tokens": True,
             }
+            if adapter is not None:
+                body["lora"] = [{"id": self._adapter(adapter), "scale": 1.0}]
             answer = self._request("POST", "/completion", body)
             times = answer.get("timings", {})
             self._drafts.append((times.get("draft_n", 0), times.get("draft_n_accepted", 0)))
             return list(answer["tokens"])
 
         with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(one, prompts))
+            return list(pool.map(one, prompts, adapters or [None] * len(prompts)))
+
+    def _adapter(self, name: str) -> int:
+        """Return the number of an adapter, which was loaded when the server began."""
+        for known in self._request("GET", "/lora-adapters"):
+            if Path(known["path"]).stem == name:
+                return int(known["id"])
+        raise RuntimeError(f"llama-server loads adapters only when it starts; '{name}' was not there")
 
     def drafts(self) -> list[int]:
         return [sum(drafted for drafted, _ in self._drafts), sum(accepted for _, accepted in self._drafts)]
@@ -75,7 +85,7 @@ class Engine:
         self.close()
         raise RuntimeError(f"llama-server was not ready within {START_LIMIT_S:g} s; see {log}")
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_LIMIT_S)
         try:
             payload = None if body is None else json.dumps(body).encode()

@@ -1,11 +1,12 @@
 """transformers as a worker: `generate` on a causal model, scores of other engines' outputs, sentence embeddings.
 
-Options: model, threads, dtype; kind is `causal` or `encoder`.
+Options: model, threads, dtype, adapters (their folder); kind is `causal` or `encoder`.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from worker_loop import Options, serve
 
@@ -21,15 +22,34 @@ class Causal:
         torch.set_num_threads(options["threads"])
         dtype = getattr(torch, options["dtype"])
         self._model = transformers.AutoModelForCausalLM.from_pretrained(options["model"], dtype=dtype).eval()
+        self._folder = options.get("adapters")
+        self._adapters: set[str] = set()
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], max_tokens: int, adapters: list[str] | None = None) -> list[list[int]]:
         torch = self._torch
+        if adapters is not None:
+            self._load(set(adapters))
         with torch.inference_mode():
             ids = torch.tensor(prompts)
             limits = {"max_new_tokens": max_tokens, "min_new_tokens": max_tokens, "do_sample": False, "pad_token_id": 0}
             out = self._model.generate(ids, attention_mask=torch.ones_like(ids), **limits)
         rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
         return rows
+
+    def _load(self, names: set[str]) -> None:
+        """Load what is missing; one adapter at a time is what `generate` applies."""
+        from peft import PeftModel
+
+        if len(names) > 1:
+            raise RuntimeError("transformers with peft applies one adapter to a whole batch here")
+        (name,) = names
+        folder = str(Path(self._folder, name))
+        if not self._adapters:
+            self._model = PeftModel.from_pretrained(self._model, folder, adapter_name=name).eval()
+        elif name not in self._adapters:
+            self._model.load_adapter(folder, adapter_name=name)
+        self._adapters.add(name)
+        self._model.set_adapter(name)
 
     def score(self, prompts: list[list[int]], outputs: list[list[int]]) -> list[float]:
         """Mean log probability of each output after its prompt."""

@@ -11,6 +11,7 @@ work, so that installing a package changes nothing that works without it.
 
 from core_config.selection.attention import select_attention
 from core_config.selection.by_name import (
+    select_adapters,
     select_executor,
     select_grammars,
     select_kv_connectors,
@@ -25,6 +26,7 @@ from core_config.selection.quantization import OtherNames, select_quantization
 
 __all__ = [
     "OtherNames",
+    "select_adapters",
     "select_attention",
     "select_executor",
     "select_grammars",

@@ -89,6 +89,19 @@ def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool =
     return Choice(selection, (*named.manifests, *others.manifests), named.named)
 
 
+def select_adapters(registry: PluginRegistry) -> Choice:
+    """Choose the formats in which adapters may be read: all that are installed."""
+    return ranked(
+        registry,
+        "adapter",
+        "adapter",
+        lambda manifest: [],
+        lambda found: "asked for each adapter",
+        many=True,
+        strangers=False,
+    )
+
+
 def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:
     """Choose the named logits processors, in order; `manifests` holds those of the plugins among them.
 

@@ -11,6 +11,7 @@ completely or not at all; the engine checks once, while a model is built.
 
 from core_formats.contract import ResponseFormats
 from core_grammars.contract import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
+from core_runtime.contracts.adapter import AdapterFormat
 from core_runtime.contracts.ahead import WarmsUp, WarmUp
 from core_runtime.contracts.attention import (
     AttentionBackend,
@@ -68,6 +69,7 @@ from core_runtime.contracts.logits_processor import (
     LogitsRow,
     NeedsOrder,
 )
+from core_runtime.contracts.low_rank import HasLowRank, LowRankForm, LowRankTable, PackedLowRank
 from core_runtime.contracts.model import HasRow, ModelFamily
 from core_runtime.contracts.platform import (
     CapturedCalls,
@@ -106,6 +108,7 @@ from core_runtime.contracts.speculative import (
 
 __all__ = [
     "ActivatedLinear",
+    "AdapterFormat",
     "AddNorm",
     "AttentionBackend",
     "AttentionParams",
@@ -137,6 +140,7 @@ __all__ = [
     "HasHeads",
     "HasLayerNorm",
     "HasLogprobs",
+    "HasLowRank",
     "HasMaskedRace",
     "HasOpenGate",
     "HasRace",
@@ -157,6 +161,8 @@ __all__ = [
     "LogitsProcessor",
     "LogitsRow",
     "LogprobsKernel",
+    "LowRankForm",
+    "LowRankTable",
     "MaskedRaceKernel",
     "Matcher",
     "MemoryTag",
@@ -164,6 +170,7 @@ __all__ = [
     "MovesKeys",
     "NeedsHidden",
     "NeedsOrder",
+    "PackedLowRank",
     "PlansRecorded",
     "Platform",
     "PreparesInto",

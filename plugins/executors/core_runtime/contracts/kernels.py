@@ -36,10 +36,11 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasOpenGate`, `HasFeatures`, `HasSoftCap`,
-    `HasAddNorm`, `HasTakeNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is
-    used if `supports` returns no reason against the operation of that name. The reference operations are used where no
-    provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads` there is a linear kernel per
-    head. A provider whose calls can be recorded is `Recordable`; one that compiles its kernels `WarmsUp`.
+    `HasAddNorm`, `HasTakeNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasLowRank`, `HasHeads`, `HasRace`,
+    `HasLogprobs`. Each is used if `supports` returns no reason against the operation of that name. The reference
+    operations are used where no provider serves one. Without `race` and `logprobs` the sampler uses numpy; without `heads`
+    there is a linear kernel per head. A provider whose calls can be recorded is `Recordable`; one that compiles its
+    kernels `WarmsUp`.
     """
 
     name: str

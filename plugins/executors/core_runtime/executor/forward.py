@@ -17,6 +17,7 @@ from torch import Tensor
 
 from core.api.config import CompilationConfig
 from core_runtime.contracts import BatchView, PlansRecorded, Runtime
+from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
@@ -30,6 +31,8 @@ DECODE: Final = "decode"
 VERIFY: Final = "verify"
 MIXED: Final = "mixed"
 HEAD: Final = "head"
+ADAPTED: Final = {kind: f"{kind} with adapters" for kind in (DECODE, VERIFY, MIXED)}
+"""Kinds of steps with adapters: their recordings also hold the calls of the adapters' tables."""
 
 
 def recorder_of(
@@ -41,12 +44,14 @@ def recorder_of(
     eager: bool,
     compilation: CompilationConfig,
     rows_each: int = 1,
+    adapters: bool = False,
 ) -> Recorder:
     """Make the recorder of a model, with the kinds of calls that can be recorded.
 
     padding: whether the model's attention backends accept steps with padded rows and sequences.
     eager: record nothing.
     rows_each: rows of a sequence whose drafts are verified; 1: there are no drafts.
+    adapters: whether there are adapters whose calls can be recorded.
     """
     if eager:
         return Recorder()
@@ -65,14 +70,18 @@ def recorder_of(
     if buffers.sampled is not None:
         for kind in DRAWS:
             recorder.add(kind, min(model.max_logits, len(buffers.sampled.out)))
-    if model.capture != "never":
-        recorder.add(DECODE, max_num_seqs, padded=padding)
-        if rows_each > 1:
-            recorder.add_multiples(VERIFY, DECODE, rows_each, min(max_num_tokens, LARGEST))
-    if model.capture == "any" and compilation.mixed:
-        # The same number of rows can belong to different numbers of sequences, so without padding only a recording that
-        # serves every size is of use.
-        recorder.add(MIXED, max_num_tokens, every_size=not padding)
+    named = [{kind: kind for kind in ADAPTED}]
+    if adapters:
+        named.append(ADAPTED)
+    for names in named:
+        if model.capture != "never":
+            recorder.add(names[DECODE], max_num_seqs, padded=padding)
+            if rows_each > 1:
+                recorder.add_multiples(names[VERIFY], names[DECODE], rows_each, min(max_num_tokens, LARGEST))
+        if model.capture == "any" and compilation.mixed:
+            # The same number of rows can belong to different numbers of sequences, so without padding only a recording
+            # that serves every size is of use.
+            recorder.add(names[MIXED], max_num_tokens, every_size=not padding)
     recorder.report("their attention cannot be", DECODE, VERIFY, MIXED)
     return recorder
 
@@ -83,6 +92,9 @@ class ForwardPass:
     groups: the KV group of each layer.
     rows_each: see `recorder_of`.
     ragged: whether a recording for `rows_each` rows a sequence serves sequences with fewer rows, too.
+    adapters: adapters of the model; None: there are none.
+
+    adapted: rows of the adapters' tables that the current step uses; the caller sets them before the step.
     """
 
     def __init__(
@@ -94,8 +106,11 @@ class ForwardPass:
         *,
         rows_each: int = 1,
         ragged: bool = False,
+        adapters: PlacedAdapters | None = None,
     ) -> None:
         self.model = model
+        self.adapters = adapters
+        self.adapted: tuple[int, ...] = ()
         self.groups = groups
         self.buffers = buffers
         self.recorder = recorder
@@ -118,11 +133,10 @@ class ForwardPass:
         """
         view = views[0]
         num_tokens = view.num_tokens
-        # A recording has fixed arguments: it can express neither trees nor embeddings.
-        if view.tails is not None or given is not None:
-            self.buffers.token_ids.changed(num_tokens)
-            self.buffers.send()
-            self.recorder.unrecorded[MIXED] += 1
+        # A recording has fixed arguments: it can express neither trees nor embeddings, nor every adapter.
+        if view.tails is not None or given is not None or not self._is_recordable:
+            self._send(num_tokens, taken)
+            self.recorder.unrecorded[self._name(MIXED)] += 1
             self._compute_unrecorded(views, given)
             return
         kind, size = self._recorded_as(view)
@@ -134,7 +148,7 @@ class ForwardPass:
             self._compute(views)
 
         self._send(num_tokens, taken)
-        self.recorder.run(kind, num_tokens, view.num_seqs, call)
+        self.recorder.run(self._name(kind), num_tokens, view.num_seqs, call)
 
     def follow(self, views: Callable[[], Sequence[BatchView]], taken: DeviceTokens) -> None:
         """Run the step that follows one with the same sequences; each continues with the token that was drawn for it.
@@ -143,27 +157,42 @@ class ForwardPass:
         taken: all tokens of the step.
         """
         count = taken.count
-        if self._planning or not self.recorder.has(DECODE, count):
+        kind = self._name(DECODE)
+        if self._planning or not self._is_recordable or not self.recorder.has(kind, count):
             self.run(views(), taken)
             return
-        size = self.recorder.size(DECODE, count) or count
+        size = self.recorder.size(kind, count) or count
         num_seqs = self._num_seqs(DECODE, size)
         # the rows after these still hold the padding of the previous step, which had the same size
         self.buffers.positions.changed(count)
         self.buffers.seq_lens.changed(count)
         self._send(count, taken)
-        self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
+        self.recorder.run(kind, size, num_seqs, _never, (count, count))
+
+    @property
+    def _is_recordable(self) -> bool:
+        """Whether the adapters of the step allow a recording."""
+        return self.adapters is None or self.adapters.are_recordable(self.adapted)
+
+    @property
+    def changes_head(self) -> bool:
+        """Whether adapters of the step change the model's head, whose calls are then run directly."""
+        return self.adapters is not None and self.adapters.change_head(self.adapted)
+
+    def _name(self, kind: str) -> str:
+        """Return the name of a kind of step in the recorder, which depends on whether the step has adapters."""
+        return ADAPTED[kind] if self.adapted else kind
 
     def _recorded_as(self, view: BatchView) -> tuple[str, int | None]:
         """Return the kind of a step, and the rows of the recording that serves it with the least padding; None: it runs
         unpadded.
         """
         if view.max_query_len == 1:
-            return DECODE, self.recorder.size(DECODE, view.num_tokens)
-        size = self.recorder.size(MIXED, view.num_tokens)
+            return DECODE, self.recorder.size(self._name(DECODE), view.num_tokens)
+        size = self.recorder.size(self._name(MIXED), view.num_tokens)
         rows = view.num_seqs * self._rows_each
         if view.max_query_len <= self._rows_each and (self._ragged or view.num_tokens == rows):
-            uniform = self.recorder.size(VERIFY, rows)
+            uniform = self.recorder.size(self._name(VERIFY), rows)
             if uniform is not None and (size is None or uniform <= size):
                 return VERIFY, uniform
         return MIXED, size
@@ -207,7 +236,14 @@ class ForwardPass:
         def call() -> None:
             self.model.logits(chosen)
 
-        self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
+        if self.adapters is not None and self.changes_head:
+            # The blocks may have been replayed, which sets nothing.
+            assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
+            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor)
+            self.recorder.unrecorded[HEAD] += 1
+            call()
+        else:
+            self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
 
     def hidden(self, rows: NDArray[np.int64]) -> Tensor:
@@ -224,16 +260,17 @@ class ForwardPass:
     def captured(self, count: int) -> bool:
         """Whether decoding `count` sequences, head included, replays recordings without padding."""
         recorder = self.recorder
-        if self._planning:
+        if self._planning or not self._is_recordable or self.changes_head:
             return False
-        is_padded = recorder.size(DECODE, count) is not None or recorder.size(HEAD, count) is not None
+        kind = self._name(DECODE)
+        is_padded = recorder.size(kind, count) is not None or recorder.size(HEAD, count) is not None
         if is_padded:
             return False
-        return recorder.has(DECODE, count) and recorder.has(HEAD, count)
+        return recorder.has(kind, count) and recorder.has(HEAD, count)
 
     def replay(self, count: int) -> None:
         """Replay decoding and head for `count` sequences, when `captured`; `logits_view` then has all logits."""
-        self.recorder.run(DECODE, count, count, _never)
+        self.recorder.run(self._name(DECODE), count, count, _never)
         self.recorder.run(HEAD, count, 0, _never)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
@@ -259,10 +296,13 @@ class ForwardPass:
         view = views[0]
         token_ids = self.buffers.token_ids.tensor[: view.num_tokens]
         metadata = self._metadata(views)
+        if self.adapters is not None:
+            assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
+            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[: view.num_tokens])
         self.model.forward(token_ids, view.positions, metadata)
 
     def _compute_unrecorded(self, views: Sequence[BatchView], given: InputEmbeddings | None) -> None:
-        """Run the blocks without a recording, for trees and for given embeddings."""
+        """Run the blocks without a recording: for trees, given embeddings and some adapters."""
         model = self.model
         if given is None:
             self._compute(views)
@@ -292,7 +332,7 @@ class ForwardPass:
             for backend, group in self._planning:
                 backend.plan_recorded(views[group], fixed[group])
         live = view.num_tokens, view.num_seqs
-        self.recorder.run(kind, size, num_seqs, call, live)
+        self.recorder.run(self._name(kind), size, num_seqs, call, live)
 
     def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
         """Make the rows and sequences after those of the step harmless, as `BatchView` says."""
@@ -306,6 +346,9 @@ class ForwardPass:
         for slots in buffers.slot_mappings:
             slots.array[rows] = -1
             slots.changed(num_tokens)
+        if self.adapted and buffers.adapter_rows is not None:
+            buffers.adapter_rows.array[rows] = -1
+            buffers.adapter_rows.changed(num_tokens)
         buffers.seq_lens.array[sequences] = 0
         buffers.cu_seqlens_q.array[ends] = view.num_tokens
         buffers.positions.changed(num_tokens)

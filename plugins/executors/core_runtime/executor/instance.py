@@ -155,7 +155,7 @@ def packing_of(
     checkpoint: Checkpoint,
     device: Device,
     plugins: PluginTable,
-    store: PartStore,
+    store: PartStore | None = None,
     part: Part = WHOLE,
     recorder: Recorder | None = None,
 ) -> Packing:

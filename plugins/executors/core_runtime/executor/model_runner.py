@@ -138,6 +138,9 @@ class ModelRunner:
             return False
         if self.batch.scored and scores_some(prepared.step, self.batch):
             return False
+        adapters = self.forward.adapters
+        if adapters is not None and adapters.change_head(prepared.step.adapters):
+            return False
         rows = self.batch.rows
         return rows.count <= self.max_logits and self.sampler.draws_alone(rows)
 
@@ -149,6 +152,7 @@ class ModelRunner:
         taken: input tokens that only the device has; None: the host has written all of them.
         """
         count = len(step.positions)
+        self.forward.adapted = step.adapters
         with torch.inference_mode():
             kind = DRAWS[self.batch.rows.filtered]
             if taken is not None and taken.in_order:
@@ -221,6 +225,7 @@ class ModelRunner:
     def _compute(self, step: StepInput, result: StepResult) -> None:
         """Run the forward pass and the sampling, replayed from recordings if possible."""
         logits = step.logits
+        self.forward.adapted = step.adapters
         if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
             self._replay(step, logits)
         else:

@@ -11,7 +11,7 @@ from core.api.config import EngineConfig
 from core.plugin.capabilities import roundings_of
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
-from core_runtime.contracts import Platform, QuantizationMethod, Runtime
+from core_runtime.contracts import AdapterFormat, Platform, QuantizationMethod, Runtime
 from core_runtime.layers.rows import RowKernels
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.module_spec import ModelSpec
@@ -34,6 +34,12 @@ def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
         # Last: `KernelSet` then leaves out its own reference kernels.
         providers.append(RowKernels())
     return platform.open(config.device, providers)
+
+
+def adapter_formats(config: EngineConfig, plugins: PluginTable) -> dict[str, AdapterFormat]:
+    """Return the formats of adapters, by name."""
+    names = sorted(row.name for row in config.plugins.table if row.kind == "adapter")
+    return {name: load_plugin(config, plugins, "adapter", name) for name in names}
 
 
 def quantization_method(

@@ -127,7 +127,7 @@ class Pooler:
                 own = states[start : start + part.length]
                 start += part.length
                 if part.state.pooling.tokenwise and part.state.pooling.through_head and not self._token_ids:
-                    own = self._through_head(own)
+                    own = self._through_head(own, part.state)
                 part.state.take(own, part.begin)
 
     def _states(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -143,18 +143,20 @@ class Pooler:
         logits = _on_host(self._forward.logits(len(rows))[:, self._token_ids])
         return logits[:, 1:] - logits[:, :1] if self._contrast else logits
 
-    def _through_head(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Apply the head to vectors [R, H]. Returns [R, outputs]."""
-        assert self._head is not None, "a request asks for a head that was loaded"
+    def _through_head(self, vectors: NDArray[np.float32], state: Pooled) -> NDArray[np.float32]:
+        """Apply the head, or the adapter's, to vectors [R, H] of a sequence. Returns [R, outputs]."""
+        adapters = self._forward.adapters
+        head = self._head if adapters is None else adapters.classes.get(state.adapter_row, self._head)
+        assert head is not None, "a request asks for a head that was loaded"
         with torch.inference_mode():
-            return _on_host(self._head(torch.from_numpy(np.ascontiguousarray(vectors, np.float32))))
+            return _on_host(head(torch.from_numpy(np.ascontiguousarray(vectors, np.float32))))
 
     def _finished(self, state: Pooled, num_tokens: int) -> NDArray[np.float32]:
         """Return the result of a sequence: float32 [H] or [T, H]; for classes [N] or [T, N]."""
         pooling = state.pooling
         vectors = state.vector(num_tokens)
         if pooling.through_head and not pooling.tokenwise and not self._token_ids:
-            vectors = self._through_head(vectors[None])[0]
+            vectors = self._through_head(vectors[None], state)[0]
         if pooling.dimensions:
             vectors = vectors[..., : pooling.dimensions]
         if pooling.normalize:

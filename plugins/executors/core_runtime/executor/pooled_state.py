@@ -150,12 +150,17 @@ KEPT: Mapping[PoolingKind, Callable[[], Kept]] = {
 
 
 class Pooled:
-    """The pooling state of one sequence. pooling: pooling parameters of its request."""
+    """The pooling state of one sequence.
 
-    __slots__ = ("_kept", "pooling")
+    pooling: pooling parameters of its request.
+    adapter_row: row of its adapter in the adapters' tables; -1: it has none.
+    """
+
+    __slots__ = ("_kept", "adapter_row", "pooling")
 
     def __init__(self, pooling: Pooling) -> None:
         self.pooling = pooling
+        self.adapter_row = -1
         self._kept: list[Kept] = [KEPT[kind]() for kind in pooling.kinds]
         if pooling.chunk:
             self._kept = [_Chunks(pooling.chunk)]

@@ -13,6 +13,7 @@ from core.api.config import EngineConfig
 from core.api.step_plan import MOST_FORCED
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Downloads, Proposer, Uploads
+from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.checked_proposer import CheckedProposer
@@ -59,7 +60,7 @@ class RunnerBuilder:
 
     instances: models with a bound cache; the first is the target, the second, if any, its draft.
     memory: the cache.
-    grammars, processors: see `Worker`.
+    grammars, processors, adapters: see `Worker`.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RunnerBuilder:
         memory: KVMemory,
         grammars: Grammars,
         processors: LogitsProcessors | None,
+        adapters: PlacedAdapters | None = None,
     ) -> None:
         self._config = config
         self._plugins = plugins
@@ -82,13 +84,21 @@ class RunnerBuilder:
         self._groups = memory.groups
         self._grammars = grammars
         self._processors = processors
+        self._adapters = adapters
 
     def build(self) -> StepRunner:
         """Build a runner without any sequences."""
         config = self._config
         buffers = self._buffers()
         forward = self._forward(buffers)
-        batch = PersistentBatch(buffers, config.cache.block_size, self._groups, self._grammars, self._processors)
+        batch = PersistentBatch(
+            buffers,
+            config.cache.block_size,
+            self._groups,
+            self._grammars,
+            self._processors,
+            None if self._adapters is None else self._adapters.rows,
+        )
         sampler = self._sampler()
         drafting = self._drafting(batch, sampler)
         pooling = config.model.pooling
@@ -120,6 +130,7 @@ class RunnerBuilder:
             self._runtime if isinstance(self._runtime, Uploads) else None,
             self._num_sampled,
             num_words(self._vocab_size),
+            adapters=self._adapters is not None,
         )
 
     def _forward(self, buffers: StepBuffers) -> ForwardPass:
@@ -133,9 +144,16 @@ class RunnerBuilder:
             eager=config.model.enforce_eager,
             compilation=config.compilation,
             rows_each=rows_each,
+            adapters=self._adapters is not None and self._adapters.recordable,
         )
         return ForwardPass(
-            self._model, buffers, recorder, self._target.groups, rows_each=rows_each, ragged=self._padding
+            self._model,
+            buffers,
+            recorder,
+            self._target.groups,
+            rows_each=rows_each,
+            ragged=self._padding,
+            adapters=self._adapters,
         )
 
     def _sampler(self) -> Sampler:

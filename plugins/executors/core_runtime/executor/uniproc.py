@@ -5,6 +5,7 @@ Owns: one worker, and its construction. Never does: cross a process border. Call
 
 from __future__ import annotations
 
+from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
@@ -56,6 +57,18 @@ class UniprocExecutor:
     def prepare(self, grammar: CompiledGrammar) -> None:
         """Prepare a grammar; called in another thread than that of the steps."""
         self.worker.grammars.prepare(grammar)
+
+    def read_adapter(self, source: AdapterSource) -> AdapterFacts:
+        """Read an adapter; called in another thread than that of the steps."""
+        return self.worker.read_adapter(source, self.reloader.state)
+
+    def place_adapter(self, digest: str) -> None:
+        """Let later plans use an adapter that was read."""
+        self.worker.placed().place(digest)
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter that no sequence uses."""
+        self.worker.placed().drop(digest)
 
     def check_params(self, params: SamplingParams) -> str:
         """Validate a request's parameters with the logits processors. Returns an error message, empty if they are valid."""

@@ -13,12 +13,21 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
+from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
-from core.api.specs import KVGroup
+from core.api.errors import UserError
+from core.api.specs import KVGroup, LayerSpec, RowOrder
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Loader
+from core_runtime.executor.adapters.outer import OuterChanges
+from core_runtime.executor.adapters.own_tensors import own_tensors
+from core_runtime.executor.adapters.placed import PlacedAdapters
+from core_runtime.executor.adapters.reading import AdapterReader
+from core_runtime.executor.adapters.settings import fitting_of, placed_adapters
 from core_runtime.executor.canary import state_of
 from core_runtime.executor.constraints.forced_text import ForcedTexts
 from core_runtime.executor.constraints.grammar_backends import GrammarBackends
@@ -26,10 +35,10 @@ from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
-from core_runtime.executor.instance import ModelInstance, bind_cache, build, share_cache
+from core_runtime.executor.instance import ModelInstance, bind_cache, build, packing_of, share_cache
 from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.executor.page_copies import SavedPages
-from core_runtime.executor.plugin_loading import load_plugin, open_runtime
+from core_runtime.executor.plugin_loading import adapter_formats, load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
@@ -40,6 +49,7 @@ from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, k
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
@@ -65,6 +75,7 @@ class Worker:
     phases: (name, seconds) of the phases of start-up.
     state: weights and tables for the state canary; None without one.
     ahead: steps in flight of an asynchronous device; None: each step is waited for.
+    adapters: adapters that steps may use; None: the engine has none.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -75,6 +86,7 @@ class Worker:
         self.kept_tensors = KeptTensors(config.tensors_file)
         self.ahead: StepsAhead | None = None
         self._steps: StepRunner | None = None
+        self.adapters = None if config.adapters is None else placed_adapters(config.adapters, config.model.dtype)
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
                 self.open_device()
@@ -88,6 +100,8 @@ class Worker:
             with self._phase("read checkpoint"):
                 checkpoint = self.open_checkpoint(self.chain(config.weights))
                 self.base_files = checkpoint.manifest.files
+                if config.adapters is not None:
+                    self._fitting = fitting_of(checkpoint, config.adapters)
                 self.saved: SpilledWeights | None = kept_weights(config, checkpoint)
                 if config.sleeps:  # which excludes kept weights
                     self.saved = SpilledWeights(config)
@@ -162,12 +176,36 @@ class Worker:
         self.instances = instances
         self._use_steps(steps)
 
+    def read_adapter(self, source: AdapterSource, state: WeightsState) -> AdapterFacts:
+        """Read an adapter for the weights of a state; called in another thread than that of the steps. Raises UserError."""
+        placed = self.placed()
+
+        def own(parts: Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]) -> dict[str, Tensor]:
+            checkpoint = self.open_checkpoint(self.chain(state))
+            packing = packing_of(self.config, checkpoint, self.device, self.plugins)
+            return dict(own_tensors(checkpoint, packing, parts))
+
+        with self._blaming():
+            formats = adapter_formats(self.config, self.plugins)
+            model = self.instances[0].model
+            assert isinstance(model, Decoder), "only such a model has adapters"
+            outer = OuterChanges(placed, model.kernels, model.weights, self.config.model.dtype, self.runtime.device)
+            return AdapterReader(formats, self._fitting, placed, outer, own).read(source)
+
+    def placed(self) -> PlacedAdapters:
+        """Return the adapters that steps may use. Raises UserError when the engine has none."""
+        if self.adapters is None:
+            raise UserError("This engine has no adapters; start it with --enable-lora.")
+        return self.adapters
+
     def drop_models(self) -> None:
         """Release models, cache and device; `open_device` and the following phases of start-up bring them back.
 
         A runtime that keeps freed memory returns it in `device.trim`, once nothing refers to the models any more.
         """
         self._end_steps()
+        if self.adapters is not None:
+            self.adapters.release()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
         self._drop_cache()
@@ -204,8 +242,18 @@ class Worker:
 
     def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:
         """Make the step runner of models with a bound cache."""
+        # First, because the recordings of steps depend on the tables of the model's layers.
+        if self.adapters is not None:
+            self.adapters.bind(instances[0].model)
         return RunnerBuilder(
-            self.config, self.plugins, self.device, instances, self.kv_memory, self.grammars, self.processors
+            self.config,
+            self.plugins,
+            self.device,
+            instances,
+            self.kv_memory,
+            self.grammars,
+            self.processors,
+            self.adapters,
         ).build()
 
     def _use_steps(self, steps: StepRunner) -> None:

@@ -164,7 +164,7 @@ class ReferenceExperts:
             inputs = x[places // top_k]
             if self.weight_inputs:
                 inputs = inputs * weights.flatten()[places, None]
-            parts[places] = self._expert(expert, inputs).float()
+            parts[places] = self._expert(expert, inputs, places // top_k).float()
         outputs = parts.view(tokens, top_k, hidden)
         if self.weight_inputs:
             weights = torch.ones_like(weights)
@@ -174,8 +174,8 @@ class ReferenceExperts:
         else:
             out.copy_(total)
 
-    def _expert(self, expert: int, x: Tensor) -> Tensor:
-        """Compute one expert for x [n, H]. Returns [n, H]."""
+    def _expert(self, expert: int, x: Tensor, tokens: Tensor) -> Tensor:
+        """Compute one expert for x [n, H], which belong to `tokens` (int64 [n]). Returns [n, H]."""
         rows = x.shape[0]
         gate_up = self.gate_up[expert]
         down = self.down[expert]

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 from core.api.reason import Reason
@@ -28,6 +29,7 @@ from core_runtime.contracts import (
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
+    HasLowRank,
     HasMaskedRace,
     HasOpenGate,
     HasRace,
@@ -39,6 +41,8 @@ from core_runtime.contracts import (
     Kernels,
     LinearKernel,
     LogprobsKernel,
+    LowRankForm,
+    LowRankTable,
     MaskedRaceKernel,
     PreparesInto,
     RaceKernel,
@@ -328,6 +332,16 @@ class KernelSet:
             plain = Dense(one.contiguous())
             kernels.append(self._prepared(provider, plain, activation, None, room))
         return LinearHeads(kernels)
+
+    def low_rank(
+        self, shape: tuple[int, int], num_rows: int, dtype: torch.dtype, *, max_rank: int, segments: int = 1
+    ) -> LowRankTable:
+        """Make the table of the adapters of one layer, with the best provider for its shape and dtype; see `HasLowRank`."""
+        format_name = str(dtype).removeprefix("torch.")
+        query = KernelQuery("low_rank", self.device, format_name, shape=shape)
+        able = (provider for provider in self.providers if isinstance(provider, HasLowRank))
+        best = next(provider for provider in able if not provider.supports(query))
+        return best.low_rank(LowRankForm(shape, num_rows, dtype, max_rank, segments, torch.device(self.device)))
 
     def _prepared(
         self,

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core_runtime.contracts import GatedOperation, HeadsKernel
+from core_runtime.contracts import GatedOperation, HeadsKernel, LowRankForm
 from core_runtime.layers import activations
 from core_runtime.layers.experts import ReferenceExperts, route
 from core_runtime.layers.heads import BatchedHeads
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.low_rank import ReferenceLowRank
 from core_runtime.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
@@ -170,6 +171,10 @@ class ReferenceKernels:
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """Make a kernel with one matrix per head, [H, N, K]."""
         return BatchedHeads(weight, activation == "bf16")
+
+    def low_rank(self, form: LowRankForm) -> ReferenceLowRank:
+        """Make the empty table of the adapters of one layer."""
+        return ReferenceLowRank(form)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""

@@ -20,6 +20,7 @@ from core.api.specs import RopeSpec
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
 from core_runtime.layers.rotary import tables
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
@@ -43,11 +44,13 @@ class BlockWeights:
     mixers: none, one, or two that read the same input.
     mlp: the block's second half, or None.
     norms: norms by role, see `DecoderSpec.block_norms`.
+    linears: linear layers of mixers and MLP by role, see `DecoderSpec.block_linears`.
     """
 
     mixers: tuple[Mixer, ...]
     mlp: BlockMLP | None
     norms: dict[str, Norm]
+    linears: dict[str, Linear]
 
     @property
     def nbytes(self) -> int:
@@ -160,12 +163,12 @@ class Decoder:
             for mixer in block.mixers:
                 mixer.attach(workspace, cos_sin)
                 self.mixers.append(mixer)
-        self._embedding: Embedding | None = None
+        self.embedding: Embedding | None = None
         if weights.embedding is not None and spec.holds_embedding:
-            self._embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
-        self._head: Head | None = None
+            self.embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
+        self.head: Head | None = None
         if weights.head is not None:
-            self._head = Head(spec, weights.head, kernels, workspace, dtype, limits.logit_rows)
+            self.head = Head(spec, weights.head, kernels, workspace, dtype, limits.logit_rows)
         self.draft_entry: DraftEntry | None = None
         if weights.draft_input is not None:
             self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
@@ -182,7 +185,7 @@ class Decoder:
         Returns the residual stream [T, H], a view of the workspace that is valid until the next step. Only kernels and
         attention backends are called, on buffers that depend on T alone.
         """
-        if self._embedding is not None:
+        if self.embedding is not None:
             self.embed(token_ids, positions)
         return self.run_blocks(positions, metadata)
 
@@ -191,13 +194,13 @@ class Decoder:
 
         A draft that takes in hidden states reads them from the first T rows of the workspace's buffer `hidden`.
         """
-        assert self._embedding is not None, "this part of the model has no embedding"
+        assert self.embedding is not None, "this part of the model has no embedding"
         views = self._views(token_ids.shape[0])
         if self.draft_entry is None:
-            self._embedding(token_ids, positions, views.embedded, views.normed, views.residual)
+            self.embedding(token_ids, positions, views.embedded, views.normed, views.residual)
             return views.residual
         taken = self.draft_entry.views(token_ids.shape[0])
-        self._embedding(token_ids, positions, views.embedded, views.normed, taken.embedded)
+        self.embedding(token_ids, positions, views.embedded, views.normed, taken.embedded)
         self.draft_entry(taken, views.residual)
         return views.residual
 
@@ -224,15 +227,15 @@ class Decoder:
 
     def set_segments(self, segments: Tensor | None) -> None:
         """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
-        assert self._embedding is not None, "this part of the model has no embedding"
-        self._embedding.set_segments(segments)
+        assert self.embedding is not None, "this part of the model has no embedding"
+        self.embedding.set_segments(segments)
 
     def set_input_embeddings(self, rows: Tensor | None, values: Tensor | None) -> None:
         """Set embeddings, float32 [R, H], that replace those of the tokens in `rows` (int64 [R]) in the next steps;
         None: no replacement.
         """
-        assert self._embedding is not None, "this part of the model has no embedding"
-        self._embedding.given = None if rows is None or values is None else (rows, values)
+        assert self.embedding is not None, "this part of the model has no embedding"
+        self.embedding.given = None if rows is None or values is None else (rows, values)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual
@@ -240,22 +243,22 @@ class Decoder:
 
         V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
         """
-        assert self._head is not None, "this part of the model has no head"
-        return self._head(rows)
+        assert self.head is not None, "this part of the model has no head"
+        return self.head(rows)
 
     def hidden(self, rows: Tensor) -> Tensor:
         """Return the last hidden state [R, H] of rows (int64 [R], at most `max_logits`), after the final norm. Valid
         until the next call.
         """
-        assert self._head is not None, "this part of the model has no head"
-        return self._head.hidden(rows)
+        assert self.head is not None, "this part of the model has no head"
+        return self.head.hidden(rows)
 
     def logits_view(self, count: int) -> Tensor:
         """Return the buffer that `logits` writes its result to, [count, V]: a view of the workspace, valid until the
         next call.
         """
-        assert self._head is not None, "this part of the model has no head"
-        return self._head.view(count)
+        assert self.head is not None, "this part of the model has no head"
+        return self.head.view(count)
 
     @property
     def capturable(self) -> bool:
@@ -266,12 +269,12 @@ class Decoder:
             return False
         if not all(mixer.is_plain for mixer in self.mixers):
             return False
-        if self._head is not None and not self._head.is_plain:
+        if self.head is not None and not self.head.is_plain:
             return False
         mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
         if not all(mlp.capturable for mlp in mlps):
             return False
-        parts = (self._embedding, self._head, self.draft_entry, *self.mixers)
+        parts = (self.embedding, self.head, self.draft_entry, *self.mixers)
         linears: list[LinearKernel | HeadsKernel] = []
         for part in parts:
             if part is not None:

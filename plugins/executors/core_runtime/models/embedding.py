@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from core_runtime.contracts import LinearKernel
+from core_runtime.layers.adapted_tokens import EmbeddingAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import PositionsSpec
@@ -67,6 +68,7 @@ class Embedding:
 
     max_tokens: limit of tokens in one step.
     reduce: sums the parts of all ranks, in place; None: this is the whole vocabulary.
+    adapters: adapters of the matrix; None: the engine has none.
     given: rows of the next step, int64 [R], and the embeddings [R, H] that replace those of their tokens; None: no
         replacement. Only for models that neither scale nor project the rows of their matrix.
     """
@@ -83,6 +85,7 @@ class Embedding:
         self._weights = weights
         self._kernels = kernels
         self._reduce = reduce
+        self.adapters: EmbeddingAdapters | None = None
         self.given: tuple[Tensor, Tensor] | None = None
         self._segments: Tensor | None = None
         if weights.segments is not None:
@@ -110,10 +113,11 @@ class Embedding:
         added: [T, H], scratch for the rows that are added.
         """
         weights = self._weights
-        if weights.project is None:
-            self._tokens(token_ids, out)
-        else:
-            self._tokens(token_ids, embedded)
+        rows = out if weights.project is None else embedded
+        self._tokens(token_ids, rows)
+        if self.adapters is not None:
+            self.adapters.run(token_ids, rows)
+        if weights.project is not None:
             weights.project(embedded, out)
         if self.given is not None:
             rows, values = self.given

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from core_runtime.contracts import LinearKernel
+from core_runtime.layers.adapted_tokens import HeadAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.norm import Norm
@@ -39,6 +40,7 @@ class Head:
     """The output head of a model, or of the part of its vocabulary that a rank holds.
 
     max_rows: limit of rows in one call.
+    adapters: adapters of the matrix; None: the engine has none.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Head:
         self._weights = weights
         self._kernels = kernels
         self._workspace = workspace
+        self.adapters: HeadAdapters | None = None
         workspace.reserve("last", max_rows, spec.hidden_size, dtype)
         if weights.project is not None:
             workspace.reserve("projected", max_rows, weights.project.shape[0], dtype)
@@ -93,7 +96,10 @@ class Head:
             self._weights.project(last, projected)
             last = projected
         out = self.view(count)
-        self._weights.tokens(last, out)
+        if self.adapters is not None and self.adapters.active:
+            self.adapters.run(self._weights.tokens, last, rows, out)
+        else:
+            self._weights.tokens(last, out)
         if self._weights.bias is not None:
             out += self._weights.bias
         if self._spec.logit_scale != 1.0:

@@ -7,9 +7,13 @@ Called by: the decoder, once a block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from core_runtime.contracts import ActivatedLinear, ExpertsKernel, is_recordable
+from core_runtime.layers.adapted_experts import ExpertsAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.models.norm import Norm
@@ -50,7 +54,8 @@ class DenseMLP:
         """Compute out[T, H] (+)= the MLP of x [T, H]."""
         spec = self.spec
         first, inner = views.mlp_views(spec)
-        if self._activated_gate_up is not None:
+        # Adapters change the product before its activation, so in a step with adapters the two are separate calls.
+        if self._activated_gate_up is not None and not self.gate_up.is_adapted:
             self._activated_gate_up(x, spec.activation, inner)
         else:
             self.gate_up(x, first)
@@ -71,12 +76,29 @@ class DenseMLP:
         self.kernels.gated(first, spec.activation, inner)
 
 
+@dataclass(frozen=True, slots=True)
+class SeparateExperts:
+    """The experts of a layer one by one, for adapters.
+
+    gate_up, down: both layers of each expert.
+    activation, weight_inputs: see `ReferenceExperts`.
+    """
+
+    gate_up: Sequence[Linear]
+    down: Sequence[Linear]
+    activation: str
+    weight_inputs: bool
+
+
 class ExpertsMLP:
     """A router and its experts: the weighted sum of the experts chosen for each token, plus a shared expert (or None).
 
     spec: routing, and the experts that this rank holds.
     correction: float32 [E], added to the scores for the choice only, or None.
     shared_gate: projection to one number a token, whose sigmoid multiplies the shared expert, or None.
+    separate: the same experts one by one; None where they are one weight.
+
+    adapters: adapters of the experts; None: the engine has none.
     """
 
     def __init__(
@@ -88,8 +110,11 @@ class ExpertsMLP:
         correction: Tensor | None = None,
         shared: DenseMLP | None = None,
         shared_gate: Linear | None = None,
+        separate: SeparateExperts | None = None,
     ) -> None:
         self.kernels = kernels
+        self.separate = separate
+        self.adapters: ExpertsAdapters | None = None
         self.router = router
         self.experts = experts
         self.routing = spec.routing
@@ -122,7 +147,10 @@ class ExpertsMLP:
         if self.held is not None:
             start, stop = self.held
             _drop_foreign(ids, weights, start, stop)
-        self.experts(x, ids, weights, out, accumulate=accumulate)
+        if self.adapters is not None and self.adapters.active:
+            self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
+        else:
+            self.experts(x, ids, weights, out, accumulate=accumulate)
         if self.shared is not None:
             self._add_shared(self.shared, x, views, out)
 

@@ -22,7 +22,8 @@ from core_kernels.triton.compiling.bound import bind_kernels
 from core_kernels.triton.compiling.late import LateCompilations
 from core_kernels.triton.compiling.launch import architecture_of
 from core_kernels.triton.compiling.warm_up import Compiling
-from core_kernels.triton.limits import ACTIVATIONS, CODED, DEVICES, FORMATS, OPERATIONS, numerics_name
+from core_kernels.triton.limits import ACTIVATIONS, ADAPTERS, CODED, DEVICES, FORMATS, OPERATIONS, numerics_name
+from core_kernels.triton.low_rank_table import TritonLowRank
 from core_kernels.triton.products.experts import TritonExperts
 from core_kernels.triton.products.heads import TritonHeads
 from core_kernels.triton.products.linear import TritonLinear, linear_of
@@ -30,7 +31,7 @@ from core_kernels.triton.products.packed import NARROWEST
 from core_kernels.triton.products.tiles import Tiles, tiles_with
 from core_kernels.triton.route import choose_experts
 from core_kernels.triton.sampler import logprobs, race
-from core_runtime.contracts import GatedOperation
+from core_runtime.contracts import GatedOperation, LowRankForm
 from core_runtime.layers.activations import NUMBERS
 from core_runtime.weights.canonical import INPUT_GROUP
 from core_runtime.weights.experts import Experts
@@ -81,6 +82,8 @@ class TritonKernels:
             reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
         if query.op in ("linear", "grouped_experts"):
             reasons += _weight_reasons(query)
+        if query.op == "low_rank" and query.format and query.format not in ADAPTERS:
+            reasons.append(Reason("format", ", ".join(ADAPTERS), query.format))
         return reasons
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> TritonLinear:
@@ -97,6 +100,10 @@ class TritonKernels:
     def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:
         """Prepare a dense weight [H, N, K], one matrix per head."""
         return TritonHeads(weight, activation, self.tiles, self.early)
+
+    def low_rank(self, form: LowRankForm) -> TritonLowRank:
+        """Make the empty table of the adapters of one layer: the `HasLowRank` contract."""
+        return TritonLowRank(form)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """Choose the experts of each token: the `RouteKernel` contract."""

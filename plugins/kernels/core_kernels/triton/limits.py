@@ -35,8 +35,11 @@ OPERATIONS: Final = frozenset(
         "take_rms_norm",
         "race",
         "logprobs",
+        "low_rank",
     }
 )
+ADAPTERS: Final = ("float32", "float16", "bfloat16")
+"""Formats of adapters' matrices."""
 FORMATS: Final = (
     *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
     *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),

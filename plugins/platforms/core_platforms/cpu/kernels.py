@@ -30,6 +30,7 @@ from core_platforms.cpu.checks import (
 from core_platforms.cpu.experts import NativeExperts, choose
 from core_platforms.cpu.extension import kernels_or_reason
 from core_platforms.cpu.kernels_limits import NUMERICS, OPERATIONS
+from core_platforms.cpu.low_rank import NativeLowRank, low_rank_reasons
 from core_platforms.cpu.native_linear import (
     FEATURES,
     NativeLinear,
@@ -39,7 +40,7 @@ from core_platforms.cpu.native_linear import (
     prepared_nbytes,
 )
 from core_platforms.cpu.saved_linear import LAYOUT, restored_linear, saved_linear
-from core_runtime.contracts import LinearKernel, RaceCall, SavedKernel
+from core_runtime.contracts import LinearKernel, LowRankForm, RaceCall, SavedKernel
 from core_runtime.weights.formats import CanonicalWeight
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
@@ -72,6 +73,8 @@ class NativeKernels:
             reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
         if query.op == "linear":
             reasons += linear_reasons(query)
+        if query.op == "low_rank":
+            reasons += low_rank_reasons(query)
         return reasons
 
     def linear(
@@ -282,6 +285,10 @@ class NativeKernels:
         if first is None or second is None:
             return None
         return NativeExperts(self._native, first, second, activation, weight_inputs)
+
+    def low_rank(self, form: LowRankForm) -> NativeLowRank:
+        """Return the empty table of the adapters of one layer: the `HasLowRank` contract."""
+        return NativeLowRank(self._native, form)
 
 
 def _bias_address(bias: Tensor | None, weight: Tensor) -> int:

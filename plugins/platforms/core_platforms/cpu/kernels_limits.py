@@ -26,6 +26,7 @@ OPERATIONS = frozenset(
         "logprobs",
         "route",
         "experts",
+        "low_rank",
     }
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,10 +18,11 @@ from core.api.config import EngineConfig
 from core.plugin.table import PluginTable
 from core_runtime.contracts import HasRow, Loader, ModelFamily
 from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.models.adapters.fitting import NamesOf
 from core_runtime.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
 from core_runtime.models.tensors.prepared import HasPrepared, MadeFor, PreparedWeights
 from core_runtime.models.tensors.weight_map import WeightMap
-from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
@@ -39,6 +41,7 @@ class Checkpoint:
     shaped: the modules without weights, for a model that runs on modules of transformers.
     prepared: prepared kernels, if they were saved.
     names: map from the names in the files to canonical ones; None for modules of transformers.
+    names_of: the same map for other tensors than the checkpoint's, such as those that an adapter changes.
     """
 
     loader: Loader
@@ -47,6 +50,7 @@ class Checkpoint:
     shaped: Shaped | None = None
     prepared: PreparedWeights | None = None
     names: WeightMap | None = None
+    names_of: NamesOf | None = None
 
 
 def open_checkpoint(
@@ -91,15 +95,20 @@ def _open_decoder(
     overridden = msgspec.structs.replace(manifest, config=hf_config)
     if name is None:
         spec = decoder_spec(hf_config)
-        names = weight_map(overridden, spec)
+        names_in = partial(weight_map, spec=spec)
     else:
         facts = manifest.facts()
         family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
         spec = plugin_spec(family, hf_config)
-        names = plugin_names(family, overridden, spec)
+        names_in = partial(plugin_names, family, spec=spec)
+    names = names_in(overridden)
+
+    def names_of(tensors: dict[str, TensorInfo]) -> WeightMap:
+        return names_in(msgspec.structs.replace(overridden, tensors=tensors))
+
     if config.model.pooling is not None:
         spec = without_head(spec, names.manifest)
-    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared, names=names)
+    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared, names=names, names_of=names_of)
 
 
 def _open_modules(

@@ -26,6 +26,7 @@ from core_runtime.executor.drafts.pending import PendingDrafts
 from core_runtime.executor.drafts.tree_step import TreeStep
 from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
+from core_runtime.executor.steps.adapter_rows import AdapterRows
 from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_views
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
@@ -55,6 +56,7 @@ class StepInput:
     drafts: drafts to verify, by slot.
     trees: the drafts that form trees; None: all are chains.
     continues: whether the previous step had the same sequences, and each computed one token.
+    adapters: rows of the adapters' tables that tokens of the step use; empty: the base model computes it.
     logits: buffer of the rows' logits, [R, V], when all of them fit; a step that continues this one finds its own
         there.
     """
@@ -70,6 +72,7 @@ class StepInput:
     drafts: Mapping[Slot, list[int]] = field(default_factory=dict)
     trees: TreeStep | None = None
     continues: bool = False
+    adapters: tuple[int, ...] = ()
     logits: Tensor | None = None
 
     @property
@@ -83,6 +86,7 @@ class PersistentBatch:
 
     grammars: makes the matchers of sequences with a grammar.
     processors: logits processors; None: there are none.
+    adapters: adapters of the sequences; None: the engine has none.
     requests: requests by slot; None for a free slot.
     tokens: known tokens of each sequence.
     drafts: pending drafts of each sequence.
@@ -103,6 +107,7 @@ class PersistentBatch:
         groups: Sequence[KVGroup],
         grammars: Grammars | None = None,
         processors: LogitsProcessors | None = None,
+        placed: Mapping[str, int] | None = None,
     ) -> None:
         self.grammars = grammars
         self.processors = processors
@@ -111,6 +116,7 @@ class PersistentBatch:
         self.tables = BlockTables(buffers, block_size, groups)
         num_slots, num_blocks = buffers.block_tables[0].tensor.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
+        self.adapters = None if placed is None else AdapterRows(num_slots, placed)
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
         self.drafts = PendingDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
@@ -148,6 +154,8 @@ class PersistentBatch:
                 self.trees.pop(slot, None)
                 self.undrafted.discard(slot)
                 self.embedded.pop(slot, None)
+                if self.adapters is not None:
+                    self.adapters.end(slot)
         if left and self.processors is not None:
             self.processors.end(left)
         # Removals come first: the scheduler may give a slot that was just freed to a new sequence of the same plan.
@@ -175,7 +183,10 @@ class PersistentBatch:
             self.tokens.write_drafts(slot, token_ids)
         cu_seqlens = fill_arrays(self.tables, slots, lens, computed)
         fill_tokens(self.buffers, self.tokens.array, slots, lens, computed, cu_seqlens)
-        return self._with_rows(plan, cu_seqlens, drafts)
+        step = self._with_rows(plan, cu_seqlens, drafts)
+        if self.adapters is not None:
+            step.adapters = self.adapters.fill(self.buffers, slots, lens)
+        return step
 
     def write_tokens(self, step: StepInput) -> None:
         """Write the step's tokens into the buffers again, once all of them are known. Only for a step that continues
@@ -217,6 +228,8 @@ class PersistentBatch:
         positions[:] = seq_lens
         seq_lens[:] = seq_lens + ONE
         self.tables.advance(step.slots, positions)
+        if self.adapters is not None:
+            step.adapters = self.adapters.fill(buffers, step.slots, plan.query_lens)
         self.rows.advance()
         return step
 
@@ -287,6 +300,9 @@ class PersistentBatch:
     def _add(self, new: NewSequence) -> None:
         slot = new.slot
         request = new.request
+        # First, because it may raise: the slot then stays free.
+        if self.adapters is not None:
+            self.adapters.start(slot, request)
         self.tables.start(slot, new.block_ids)
         self.requests[slot] = request
         self.drafts.start(slot, new.max_length)
@@ -303,6 +319,8 @@ class PersistentBatch:
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)
         if request.pooling is not None:
-            self.pooled[slot] = Pooled(request.pooling)
+            self.pooled[slot] = pooled = Pooled(request.pooling)
+            if self.adapters is not None:
+                pooled.adapter_row = self.adapters.row(slot)
         if request.prompt_embeds:
             self.embedded[slot] = embeddings_of(request)

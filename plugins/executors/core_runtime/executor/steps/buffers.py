@@ -86,12 +86,14 @@ class StepBuffers:
     seq_lens: int32 [B].
     cu_seqlens_q: int32 [B + 1].
     slot_mappings: int64 [T] for each KV group.
+    adapter_rows: int32 [T], table row of each token's adapter, -1 for none; None: the engine has no adapters.
     block_tables: int32 [B, M] for each KV group. An asynchronous device has its own, see `tables`; otherwise they are last
         in the arena.
     num_sampled: rows whose sampling columns the device reads from memory of its own; 0: the host samples.
     num_mask_words: words of a row's token mask.
     uploads: a runtime whose device has memory of its own and copies asynchronously.
     beside: the buffers of another model whose steps have the same sequences.
+    adapters: whether steps may have adapters.
 
     tables: brings the block tables to an asynchronous device; None: they are sent whole.
     sampled: the sampling columns, or None.
@@ -112,6 +114,8 @@ class StepBuffers:
         num_sampled: int = 0,
         num_mask_words: int = 0,
         beside: StepBuffers | None = None,
+        *,
+        adapters: bool = False,
     ) -> None:
         max_num_seqs = limits.sequences
         tables = num_groups, max_num_seqs, max_blocks_per_seq
@@ -127,10 +131,13 @@ class StepBuffers:
             [((num_changes,), torch.int64), ((num_changes,), torch.int32)] if sends_changes else [],
             [((max_num_seqs,), torch.int32), tokens],
             [tokens] * num_groups,
+            [((limits.tokens,), torch.int32)] if adapters else [],
             [] if sends_changes else [(tables[1:], torch.int32)] * num_groups,
         ]
         made = iter(self._make([array for part in parts for array in part], device, uploads))
-        first, taken, slots, sampled, changes, last, mappings, whole = [list(islice(made, len(part))) for part in parts]
+        first, taken, slots, sampled, changes, last, mappings, rows, whole = [
+            list(islice(made, len(one))) for one in parts
+        ]
         self.token_ids, self.logit_rows, self.cu_seqlens_q = first
         self.taken = (taken[0], taken[1]) if taken else None
         self.sampled: DeviceRows | None = None
@@ -139,6 +146,7 @@ class StepBuffers:
             self.sampled = _device_rows(sampled, num_sampled, device, masks)
         self.seq_lens, self.positions = last
         self.slot_mappings = mappings
+        self.adapter_rows = rows[0] if rows else None
         self.tables: DeviceTables | None = None
         self.block_tables = whole
         if sends_changes:

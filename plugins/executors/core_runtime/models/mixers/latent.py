@@ -13,6 +13,7 @@ from torch import Tensor
 
 from core.api.specs import LatentSpec
 from core_runtime.contracts import HeadsKernel, LinearKernel
+from core_runtime.layers.adapted_heads import AbsorbedAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
@@ -85,6 +86,8 @@ class LatentMixer(KeyedMixer):
     to_latent: projection of each head, from Dn to R numbers.
     from_latent: projection of each head, from R to Dv numbers.
 
+    adapters: adapters of the up-projection; None: the engine has none.
+
     `attach` and `bind_cache` must be called before the first step.
     """
 
@@ -110,6 +113,7 @@ class LatentMixer(KeyedMixer):
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
         self.tables: tuple[Tensor, Tensor] | None = None
+        self.adapters: AbsorbedAdapters | None = None
 
     is_plain = True
     """Whether the mixer consists of kernels and the backend alone."""
@@ -145,6 +149,10 @@ class LatentMixer(KeyedMixer):
             self.kernels.rotary(views.q_pe, views.k_pe_head, cos, sin, positions)
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         self.to_latent(views.q_nope, views.q_latent)
+        if self.adapters is not None and self.adapters.active:
+            self.adapters.to_latent(views.q_nope, views.q_latent)
         self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
         self.from_latent(views.latents, views.heads)
+        if self.adapters is not None and self.adapters.active:
+            self.adapters.from_latent(views.latents, views.heads)
         self.o(views.attention, out, accumulate=accumulate)

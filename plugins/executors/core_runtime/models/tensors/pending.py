@@ -17,6 +17,7 @@ from core.api.specs import KernelQuery, LatentSpec, LayerSpec, PartPlan
 from core_runtime.contracts import ExpertsKernel, HasGroupedExperts, HeadsKernel, LinearKernel
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
+from core_runtime.models.mlp import SeparateExperts
 from core_runtime.models.tensors.packing import NO_ORDERS, Orders, Packing, Tensors
 from core_runtime.specs.block_parts import ExpertLinears
 from core_runtime.weights.experts import ExpertsStack
@@ -82,11 +83,17 @@ class ExpertsOneByOne:
         """Return all parts that wait for tensors."""
         return [*self._gate_up, *self._down]
 
-    def build(self) -> ExpertsKernel:
-        """Return the layer's kernel. Only valid when nothing is missing."""
+    @property
+    def separate(self) -> SeparateExperts:
+        """The layers of each expert. Only valid when nothing is missing."""
         gate_up = [pending.built for pending in self._gate_up]
         down = [pending.built for pending in self._down]
-        return self._kernels.experts(gate_up, down, self._activation, weight_inputs=self._weight_inputs)
+        return SeparateExperts(gate_up, down, self._activation, self._weight_inputs)
+
+    def build(self) -> ExpertsKernel:
+        """Return the layer's kernel. Only valid when nothing is missing."""
+        experts = self.separate
+        return self._kernels.experts(experts.gate_up, experts.down, self._activation, weight_inputs=self._weight_inputs)
 
 
 class ExpertsTogether:
@@ -94,7 +101,10 @@ class ExpertsTogether:
     arrived.
 
     provider: kernel provider that takes this weight.
+    separate: None, since no expert is a layer of its own.
     """
+
+    separate: None = None
 
     def __init__(
         self, packing: Packing, provider: HasGroupedExperts, experts: Sequence[ExpertLinears], activation: str

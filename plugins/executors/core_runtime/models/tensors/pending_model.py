@@ -77,7 +77,8 @@ class PendingBlock:
         for role, norm in self._norms.items():
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms)
+        linears = {role: pending.built for role, pending in self._linears.items()}
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -120,7 +121,7 @@ class PendingBlock:
         gate = self._linears["shared_gate"].built if spec.shared_gate else None
         router = self._linears["router"].built
         kernel = self._experts.build()
-        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate)
+        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate, self._experts.separate)
 
     def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
         first = self._linears[gate_up].built

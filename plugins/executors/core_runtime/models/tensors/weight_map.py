@@ -132,6 +132,16 @@ class WeightMap:
             return inner
         return MappedLoader(inner, self._original, self.manifest, self._views, self._rows)
 
+    @property
+    def views(self) -> Mapping[str, TensorView]:
+        """The part of a tensor that each canonical tensor is, except tensors that are made of several."""
+        return self._views
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The checkpoint's name of each canonical tensor, except tensors that are made of several."""
+        return {name: view.source for name, view in self._views.items()}
+
     def made_of(self, sources: Set[str]) -> set[str]:
         """Return the canonical tensors that contain any of these tensors of the checkpoint."""
         found = {name for name, view in self._views.items() if view.source in sources}

@@ -28,6 +28,7 @@ MODULES: Final = (
     "core_kernels.triton.products.rounding",
     "core_kernels.triton.combine",
     "core_kernels.triton.route",
+    "core_kernels.triton.low_rank",
     "core_attention.triton.rows",
     "core_attention.triton.states.rows",
 )

@@ -3,6 +3,7 @@
 // Nothing is checked here but the number of arguments and the indices named below: the Python bindings (kernels.py, experts.py,
 // the paged attention's backend.py) own shapes and types. Indices come from these places:
 //   rows of embeddings (linear_rows)      token ids, which requests and drafters choose: checked here, IndexError
+//   rows of adapters' tables (low_rank)   the executor, which places adapters: its own invariant
 //   experts                               a router, which may be a plugin: checked here, IndexError
 //   rows of logits (race)                 the sampler: checked in kernels.py
 //   slots, block tables, sequence starts  the persistent batch, from blocks of the block pool: its own invariants, which
@@ -113,6 +114,9 @@ void select_rows(RouteCall &c, long first, long count) {
 void select_rows(ExpertsCall &c, long first, long count) {
     c.x += first * c.x_stride, c.out += first * c.out_stride, c.ids += first * c.top_k, c.weights += first * c.top_k;
     c.rows = count;
+}
+void select_rows(LowRankCall &c, long first, long count) {
+    c.x += first * c.x_stride, c.out += first * c.out_stride, c.which += first, c.rows = count;
 }
 void select_rows(RaceCall &c, long first, long count) {
     c.which += first, c.keys += 5 * first, c.temperatures += first, c.out += first, c.rows = count;
@@ -539,6 +543,17 @@ KERNEL(py_latent_attention) {
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
+// x, x_stride, rows, out, out_stride, which, table, table_rows, k, segments, format
+KERNEL(py_low_rank) {
+    Arguments a(items, count, 11);
+    LowRankCall c = {};
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.which = a.pointer<int32_t>();
+    c.table = a.pointer<const LowRankUpdate *>(), c.table_rows = a.integer();
+    c.k = a.integer(), c.segments = a.integer(), c.format = (int)a.integer();
+    return a.ok() ? perform<run_low_rank>(c) : nullptr;
+}
+
 KERNEL(py_prefault) { // address, bytes
     Arguments a(items, count, 2);
     void *address = a.pointer<void>();
@@ -599,7 +614,7 @@ PyMethodDef methods[] = {
     METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(low_rank), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     {nullptr, nullptr, 0, nullptr},

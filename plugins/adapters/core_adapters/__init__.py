@@ -1,0 +1,1 @@
+"""Adapters of models (LoRA): formats of their files."""

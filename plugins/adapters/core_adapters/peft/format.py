@@ -1,0 +1,245 @@
+"""Adapters as peft saves them: `adapter_config.json` and the tensors next to it.
+
+Owns: the meaning of the tensors' names and of the configuration's numbers. Never does: know the model.
+Called by: the executor's reading of adapters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from core.api.errors import CheckpointError, UserError
+from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of
+from core_adapters.peft.keys import check_keys
+from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
+from core_tokens.checkpoint_files import inside, read_json
+
+CONFIG: Final = "adapter_config.json"
+SAFETENSORS: Final = "adapter_model.safetensors"
+PICKLED: Final = "adapter_model.bin"
+PREFIX: Final = "base_model.model."
+
+FIELDS: Final = {
+    "lora_A.weight": "a",
+    "lora_B.weight": "b",
+    "lora_B.bias": "added_bias",
+    "lora_magnitude_vector": "magnitude",
+    "lora_magnitude_vector.weight": "magnitude",
+    "lora_embedding_A": "a",
+    "lora_embedding_B": "b",
+    "token_adapter.trainable_tokens_delta": "tokens",
+    "base_layer.bias": "bias",
+    "base_layer.weight": "weight",
+    "bias": "bias",
+    "weight": "weight",
+}
+"""Endings of tensors' names, and the field of `ModuleChange` that each is."""
+
+
+STACKED: Final = ("gate_up_proj", "up_proj", "down_proj")
+"""Parameters with all experts of a layer, in the order in which modules of transformers define them."""
+
+
+class PeftFormat:
+    """The format plugin."""
+
+    def claims(self, path: str) -> bool:
+        """Whether the directory has peft's configuration."""
+        return (Path(path) / CONFIG).is_file()
+
+    def read(self, path: str) -> AdapterContents:
+        """Read an adapter. Raises UserError, in one sentence, when it cannot be used as it is."""
+        directory = Path(path)
+        config = read_json(inside(directory, CONFIG))
+        if not isinstance(config, dict):
+            raise CheckpointError(f"{directory / CONFIG}: holds a JSON {type(config).__name__}, expected an object.")
+        check_keys(str(directory / CONFIG), config)
+        tensors = _tensors_of(directory)
+        reading = _Reading(str(directory), config)
+        return AdapterContents(
+            digest_of(config, tensors),
+            reading.changes(tensors),
+            reading.invocation_tokens(),
+            ties=bool(config.get("ensure_weight_tying")),
+        )
+
+
+def _tensors_of(directory: Path) -> dict[str, Tensor]:
+    """Return the tensors next to the configuration. Raises CheckpointError."""
+    if (directory / SAFETENSORS).is_file():
+        return safetensors_of(inside(directory, SAFETENSORS))
+    if (directory / PICKLED).is_file():
+        return pickled_tensors_of(inside(directory, PICKLED))
+    raise CheckpointError(f"{directory}: has neither {SAFETENSORS} nor {PICKLED}; is the download complete?")
+
+
+class _Reading:
+    """The reading of one adapter. path: for messages."""
+
+    def __init__(self, path: str, config: Mapping[str, Any]) -> None:
+        self._path = path
+        self._config = config
+        self._ranks = self._patterns("rank_pattern")
+        self._alphas = self._patterns("alpha_pattern")
+
+    def changes(self, tensors: Mapping[str, Tensor]) -> tuple[ModuleChange, ...]:
+        """Return the change of each module, from all tensors."""
+        fields: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            module, field = self._place(name)
+            if not tensor.is_floating_point():
+                raise UserError(
+                    f"{self._path}: tensor '{name}' has type {tensor.dtype}, expected floating-point numbers."
+                )
+            fields.setdefault(module, {})[field] = tensor
+        self._check_targets(fields)
+        changes = []
+        for module, found in sorted(self._with_parameters(fields).items()):
+            change = self._change(module, {field: one for field, one in found.items() if field != "tokens"})
+            if "tokens" in found:
+                change = replace(change, tokens=(self._token_ids(module, len(found["tokens"])), found["tokens"]))
+            changes.append(change)
+        return tuple(changes)
+
+    def invocation_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that activate the adapter. Raises UserError unless they are token ids."""
+        tokens = self._config.get("alora_invocation_tokens") or ()
+        if not isinstance(tokens, list | tuple) or any(type(token) is not int or token < 0 for token in tokens):
+            raise UserError(f"{self._path}: alora_invocation_tokens is {tokens!r:.60}, expected a list of token ids.")
+        return tuple(tokens)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """Return the module of a tensor, and the field that it is there."""
+        for ending, field in FIELDS.items():
+            if name.startswith(PREFIX) and name.endswith(f".{ending}"):
+                return name[len(PREFIX) : -len(ending) - 1], field
+        raise UserError(
+            f"{self._path}: tensor '{name}' is of no kind that adapters have here; expected {PREFIX}MODULE followed by one of "
+            f"{', '.join(FIELDS)}."
+        )
+
+    def _with_parameters(self, fields: Mapping[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """Return the fields with the names of stacked parameters instead of the modules that hold them.
+
+        peft wraps such a module once for each changed parameter, in the order in which the module defines them, so names
+        nest: the tensors of the first one are the innermost.
+        """
+        targets = self._list("target_parameters")
+        levels: dict[str, int] = {}
+        for module in fields:
+            if module.endswith((".experts", ".experts.base_layer")):
+                plain = module.replace(".base_layer", "")
+                levels[plain] = max(levels.get(plain, 0), module.count(".base_layer") + 1)
+        found: dict[str, dict[str, Tensor]] = {}
+        for module, tensors in fields.items():
+            plain = module.replace(".base_layer", "")
+            if plain not in levels:
+                found[module] = tensors
+                continue
+            names = [name for name in STACKED if any(_is_named(f"{plain}.{name}", target) for target in targets)]
+            if len(names) != levels[plain]:
+                raise UserError(
+                    f"{self._path}: {plain} has tensors of {levels[plain]} parameters, but target_parameters names "
+                    f"{', '.join(names) or 'none of them'}."
+                )
+            place = levels[plain] - 1 - module.count(".base_layer")
+            found[f"{plain}.{names[place]}"] = tensors
+        return found
+
+    def _token_ids(self, module: str, count: int) -> Tensor:
+        """Return the tokens whose rows of a module are replaced, int64 [count]. Raises UserError."""
+        found = self._config.get("trainable_token_indices")
+        if isinstance(found, dict):
+            found = next((ids for name, ids in found.items() if _is_named(module, name)), None)
+        if not isinstance(found, list) or any(type(token) is not int or token < 0 for token in found):
+            raise UserError(
+                f"{self._path}: trainable_token_indices is {found!r:.60} for {module}, expected a list of token ids."
+            )
+        if len(found) != count or len(set(found)) != count:
+            raise UserError(
+                f"{self._path}: trainable_token_indices names {len(found)} tokens, the tensor of {module} has {count} rows."
+            )
+        return torch.tensor(found, dtype=torch.int64)
+
+    def _check_targets(self, modules: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Check that whatever the configuration says is changed has tensors, as far as names show it."""
+        for name in self._list("modules_to_save"):
+            if not any(_is_named(module, name) for module in modules):
+                raise UserError(
+                    f"{self._path}: modules_to_save names '{name}', but there is no tensor of such a module."
+                )
+
+    def _change(self, module: str, found: Mapping[str, Tensor]) -> ModuleChange:
+        a, b = found.get("a"), found.get("b")
+        if (a is None) != (b is None):
+            there, missing = ("A", "B") if b is None else ("B", "A")
+            raise UserError(f"{self._path}: {module} has a matrix {there} but no {missing}; the file is incomplete.")
+        if a is None or b is None:
+            if "magnitude" in found or "added_bias" in found:
+                raise UserError(
+                    f"{self._path}: {module} has vectors of a change but no matrices; the file is incomplete."
+                )
+            return ModuleChange(module, **found)
+        if a.dim() != 2 or b.dim() != 2 or a.shape[0] != b.shape[1]:
+            raise UserError(
+                f"{self._path}: A and B of {module} have the shapes {list(a.shape)} and {list(b.shape)}, expected [r, K] "
+                "and [N, r]."
+            )
+        if bool(self._config.get("use_dora")) is not ("magnitude" in found):
+            raise UserError(
+                f"{self._path}: use_dora is {self._config.get('use_dora')}, but {module} has "
+                f"{'a' if 'magnitude' in found else 'no'} magnitude."
+            )
+        if "magnitude" in found and "added_bias" in found:
+            raise UserError(f"{self._path}: {module} has both a magnitude (DoRA) and a bias of B, which is not served.")
+        return ModuleChange(module, scale=self._scale(module, a.shape[0]), **found)
+
+    def _scale(self, module: str, stored: int) -> float:
+        """Return the factor of a module's change. stored: rows of its A."""
+        rank = self._matched(module, self._ranks, self._config.get("r", 8))
+        alpha = self._matched(module, self._alphas, self._config.get("lora_alpha", 8))
+        if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+            raise UserError(
+                f"{self._path}: rank {rank!r} and alpha {alpha!r} of {module}; expected a rank of at least 1, and a number."
+            )
+        stacked = module.endswith(STACKED) and ".experts." in module
+        if rank != stored and not (stacked and stored % rank == 0):
+            raise UserError(f"{self._path}: A of {module} has {stored} rows, but its rank is {rank} by {CONFIG}.")
+        return alpha / math.sqrt(rank) if self._config.get("use_rslora") else alpha / rank
+
+    def _patterns(self, key: str) -> list[tuple[re.Pattern[str], Any]]:
+        """Return compiled patterns and their values; the first that matches the end of a module's name counts, as in peft."""
+        found = self._config.get(key) or {}
+        if not isinstance(found, dict):
+            raise UserError(f"{self._path}: {key} is {found!r:.60}, expected an object.")
+        patterns = []
+        for pattern, value in found.items():
+            try:
+                patterns.append((re.compile(rf"(.*\.)?({pattern})$"), value))
+            except re.error as error:
+                raise UserError(
+                    f"{self._path}: {key} has '{pattern}', which is no regular expression: {error}."
+                ) from error
+        return patterns
+
+    def _matched(self, module: str, patterns: Sequence[tuple[re.Pattern[str], Any]], usual: Any) -> Any:
+        return next((value for pattern, value in patterns if pattern.match(module)), usual)
+
+    def _list(self, key: str) -> Sequence[str]:
+        found = self._config.get(key) or ()
+        if isinstance(found, str) or not all(isinstance(one, str) for one in found):
+            raise UserError(f"{self._path}: {key} is {found!r:.60}, expected a list of names.")
+        return tuple(found)
+
+
+def _is_named(module: str, name: str) -> bool:
+    """Whether a module has a name, or ends with it."""
+    return module == name or module.endswith(f".{name}")

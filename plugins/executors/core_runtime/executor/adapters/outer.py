@@ -1,0 +1,105 @@
+"""The changes of an adapter outside of the model's blocks, as the model computes with them.
+
+Owns: their preparation. Never does: read a file, or place them. Called by: the reading of adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.placed import HEAD_KEY, PlacedAdapters
+from core_runtime.layers.adapted_tokens import EmbeddingChange, HeadChange, TokenRows
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.tensors.packing import DENSE_ACTIVATION, DTYPES
+from core_runtime.models.vector_head import VectorHead
+from core_runtime.weights.adapter_contents import ModuleChange
+from core_runtime.weights.dense import Dense
+from core_runtime.weights.low_rank import LowRank
+
+
+class OuterChanges:
+    """Prepares changes of embedding, output head and head for classes.
+
+    kernels, dtype, device: those of the model. weights: the model's weights, without adapters.
+    """
+
+    def __init__(
+        self, placed: PlacedAdapters, kernels: KernelSet, weights: DecoderWeights, dtype: str, device: torch.device
+    ) -> None:
+        self._placed = placed
+        self._kernels = kernels
+        self._weights = weights
+        self._activation = DENSE_ACTIVATION[dtype]
+        self.dtype = DTYPES[dtype]
+        self._device = device
+
+    def embedding(self, change: ModuleChange | None) -> EmbeddingChange | None:
+        """Return the change of the embedding, or None."""
+        if change is None:
+            return None
+        dtype = self._placed.dtype
+        return EmbeddingChange(
+            weight=None if change.weight is None else self._on_device(change.weight, self.dtype),
+            tokens=self._tokens(change),
+            a=None if change.a is None else self._on_device(change.a.T, dtype),
+            b=None if change.b is None else self._on_device(change.b, dtype),
+            scale=change.scale,
+        )
+
+    def head(self, change: ModuleChange | None) -> tuple[HeadChange | None, PackedLowRank | None]:
+        """Return the change of the output head, and its low-rank change; None for what there is not."""
+        if change is None:
+            return None, None
+        kernel = None
+        if change.weight is not None:
+            matrix = Dense(self._on_device(change.weight, self.dtype))
+            bias = None if change.bias is None else self._on_device(change.bias, torch.float32)
+            kernel = self._kernels.linear(matrix, activation=self._activation, bias=bias)
+        elif change.bias is not None:
+            raise ValueError(f"it replaces the bias of {change.module} alone, which is not served")
+        packed = None
+        if change.a is not None and change.b is not None:
+            shift = None if change.added_bias is None else change.scale * change.added_bias.float()
+            dtype = self._placed.dtype
+            update = LowRank(change.a.to(dtype), change.b.to(dtype), change.scale, shift=shift)
+            packed = self._placed.tables[HEAD_KEY].pack([update])
+        tokens = self._tokens(change)
+        return (None if kernel is None and tokens is None else HeadChange(kernel, tokens)), packed
+
+    def classes(self, changes: Mapping[int, ModuleChange]) -> VectorHead | None:
+        """Return the head for classes with some layers changed; None if the adapter changes none."""
+        if not changes:
+            return None
+        own = self._weights.pooling_head
+        assert own is not None, "a layer of the head was found"
+        layers = list(own.layers)
+        for number, change in changes.items():
+            layer = layers[number]
+            weight = layer.weight if change.weight is None else change.weight.float()
+            bias = layer.bias if change.bias is None else change.bias.float()
+            if change.a is not None and change.b is not None:
+                weight = weight + change.scale * (change.b.float() @ change.a.float())
+            if change.added_bias is not None:
+                more = change.scale * change.added_bias.float()
+                bias = more if bias is None else bias + more
+            if change.magnitude is not None:
+                raise ValueError(f"it has DoRA for {change.module}, which is not served there")
+            layers[number] = replace(layer, weight=weight, bias=bias)
+        return VectorHead(layers)
+
+    def _tokens(self, change: ModuleChange) -> TokenRows | None:
+        """Return replaced rows in ascending order of their tokens, or None."""
+        if change.tokens is None:
+            return None
+        ids, rows = change.tokens
+        order = ids.argsort()
+        return TokenRows(ids[order].to(self._device), self._on_device(rows[order], self.dtype))
+
+    def _on_device(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(self._device, dtype).contiguous()

@@ -1,0 +1,120 @@
+"""Reading of an adapter: from its files to what the layers of the model compute with.
+
+Owns: the order of reading, fitting and packing, and what an executor reports of an adapter. Never does: know a format (plugins
+of kind `adapter`), place an adapter, or run in a step. Called by: the worker, in a thread next to steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from core.api.adapters import AdapterFacts, AdapterSource
+from core.api.errors import UserError
+from core.api.specs import LayerSpec, RowOrder
+from core_runtime.contracts import AdapterFormat
+from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.outer import OuterChanges
+from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
+from core_runtime.executor.adapters.updates import update_of
+from core_runtime.models.adapters.fitting import Fitted, Fitting
+from core_runtime.models.adapters.layers import LayerKey
+from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
+
+OwnTensors = Callable[[Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]], Mapping[str, Tensor]]
+"""Reads matrices and biases of the base model: parts with the orders of their rows → float32 tensors by canonical name."""
+
+
+class AdapterReader:
+    """Reads adapters for one model.
+
+    formats: formats by name.
+    fitting: fits adapters to the model.
+    placed: keeps what was read.
+    outer: prepares changes outside of blocks.
+    own: reads the base model's own tensors.
+    """
+
+    def __init__(
+        self,
+        formats: Mapping[str, AdapterFormat],
+        fitting: Fitting,
+        placed: PlacedAdapters,
+        outer: OuterChanges,
+        own: OwnTensors,
+    ) -> None:
+        self._formats = formats
+        self._fitting = fitting
+        self._placed = placed
+        self._outer = outer
+        self._own = own
+
+    def read(self, source: AdapterSource) -> AdapterFacts:
+        """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used."""
+        contents = self._contents(source)
+        known = self._placed.find(contents.digest)
+        if known is not None:
+            return known.facts
+        fitted = self._fitting.fit(source.name, contents)
+        self._drop_copies(fitted)
+        try:
+            layers = self._packed(fitted)
+            embedding = self._outer.embedding(fitted.embedding)
+            head, packed_head = self._outer.head(fitted.head)
+            classes = self._outer.classes(fitted.class_layers)
+        except ValueError as error:
+            raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
+        parts = (*layers.values(), embedding, head, packed_head, classes)
+        facts = AdapterFacts(
+            digest=contents.digest,
+            rank=fitted.rank,
+            nbytes=sum(part.nbytes for part in parts if part is not None),
+            invocation_tokens=contents.invocation_tokens,
+        )
+        changes = [part.change for parts in fitted.layers.values() for part in parts]
+        gains = any(change.magnitude is not None for change in changes)
+        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes))
+        return facts
+
+    def _contents(self, source: AdapterSource) -> AdapterContents:
+        for form in self._formats.values():
+            if form.claims(source.path):
+                return form.read(source.path)
+        known = ", ".join(self._formats) or "none"
+        raise UserError(
+            f"Adapter '{source.name}': {source.path} holds no adapter of a known format ({known}); expected a directory with "
+            "adapter_config.json, or a GGUF file of an adapter."
+        )
+
+    def _drop_copies(self, fitted: Fitted) -> None:
+        """Forget whole matrices that are equal to the base model's: peft saves those of an embedding that it changes."""
+        spec = self._fitting.spec
+        if fitted.embedding is not None and fitted.embedding.weight is not None:
+            fitted.embedding = self._without_copy(fitted.embedding, spec.embedding())
+        if fitted.head is not None and fitted.head.weight is not None:
+            fitted.head = self._without_copy(fitted.head, spec.head())
+
+    def _without_copy(self, change: ModuleChange, part: LayerSpec) -> ModuleChange:
+        own = self._own([(part, ())])[f"{part.name}.weight"]
+        assert change.weight is not None, "the caller has looked"
+        rounded = change.weight.to(self._outer.dtype).float()
+        return replace(change, weight=None) if torch.equal(rounded, own) else change
+
+    def _packed(self, fitted: Fitted) -> dict[LayerKey, PackedLowRank]:
+        """Return the changes of all layers of blocks, as their tables hold them."""
+        wanted = []
+        for parts in fitted.layers.values():
+            for part in parts:
+                if part.change.magnitude is not None or part.change.bias is not None:
+                    wanted.append((part.part.part, part.part.orders))
+        own = self._own(wanted) if wanted else {}
+        packed = {}
+        for key, parts in fitted.layers.items():
+            updates = [
+                update_of(part.change, part.part.part, part.part.first, own, self._placed.dtype) for part in parts
+            ]
+            packed[key] = self._placed.pack(key, updates)
+        return packed

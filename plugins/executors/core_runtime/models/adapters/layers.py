@@ -1,0 +1,81 @@
+"""The layers of a model that adapters can change.
+
+Owns: their names, and which part of a layer lies where in its outputs. Never does: hold a weight. Called by: the fitting of an
+adapter, and the executor's placed adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from core.api.specs import LayerSpec, RowOrder
+from core_runtime.layers.linear import Linear
+from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.mlp import SeparateExperts
+from core_runtime.specs.block_parts import mixer_parts
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+
+class LayerKey(NamedTuple):
+    """A linear layer of the model: number and role of a block's layer (see `DecoderSpec.block_linears`), or `ABSORBED`.
+
+    expert: number of the expert whose layer it is, with role `gate_up` or `down`; -1: no expert's.
+    """
+
+    block: int
+    role: str
+    expert: int = -1
+
+
+ABSORBED: Final = "absorbed"
+"""Role of the up-projection of a latent, which is computed in two halves, head by head."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedPart:
+    """A part of a layer, as adapters see it.
+
+    layer: the layer that computes it. first: index of its first output there.
+    part: its description.
+    orders: the orders that bring its rows into the engine's order.
+    """
+
+    layer: LayerKey
+    first: int
+    part: LayerSpec
+    orders: tuple[RowOrder, ...]
+
+
+def adapted_parts(spec: DecoderSpec) -> dict[str, AdaptedPart]:
+    """Return the parts of all linear layers of blocks, by name."""
+    found: dict[str, AdaptedPart] = {}
+    for index in range(len(spec.blocks)):
+        mixers = mixer_parts(spec, index)
+        layers = {LayerKey(index, role): parts for role, parts in spec.block_linears(index).items()}
+        for expert, linears in enumerate(spec.expert_linears(index)):
+            layers[LayerKey(index, "gate_up", expert)] = linears.gate_up
+            layers[LayerKey(index, "down", expert)] = linears.down
+        if mixers.absorbed is not None:
+            layers[LayerKey(index, ABSORBED)] = (mixers.absorbed,)
+        for key, parts in layers.items():
+            first = 0
+            for part in parts:
+                found[part.name] = AdaptedPart(key, first, part, mixers.orders.get(part.name, ()))
+                first += part.shape[0]
+    return found
+
+
+def adapted_linears(weights: DecoderWeights) -> Iterator[tuple[LayerKey, Linear]]:
+    """Yield the linear layers that `adapted_parts` names, except those of experts."""
+    for index, block in enumerate(weights.blocks):
+        for role, linear in block.linears.items():
+            yield LayerKey(index, role), linear
+
+
+def expert_layers(experts: SeparateExperts, block: int) -> Iterator[tuple[LayerKey, Linear]]:
+    """Yield the linear layers of a block's experts."""
+    for role, linears in (("gate_up", experts.gate_up), ("down", experts.down)):
+        for expert, linear in enumerate(linears):
+            yield LayerKey(block, role, expert), linear

@@ -1,0 +1,108 @@
+"""Engines with adapters whose requests are made by hand.
+
+Owns: the configuration, and how a request names an adapter. Never does: judge an answer. Called by: the tests of adapters.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import numpy as np
+
+from core import LLM, RequestOutput, SamplingParams
+from core.api.adapters import AdaptersConfig, AdapterSource
+from core.api.config import EngineConfig
+from core.plugin.registry import PluginRegistry
+from core_runtime.executor.uniproc import UniprocExecutor, UniprocMaker
+from tests.inside import core_of, run_entries
+
+VOCABULARY = 260
+
+Wanted = tuple[Sequence[int], Path | None]
+"""A prompt, and the adapter of its request."""
+
+
+def with_adapters(config: EngineConfig, **limits: Any) -> EngineConfig:
+    rows = tuple(PluginRegistry().rows("adapter"))
+    plugins = msgspec.structs.replace(config.plugins, table=config.plugins.table + rows)
+    wanted = {"max_loras": 4, "max_cpu_loras": 4, "max_lora_rank": 64} | limits
+    return msgspec.structs.replace(config, plugins=plugins, adapters=AdaptersConfig(**wanted))
+
+
+class AdapterEngine:
+    """An `LLM` whose executor has adapters. limits: of `AdaptersConfig`; None: an engine without adapters."""
+
+    def __init__(self, model: Path, limits: dict[str, Any] | None = None, **settings: Any) -> None:
+        build = UniprocMaker.build
+
+        def built(maker: UniprocMaker, config: EngineConfig) -> UniprocExecutor:
+            return build(maker, with_adapters(config, **(limits or {})))
+
+        usual = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 8, "enable_prefix_caching": False}
+        usual |= {"max_logprobs": VOCABULARY, "logprobs_mode": "raw_logits"}
+        if limits is None:
+            self.llm = LLM(model=str(model), **(usual | settings))
+        else:
+            with mock.patch.object(UniprocMaker, "build", built):
+                self.llm = LLM(model=str(model), **(usual | settings))
+        self.digests: dict[Path, str] = {}
+        self._number = 0
+
+    @property
+    def executor(self) -> UniprocExecutor:
+        return core_of(self.llm).executor
+
+    def load(self, *paths: Path) -> None:
+        """Read and place adapters."""
+        for path in paths:
+            facts = self.executor.read_adapter(AdapterSource(path.name, str(path)))
+            self.executor.place_adapter(facts.digest)
+            self.digests[path] = facts.digest
+
+    def run(self, wanted: Sequence[Wanted], params: SamplingParams, begins: int = 0) -> list[RequestOutput]:
+        """Run all at once. begins: first position that adapters compute."""
+        entries = []
+        for prompt, adapter in wanted:
+            self._number += 1
+            entry = self.llm._input.process(f"r{self._number}", {"prompt_token_ids": list(prompt)}, params)
+            for request in entry.requests:
+                request.adapter = "" if adapter is None else self.digests[adapter]
+                request.adapter_from = 0 if adapter is None else begins
+            entries.append(entry)
+        return run_entries(self.llm, entries)
+
+    def close(self) -> None:
+        self.llm.close()
+
+
+@contextmanager
+def engine(model: Path, limits: dict[str, Any] | None = None, **settings: Any) -> Iterator[AdapterEngine]:
+    made = AdapterEngine(model, limits, **settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def tokens_of(output: RequestOutput) -> list[int]:
+    return list(output.outputs[0].token_ids)
+
+
+def bits_of(output: RequestOutput) -> tuple[list[int], list[dict[int, float]]]:
+    """Tokens and all numbers that were reported."""
+    choice = output.outputs[0]
+    rows = [*(output.prompt_logprobs or []), *(choice.logprobs or [])]
+    return list(choice.token_ids), [{t: p.logprob for t, p in (row or {}).items()} for row in rows]
+
+
+def prompt_logits(output: RequestOutput) -> np.ndarray:
+    """[T - 1, V], of a prompt whose logits were all asked for."""
+    rows = (output.prompt_logprobs or [])[1:]
+    found = np.full((len(rows), VOCABULARY), np.nan, np.float32)
+    for index, row in enumerate(rows):
+        for token, entry in row.items():
+            found[index, token] = entry.logprob
+    return found

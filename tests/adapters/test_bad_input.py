@@ -1,0 +1,155 @@
+"""Whatever cannot be used is one sentence, and changes nothing else."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from core import SamplingParams
+from core.api.adapters import AdapterSource
+from core.api.errors import UserError
+from tests.adapters.engines import AdapterEngine, bits_of, engine
+from tests.adapters.made import save_adapter
+
+PROMPT = [1, 40, 77, 90, 12]
+ASKED = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)
+FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_adapter(tiny_llama, tmp_path_factory.mktemp("adapters") / "good")
+
+
+@pytest.fixture(scope="module")
+def made(tiny_llama: Path, adapter: Path) -> Iterator[AdapterEngine]:
+    with engine(tiny_llama, {"max_lora_rank": 8}) as one:
+        one.load(adapter)
+        yield one
+
+
+def copied(adapter: Path, target: Path, config: Callable[[dict], None], tensors: Callable[[dict], None]) -> Path:
+    target.mkdir()
+    found = json.loads((adapter / "adapter_config.json").read_text())
+    config(found)
+    (target / "adapter_config.json").write_text(json.dumps(found))
+    numbers = load_file(adapter / "adapter_model.safetensors")
+    tensors(numbers)
+    save_file(numbers, target / "adapter_model.safetensors")
+    return target
+
+
+def nothing(found: dict) -> None:
+    pass
+
+
+def setting(**values: object) -> Callable[[dict], None]:
+    return lambda config: config.update(values)
+
+
+def renamed(old: str, new: str) -> Callable[[dict], None]:
+    def change(tensors: dict) -> None:
+        for name in list(tensors):
+            if old in name:
+                tensors[name.replace(old, new)] = tensors.pop(name)
+
+    return change
+
+
+def replaced(name: str, value: torch.Tensor | None) -> Callable[[dict], None]:
+    def change(tensors: dict) -> None:
+        tensors.pop(name)
+        if value is not None:
+            tensors[name] = value
+
+    return change
+
+
+CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
+    (setting(peft_type="IA3"), nothing, "peft_type is 'IA3'"),
+    (setting(use_rslorra=True), nothing, "the key 'use_rslorra' is unknown.*Did you mean 'use_rslora'"),
+    (setting(init_lora_weights="pissa_niter_4"), nothing, "path_initial_model_for_weight_conversion"),
+    (setting(use_qalora=True), nothing, "use_qalora is not served"),
+    (setting(layer_replication=[[0, 2]]), nothing, "layer_replication is not served"),
+    (setting(r=4), nothing, "has 8 rows, but its rank is 4"),
+    (setting(rank_pattern={"(": 3}), nothing, "no regular expression"),
+    (setting(lora_alpha="many"), nothing, "alpha 'many'"),
+    (setting(use_dora=True), nothing, "no magnitude"),
+    (setting(alora_invocation_tokens=["a"]), nothing, "expected a list of token ids"),
+    (setting(modules_to_save=["score"]), nothing, "no tensor of such a module"),
+    (nothing, renamed("q_proj", "q_prj"), r"model has no such matrix\. Names like it are .*q_proj"),
+    (nothing, renamed("lora_A", "lora_C"), "is of no kind"),
+    (nothing, renamed("base_model.model.", ""), "is of no kind"),
+    (nothing, replaced(FIRST, None), "has a matrix B but no A"),
+    (
+        nothing,
+        replaced(FIRST, torch.zeros(8, 32)),
+        "A of model.layers.0.self_attn.q_proj has 32 inputs.*64.*another base",
+    ),
+    (nothing, replaced(FIRST, torch.full((8, 64), torch.nan)), "not finite"),
+    (nothing, replaced(FIRST, torch.zeros(8, 64, dtype=torch.int32)), "expected floating-point numbers"),
+    (nothing, dict.clear, "changes no module"),
+]
+
+
+@pytest.mark.parametrize(("config", "tensors", "words"), CASES)
+def test_it_is_one_sentence(
+    made: AdapterEngine, adapter: Path, tmp_path: Path, config: object, tensors: object, words: str
+) -> None:
+    bad = copied(adapter, tmp_path / "bad", config, tensors)  # type: ignore[arg-type]
+    before = bits_of(made.run([(PROMPT, adapter)], ASKED)[0])
+    with pytest.raises(UserError, match=words) as error:
+        made.executor.read_adapter(AdapterSource("bad", str(bad)))
+    assert "\n" not in str(error.value)
+    assert bits_of(made.run([(PROMPT, adapter)], ASKED)[0]) == before
+
+
+def test_a_rank_over_the_limit_names_the_argument(made: AdapterEngine, tiny_llama: Path, tmp_path: Path) -> None:
+    wide = save_adapter(tiny_llama, tmp_path / "wide", r=9)
+    with pytest.raises(UserError, match="is 9; --max-lora-rank allows 8"):
+        made.executor.read_adapter(AdapterSource("wide", str(wide)))
+
+
+def test_modules_outside_of_the_targets_are_refused(tiny_llama: Path, adapter: Path) -> None:
+    words = r"changes .*which --lora-target-modules q_proj mlp\.down_proj leaves out"
+    with (
+        engine(tiny_llama, {"target_modules": ("q_proj", "mlp.down_proj")}) as made,
+        pytest.raises(UserError, match=words),
+    ):
+        made.load(adapter)
+
+
+def test_a_cut_file_and_a_missing_folder(made: AdapterEngine, adapter: Path, tmp_path: Path) -> None:
+    cut = copied(adapter, tmp_path / "cut", nothing, nothing) / "adapter_model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    for path in (cut.parent, tmp_path / "absent"):
+        with pytest.raises(UserError):
+            made.executor.read_adapter(AdapterSource("bad", str(path)))
+
+
+def test_a_pickle_is_read_as_records_and_its_code_never_runs(
+    made: AdapterEngine, adapter: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    folder = copied(adapter, tmp_path / "pickled", nothing, nothing)
+    (folder / "adapter_model.safetensors").unlink()
+    torch.save(tensors, folder / "adapter_model.bin")
+    facts = made.executor.read_adapter(AdapterSource("pickled", str(folder)))
+    assert facts.digest == made.digests[adapter]  # the same numbers are the same adapter
+
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return (Path.write_text, (tmp_path / "ran", "code"))
+
+    torch.save(tensors | {"x": Evil()}, folder / "adapter_model.bin")
+    with pytest.raises(UserError):
+        made.executor.read_adapter(AdapterSource("evil", str(folder)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_engine_without_adapters_says_which_argument_is_missing(tiny_llama: Path, adapter: Path) -> None:
+    with engine(tiny_llama) as made, pytest.raises(UserError, match="--enable-lora"):
+        made.load(adapter)
