@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.adapters import AdaptersConfig
 from core.api.cache_config import CacheConfig, KVEventsConfig
 from core.api.model_config import ModelConfig
 from core.api.plugin_choices import PluginChoices, ResolvedPlugin
@@ -19,21 +20,10 @@ from core.api.step_limits import StepLimits
 from core.api.weights import WeightsState
 
 __all__ = [
-    "AcceptanceConfig",
-    "AcceptanceMethod",
-    "CacheConfig",
-    "EngineConfig",
-    "KVEventsConfig",
-    "ModelConfig",
-    "PluginChoices",
-    "ProfilerConfig",
-    "ResolvedPlugin",
-    "RestartConfig",
-    "SchedulerConfig",
-    "StepLimits",
-    "StructuredOutputsConfig",
-    "WeightTransferConfig",
-]
+    "AcceptanceConfig", "AcceptanceMethod", "CacheConfig", "EngineConfig", "KVEventsConfig", "ModelConfig",
+    "PluginChoices", "ProfilerConfig", "ResolvedPlugin", "RestartConfig", "SchedulerConfig", "StepLimits",
+    "StructuredOutputsConfig", "WeightTransferConfig",
+]  # fmt: skip
 
 
 class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +149,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     lasting_file:      descriptor, in the engine process, of the file with the state that the next engine inherits; None: none.
     tensors_file:      descriptor, in the engine process, of the file with tensors received from memory; None: there is none.
     processor_timeout_s: seconds that a call of a logits processor may take.
+    adapters:          limits of adapters; None: there are none.
     """
 
     model: ModelConfig
@@ -190,3 +181,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     lasting_file: int | None = None
     tensors_file: int | None = None
     processor_timeout_s: float = 5.0
+    adapters: AdaptersConfig | None = None

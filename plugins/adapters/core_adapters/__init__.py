@@ -1,0 +1,1 @@
+"""Adapters: reading them, serving them, finding them by name."""
