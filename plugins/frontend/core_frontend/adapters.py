@@ -68,13 +68,18 @@ class Adapters:
 
     async def find(self, name: str) -> LoadedAdapter | None:
         """Return the adapter that a name stands for. While the engine is restarted, what it stood for before holds."""
+        await self.refresh()
+        return self.known(name)
+
+    async def refresh(self) -> list[LoadedAdapter]:
+        """Return all adapters, read again if names have changed, unless the engine is being restarted."""
         if self._read != self._number():
             try:
                 await self.rows()
             except EngineStalledError:
                 if self._read < 0:
                     raise
-        return self.known(name)
+        return list(self._names.values())
 
     async def rows(self) -> list[LoadedAdapter]:
         """Return all adapters, read now."""

@@ -41,7 +41,9 @@ async def unload_lora_adapter(request: Request) -> Response:
     name = body.lora_name
     if await adapters.find(name) is None:
         hint = nearest(name, adapters.names)
-        raise RequestError(f"lora_name is {name[:LONGEST_NAME]!r}; no such adapter is loaded.{hint}", "lora_name", 404)
+        raise RequestError(
+            f"lora_name is {name[:LONGEST_NAME]!r}; no such adapter is loaded.{hint}", param="lora_name", status=404
+        )
     await adapters.unload(name)
     return json_response(AdapterAnswer(f"The adapter '{name}' is unloaded."))
 

@@ -18,7 +18,7 @@ async def list_models(request: Request) -> Response:
     context = context_of(request)
     cards = [_card(context, name) for name in context.names.now()]
     if context.adapters is not None:
-        cards += [_adapter_card(context, adapter) for adapter in await context.adapters.engine.rows()]
+        cards += [_adapter_card(context, adapter) for adapter in await context.adapters.engine.refresh()]
     return json_response(ModelList(cards))
 
 
