@@ -20,7 +20,8 @@ class PrefixKey(NamedTuple):
     """Key of a full block, by which it is found in caches outside the pool.
 
     digest:  hash of the whole prefix.
-    payload: the block's own token ids, 4 bytes each. A page belongs to a block only when digest and payload agree.
+    payload: the block's own token ids, 4 bytes each, then its adapter and media, if any. A page belongs to a block only when
+             digest and payload agree.
     """
 
     digest: bytes

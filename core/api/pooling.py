@@ -166,11 +166,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         kinds: tuple[PoolingKind, ...] = ("all",) if tokenwise else self.kinds
         if self.classifies:
             return Pooling(
-                kinds,
-                through_head=True,
-                squash=self.squash,
-                logit_mean=self.logit_mean,
-                logit_sigma=self.logit_sigma,
+                kinds, through_head=True, squash=self.squash, logit_mean=self.logit_mean, logit_sigma=self.logit_sigma
             )
         through_head = self.head == "dense" and not tokenwise
         dimensions = 0 if tokenwise else self.usual_dimensions

@@ -28,6 +28,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_drafts_by_batch_size: with more sequences than this waiting and running, new ones never get drafts; 0: no limit.
     drafts_by_batch_size:         rows of (first batch size, last batch size, drafts per sequence); other sizes: the limit.
     draft_max_model_len:          tokens of the longest sequence that gets drafts; 0: max_model_len.
+    max_adapters:                 limit of different adapters of running sequences; 0: no limit.
     """
 
     max_num_seqs: int = 128
@@ -54,6 +55,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_drafts_by_batch_size: int = 0
     drafts_by_batch_size: tuple[tuple[int, int, int], ...] = ()
     draft_max_model_len: int = 0
+    max_adapters: int = 0
 
     @property
     def learns_costs(self) -> bool:

@@ -21,6 +21,7 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
         "collision": "Other tokens with the same hash are cached. They are not taken for these.",
         "evicted": "The same tenant had these tokens computed before; since then their blocks were evicted or reset.",
         "state_not_kept": "The tokens are known, but of the layers with a state none was kept at this place.",
+        "other_adapter": "The same tenant had the same tokens computed with another adapter, or with none.",
         "other_tenant": "Another tenant had the same tokens computed, and tenants do not share.",
         "history_changed": "An earlier request of the same tenant has the same beginning and went on with other tokens.",
         "first_seen": "No earlier request of the same tenant came this far with these tokens.",

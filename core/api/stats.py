@@ -47,6 +47,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     utility_since: when that call began, in seconds since the epoch.
     phase: current row of the lifecycle table, see docs/failures.md. holders: why nothing is computed, or will be once the
     running requests have ended.
+    adapters_number: number of changes of the names of adapters so far, so that clients know when to read them again.
     """
 
     num_running: int = 0
@@ -79,6 +80,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     utility_since: float = 0.0
     phase: str = "running"
     holders: tuple[HaltHolder, ...] = ()
+    adapters_number: int = 0
 
     @property
     def num_for_room(self) -> int:

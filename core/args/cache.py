@@ -88,17 +88,13 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
     ] = "sha256"
     kv_offloading_size: Annotated[
         float | None,
-        Arg(
-            "GiB of host memory for KV blocks that leave the KV cache, over all ranks. Unset: none.",
-            gt=0,
-            le=1e9,
-        ),
+        Arg("GiB of host memory for KV blocks that leave the KV cache, over all ranks. Unset: none.", gt=0, le=1e9),
     ] = None
     kv_offloading_disk_path: Annotated[
         str | None,
         Arg(
             "Directory for KV blocks; they are found again after a restart or a crash, and by the same user's other "
-            "processes with the same model. Nobody else may be able to write there. Unset: none.",
+            "processes with the same model. Nobody else may be able to write there. Unset: none."
         ),
     ] = None
     kv_offloading_disk_size: Annotated[

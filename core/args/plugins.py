@@ -15,7 +15,7 @@ class PluginsArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "Comma-separated: NAME (only this one of its kind; other kinds are not restricted), no:NAME (never), ./file.py or "
             "module:object (add). A NAME may have its kind or package in front (KIND.NAME, PACKAGE:NAME), or be a package. "
-            "The environment variable CORE_PLUGINS means the same.",
+            "The environment variable CORE_PLUGINS means the same."
         ),
     ] = None
     device: Annotated[

@@ -51,27 +51,22 @@ class SchedulerArgs(ArgumentGroup, frozen=True, kw_only=True):
         ),
     ] = "fcfs"
     scheduler_reserve_full_isl: Annotated[
-        bool,
-        Arg(
-            "Admit a request only when the KV cache has room for its whole prompt, not just for the first chunk.",
-        ),
+        bool, Arg("Admit a request only when the KV cache has room for its whole prompt, not just for the first chunk.")
     ] = True
     async_scheduling: Annotated[
         bool | None,
         Arg(
-            "Plan the next step while the current one runs. Unset: on where the processor has nothing else to compute.",
+            "Plan the next step while the current one runs. Unset: on where the processor has nothing else to compute."
         ),
     ] = None
     stream_interval: Annotated[
         int, Arg("Send streamed output every so many tokens; the first one and the last ones at once.", ge=1)
     ] = 1
     max_num_queued_reqs: Annotated[
-        int,
-        Arg("Most requests that wait for their first token; more are told to come back (429). 0: no limit.", ge=0),
+        int, Arg("Most requests that wait for their first token; more are told to come back (429). 0: no limit.", ge=0)
     ] = 1024
     max_num_queued_tokens: Annotated[
-        int,
-        Arg("Most prompt tokens of the requests that wait for their first token. 0: no limit.", human=True, ge=0),
+        int, Arg("Most prompt tokens of the requests that wait for their first token. 0: no limit.", human=True, ge=0)
     ] = 8 * 1024 * 1024
     max_num_reqs_per_key: Annotated[
         int,
@@ -93,13 +88,12 @@ class SchedulerArgs(ArgumentGroup, frozen=True, kw_only=True):
         ),
     ] = 0
     request_timeout: Annotated[
-        float | None,
-        Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0),
+        float | None, Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0)
     ] = None
     disable_hybrid_kv_cache_manager: Annotated[
         bool | None,
         Arg(
             "Give every layer the same amount of KV cache, so that layers with a sliding window keep what they no "
-            "longer read. Unset: layers keep what they read, where their blocks are equal in size.",
+            "longer read. Unset: layers keep what they read, where their blocks are equal in size."
         ),
     ] = None

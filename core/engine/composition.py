@@ -26,6 +26,7 @@ NEEDED: Final[Mapping[str, str]] = MappingProxyType({
     "state_canary": "canary",
     "log_steps": "step_log",
     "sleeps": "lifecycle",
+    "adapters": "adapters",
 })  # fmt: skip
 """Fields of `EngineConfig` that an observer implements, with its name: without the observer such a setting is refused."""
 

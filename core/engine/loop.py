@@ -54,11 +54,7 @@ class EngineLoop:
     """
 
     def __init__(
-        self,
-        core: EngineCore,
-        clients: Clients,
-        ready: EngineReady,
-        clock: Callable[[], float] = time.monotonic,
+        self, core: EngineCore, clients: Clients, ready: EngineReady, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
         self._core = core

@@ -36,10 +36,14 @@ class Sequences:
         self._runner = runner
         self._plugins = plugins
 
-    def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue sequences, unless a gate keeps them. One that is refused gets an error output from the next step."""
+    def add(self, requests: Iterable[EngineRequest], after: Gate | None = None) -> None:
+        """Queue sequences, unless a gate keeps them. One that is refused gets an error output from the next step.
+
+        after: the gate that they have passed; None: all gates are tried.
+        """
+        gates = self.gates if after is None else self.gates[self.gates.index(after) + 1 :]
         for request in requests:
-            if not any(gate.hold(request) for gate in self.gates):
+            if not any(gate.hold(request) for gate in gates):
                 self.schedule(request)
 
     def schedule(self, request: EngineRequest) -> None:
@@ -98,7 +102,11 @@ class Sequences:
         for gate in self.gates:
             for request in gate.take_live():
                 ended.append(EngineOutput(*request.key, 0, [], finish_reason="abort", handle=request.handle))
-        outputs = self._runner.guard(self._scheduler.end_all)
+        self.end_scheduled()
+
+    def end_scheduled(self, adapter: str | None = None, sentence: str | None = None) -> None:
+        """End the scheduler's sequences, as `Scheduler.end_all` does; the next step reports it."""
+        outputs = self._runner.guard(lambda: self._scheduler.end_all(adapter, sentence))
         if outputs is not None:
             self._runner.ended += outputs
 

@@ -38,16 +38,20 @@ class MediaSpan(NamedTuple):
 class KeyExtras(NamedTuple):
     """Parts of a sequence's keys in addition to its tokens.
 
-    adapter: name of the LoRA adapter, None for the base model.
+    adapter: digest of the adapter; empty for the base model.
     media: media items in the prompt.
+    adapter_from: first position that the adapter computes.
     """
 
-    adapter: str | None = None
+    adapter: str = ""
     media: tuple[MediaSpan, ...] = ()
+    adapter_from: int = 0
 
     def of_block(self, start: int, stop: int) -> list[str]:
         """Return the extra keys of the block with positions [start, stop): the adapter, and the media items that overlap it."""
-        keys = [] if self.adapter is None else [f"lora:{self.adapter}"]
+        keys = []
+        if self.adapter and stop > self.adapter_from:
+            keys.append(f"lora:{max(self.adapter_from - start, 0)}:{self.adapter}")
         for span in self.media:
             if span.start < stop and span.stop > start:
                 # Where the item begins in the block, or how much of it lies before: equal placeholder tokens must not match.
@@ -91,12 +95,11 @@ class PrefixHasher:
         """Return the key of the block of `token_ids` after the prefix with digest `parent`. extra: see `KeyExtras`."""
         # Part of the key itself: a hit compares it with the cached block's.
         payload = array("I", token_ids).tobytes()
+        if extra:
+            payload += msgspec.msgpack.encode(extra)
+        data = parent + payload
         if self._encode is not None:
             data = self._encode([parent, list(token_ids), list(extra) or None])
-        elif extra:
-            data = parent + payload + msgspec.msgpack.encode(extra)
-        else:
-            data = parent + payload
         return PrefixKey(self._digest(data), payload)
 
 

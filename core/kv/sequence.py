@@ -37,28 +37,11 @@ class KVSequence:
     """
 
     __slots__ = (
-        "block_ids",
-        "cache_salt",
-        "extras",
-        "is_rolled_back",
-        "load",
-        "num_computed_tokens",
-        "num_forked_tokens",
-        "num_initial_tokens",
-        "num_kept_tokens",
-        "num_planned_tokens",
-        "num_public_tokens",
-        "num_registered_blocks",
-        "num_released",
-        "num_saved_tokens",
-        "num_shared_blocks",
-        "num_slots",
-        "owner",
-        "prefix_keys",
-        "snapshots",
-        "tenant",
-        "token_ids",
-    )
+        "block_ids", "cache_salt", "extras", "is_rolled_back", "load", "num_computed_tokens", "num_forked_tokens",
+        "num_initial_tokens", "num_kept_tokens", "num_planned_tokens", "num_public_tokens", "num_registered_blocks",
+        "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "owner", "prefix_keys", "snapshots",
+        "tenant", "token_ids",
+    )  # fmt: skip
 
     def __init__(
         self,

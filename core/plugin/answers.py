@@ -16,24 +16,12 @@ from core.plugin.hookspecs import ManifestHooks, PluginSpec, Probe, Proposal
 Test = Callable[[Any], bool]
 
 
-def _spec(answer: Any) -> bool:
-    return isinstance(answer, PluginSpec)
-
-
-def _probe(answer: Any) -> bool:
-    return isinstance(answer, Probe)
-
-
-def _object(answer: Any) -> bool:
-    return answer is not None
+def _is(*types: type) -> Test:
+    return lambda answer: isinstance(answer, types)
 
 
 def _anything(answer: Any) -> bool:
     return True  # the caller of the hook knows the type and checks it
-
-
-def _sentence(answer: Any) -> bool:
-    return answer is None or isinstance(answer, str)
 
 
 def _bytes(answer: Any) -> bool:
@@ -58,15 +46,15 @@ def _proposals(answer: Any) -> bool:
 
 
 ANSWERS: Mapping[str, tuple[Test, str]] = {
-    "core_spec": (_spec, "a PluginSpec"),
-    "core_claim": (_sentence, "a sentence or None"),
-    "core_probe": (_probe, "a Probe"),
+    "core_spec": (_is(PluginSpec), "a PluginSpec"),
+    "core_claim": (_is(str, type(None)), "a sentence or None"),
+    "core_probe": (_is(Probe), "a Probe"),
     "core_supports": (_reasons, "a list of Reason"),
     "core_propose": (_proposals, "a dict of Proposal or None"),
-    "core_numerics": (_sentence, "a sentence or None"),
+    "core_numerics": (_is(str, type(None)), "a sentence or None"),
     "core_weights_nbytes": (_bytes, "a number of bytes or None"),
     "core_draft_spec": (_anything, "a DraftSpec or None"),
-    "core_load": (_object, "an object of the kind's contract"),
+    "core_load": (lambda answer: answer is not None, "an object of the kind's contract"),
 }
 """For each hook: a test of its answer, and the expected answer in words for the error message."""
 

@@ -27,8 +27,8 @@ class Admission:
     def admit(self, planner: StepPlanner) -> None:
         """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up."""
         state = self.state
-        if len(state.awaiting):
-            state.awaiting.restore_ready()
+        state.awaiting.restore_ready()
+        state.places.restore_ready()
         is_anyone_queued = len(state.waiting) or len(state.held)
         if not is_anyone_queued or state.running.is_full or planner.budget <= 0:
             return
@@ -38,7 +38,11 @@ class Admission:
                 state.settle(running)
         while planner.budget > 0 and not state.running.is_full:
             first = self._next()
-            if first is None or not self._may_be_tried(first) or not self._try(planner, first):
+            if first is None or not self._may_be_tried(first):
+                return
+            if not state.places.may_start(first):
+                state.places.add(first)
+            elif not self._try(planner, first):
                 return
 
     def limiting_argument(self, planner: StepPlanner) -> str:
@@ -66,7 +70,7 @@ class Admission:
             # Without a wait for slow places: all other sequences stand still until the suspects are through.
             hit = kv.no_hit() if suspect.needs_whole_prompt else kv.lookup_now(suspect)
             missing = kv.blocks_missing(hit, len(suspect.token_ids))
-            if state.running.is_full or not state.seats.has_free(missing):
+            if state.running.is_full or not state.seats.has_free(missing) or not state.places.has_place(suspect):
                 return False
             self._start(planner, suspect, hit)
         elif state.running.is_partial(suspect):
@@ -116,9 +120,8 @@ class Admission:
         state.current = sequence
         hit = self._look_up(sequence)
         if isinstance(hit, KVLoad):
-            assert sequence.queue is not None
             # Later sequences may pass meanwhile, hence the True.
-            state.awaiting.add(sequence, sequence.queue)
+            state.awaiting.add(sequence)
             return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens

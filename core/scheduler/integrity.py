@@ -20,8 +20,6 @@ def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
     _check_queues(state)
     for suspect in suspects:
         _check_waiting(suspect)
-    for awaiting in state.awaiting:
-        _check_awaiting(awaiting)
     for running in state.running.sequences:
         _check_running(state, running)
         _check_columns(state, running, num_in_flight)
@@ -32,15 +30,13 @@ def _check_counts(state: SchedulerState, suspects: list[SequenceState]) -> None:
     """Check that every live sequence is in exactly one place."""
     live = set(state.roster)
     running = state.running.sequences
-    waiting = [*state.waiting, *state.held]
-    awaiting = list(state.awaiting)
-    placed = [*waiting, *awaiting, *suspects, *running]
+    waiting = [*state.waiting, *state.held, *state.awaiting, *state.places]
+    placed = [*waiting, *suspects, *running]
     is_complete = live == set(placed)
     require(
         is_complete and len(placed) == len(live),
         "live_sequences",
-        f"{len(live)} live, {len(waiting)} waiting, {len(awaiting)} of them for their KV, {len(suspects)} suspected, "
-        f"{len(running)} running",
+        f"{len(live)} live, {len(waiting)} waiting, {len(suspects)} suspected, {len(running)} running",
     )
     num_live = len(state.roster)
     require(num_live == len(live), "num_live", f"{len(live)} live, {num_live} counted")
@@ -51,8 +47,8 @@ def _check_counts(state: SchedulerState, suspects: list[SequenceState]) -> None:
 
 
 def _check_queues(state: SchedulerState) -> None:
-    """Check that every sequence of a queue refers to that queue, and has neither slot nor blocks."""
-    for queue in (state.waiting, state.held):
+    """Check that every sequence of a queue, or aside, refers to that place, and has neither slot nor blocks."""
+    for queue in (state.waiting, state.held, state.awaiting, state.places):
         for sequence in queue:
             assert isinstance(sequence, SequenceState)
             require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")
@@ -62,17 +58,8 @@ def _check_queues(state: SchedulerState) -> None:
 def _check_waiting(sequence: SequenceState) -> None:
     is_waiting = sequence.status is SequenceStatus.WAITING
     wrong = f"{sequence.key} waits but holds blocks, a slot or another status"
-    require(is_waiting and _holds_nothing(sequence), "waiting_sequences", wrong)
-
-
-def _check_awaiting(sequence: SequenceState) -> None:
-    is_aside = sequence.status is SequenceStatus.WAITING_FOR_KV and sequence.queue is None
-    wrong = f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
-    require(is_aside and _holds_nothing(sequence), "awaiting_kv", wrong)
-
-
-def _holds_nothing(sequence: SequenceState) -> bool:
-    return sequence.slot == NO_SLOT and not sequence.block_ids
+    holds_nothing = sequence.slot == NO_SLOT and not sequence.block_ids
+    require(is_waiting and holds_nothing, "waiting_sequences", wrong)
 
 
 def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
@@ -131,5 +118,8 @@ def _check_order(state: SchedulerState) -> None:
     for listed in (columns.sequences, columns.partial):
         orders = [sequence.order for sequence in listed]
         require(orders == sorted(set(orders)), "running_order", "the running list is out of order")
+    adapters = {sequence.request.adapter for sequence in columns.sequences} - {""}
+    most = state.config.max_adapters or len(adapters)
+    require(len(adapters) <= most, "max_adapters", f"{len(adapters)} adapters run, at most {most} may")
     stops = sum(len(sequence.stop_token_ids) for sequence in columns.sequences)
     require(stops == columns.stop_ids.total(), "stop_ids", "the table of stop tokens is not that of who runs")

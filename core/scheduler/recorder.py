@@ -13,6 +13,7 @@ from core.api.sequence_record import CacheMiss, SequenceRecord
 from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit
+from core.scheduler.awaiting_kv import Aside
 from core.scheduler.drafts import DraftRules
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.step import Step
@@ -74,8 +75,8 @@ class Recorder:
         for sequence in self._num_lost:
             if sequence.record is None or sequence.record.started:
                 continue
-            is_aside = sequence.status is SequenceStatus.WAITING_FOR_KV
-            sequence.record.waited_for = self._kv.waits_for(sequence) if is_aside else limit
+            queue = sequence.queue
+            sequence.record.waited_for = queue.waits_for(sequence) if isinstance(queue, Aside) else limit
 
     def count(self, step: Step, result: StepResult, drafts: DraftRules) -> None:
         """Count a step that is done; its results have not been read yet."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
 from core.api.kv_transfer import Page
-from core.api.messages import EngineOutput, EngineRequest
+from core.api.messages import EngineOutput, EngineRequest, FinishReason
 from core.api.policy import SchedulingPolicy
 from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
@@ -164,6 +164,11 @@ class Scheduler:
         """Number of sequences that have not ended."""
         return len(self._state.roster)
 
+    @property
+    def requests(self) -> Iterator[EngineRequest]:
+        """The requests of all sequences that have not ended."""
+        return (sequence.request for sequence in self._state.roster)
+
     def wants_step(self) -> bool:
         """Whether there is a reason to plan another step; otherwise only those in flight are to be finished."""
         return self._state.has_unfinished
@@ -272,11 +277,14 @@ class Scheduler:
         """Queue every sequence again, with its tokens and an empty cache, after the executor has lost its state."""
         return self._rebuild(None, None)
 
-    def end_all(self) -> list[EngineOutput]:
-        """End every sequence with finish reason `abort`."""
+    def end_all(self, adapter: str | None = None, sentence: str | None = None) -> list[EngineOutput]:
+        """End every sequence, or only those of an adapter, with finish reason `abort`, or `error` with a sentence."""
         state = self._state
-        ended = [state.end(sequence, "abort", None, keep_cached=True) for sequence in list(state.roster)]
-        return state.take_reports() + ended
+        reason: FinishReason = "abort" if sentence is None else "error"
+        for sequence in list(state.roster):
+            if adapter in (None, sequence.request.adapter):
+                state.report(state.end(sequence, reason, sentence, keep_cached=True))
+        return state.take_reports()
 
     @property
     def live_stats(self) -> SchedulerStats:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import nan
+from typing import TYPE_CHECKING
 
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.policy import Order, WaitingQueue
 from core.api.sequence_record import SequenceRecord
 from core.api.step_plan import SequenceKey, Slot
+from core.kv.hashing import KeyExtras
 from core.kv.sequence import KVSequence
+
+if TYPE_CHECKING:
+    from core.scheduler.awaiting_kv import Aside
 
 NO_SLOT = -1
 
 
 class SequenceStatus(IntEnum):
-    """Status of a sequence. A preempted one is `WAITING` again; one in `WAITING_FOR_KV` is in no queue."""
+    """Status of a sequence. A preempted one is `WAITING` again."""
 
     WAITING = 0
     RUNNING = 1
     FINISHED = 2
-    WAITING_FOR_KV = 3
 
 
 class SequenceState(KVSequence):
@@ -48,7 +52,7 @@ class SequenceState(KVSequence):
     num_cached_tokens:  prompt tokens served by the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
     last_token:         time of its last token before it lost its slot; NaN for none, and without a stall limit.
-    queue:              the queue that it is in; None while it runs or waits for its KV, and for a suspect.
+    queue:              the queue that it is in, or where it waits aside; None while it runs, and for a suspect.
     was_preempted:      whether it has ever lost its blocks to another sequence.
     is_long:            whether it counts among the long partial prefills.
     prompt_logprobs:    entries gathered so far; None when not requested or already sent.
@@ -56,31 +60,11 @@ class SequenceState(KVSequence):
     """
 
     __slots__ = (
-        "blocks_missing",
-        "entered",
-        "first_step",
-        "is_long",
-        "key",
-        "last_token",
-        "max_length",
-        "min_stop_length",
-        "no_drafts",
-        "num_cached_tokens",
-        "num_charged_tokens",
-        "num_drafts",
-        "num_pending",
-        "num_prompt_tokens",
-        "num_unsettled",
-        "order",
-        "prompt_logprobs",
-        "queue",
-        "record",
-        "request",
-        "slot",
-        "status",
-        "stop_token_ids",
+        "blocks_missing", "entered", "first_step", "is_long", "key", "last_token", "max_length", "min_stop_length",
+        "no_drafts", "num_cached_tokens", "num_charged_tokens", "num_drafts", "num_pending", "num_prompt_tokens",
+        "num_unsettled", "order", "prompt_logprobs", "queue", "record", "request", "slot", "status", "stop_token_ids",
         "was_preempted",
-    )
+    )  # fmt: skip
 
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         resume = request.resume
@@ -88,6 +72,7 @@ class SequenceState(KVSequence):
         super().__init__(
             [*request.prompt_token_ids, *given],
             request.cache_salt,
+            KeyExtras(request.adapter, (), request.adapter_from) if request.adapter else None,
             owner=request.user,
             tenant=request.tenant,
             num_public_tokens=request.num_public_tokens,
@@ -115,7 +100,7 @@ class SequenceState(KVSequence):
         self.no_drafts = ""
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
-        self.queue: WaitingQueue | None = None
+        self.queue: WaitingQueue | Aside | None = None
         self.last_token = nan
         self.record: SequenceRecord | None = None
         self.was_preempted = False

@@ -17,6 +17,7 @@ from core.api.stats import SchedulerStats
 from core.api.step_plan import MOST_FORCED, NewSequence, StepPlan
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit
+from core.scheduler.adapter_places import AdapterPlaces
 from core.scheduler.awaiting_kv import AwaitingKV
 from core.scheduler.drafts import DraftRules
 from core.scheduler.limits import LengthLimits
@@ -36,6 +37,7 @@ class SchedulerState:
     roster:  live sequences and the waiting queues.
     seats:   slots, blocks, suspects; its parts `kv` and `running` are also attributes of this class.
     awaiting: sequences whose keys and values are being loaded; others overtake them.
+    places:  sequences whose adapter has no place among those that run; others overtake them.
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
     recorder: records of sequences whose requests set `explain`.
@@ -63,6 +65,7 @@ class SchedulerState:
         self.kv = self.seats.kv
         self.running = self.seats.running
         self.awaiting = AwaitingKV(kv)
+        self.places = AdapterPlaces(config.max_adapters, self.running)
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config, self._max_forced(), self.stats, advice)
         self.recorder = Recorder(kv, clock)
@@ -97,7 +100,8 @@ class SchedulerState:
     @property
     def num_waiting(self) -> int:
         """Number of live sequences without a slot."""
-        return self.roster.num_queued + len(self.awaiting) + self.seats.num_suspects_waiting
+        num_aside = len(self.awaiting) + len(self.places)
+        return self.roster.num_queued + num_aside + self.seats.num_suspects_waiting
 
     def enter(self, request: EngineRequest, *, alone: bool = False) -> None:
         """Queue a new sequence. alone: compute it before all others and alone, as a suspect."""
@@ -197,8 +201,6 @@ class SchedulerState:
 
     def release(self, sequence: SequenceState, *, keep_cached: bool = True) -> None:
         """Drop a sequence in whatever state it is. keep_cached: whether the values in its blocks may be trusted."""
-        if sequence.status is SequenceStatus.WAITING_FOR_KV:
-            self.awaiting.remove(sequence)
         self.roster.remove(sequence)
         self.seats.clear(sequence)
         self.settle(sequence)

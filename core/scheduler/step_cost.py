@@ -20,13 +20,7 @@ import numpy as np
 
 from core.api.step_plan import StepPlan, StepResult
 
-FIRST_TERMS = {
-    "step": 1.0,
-    "decode": 0.1,
-    "decode_key": 1e-5,
-    "prompt_token": 0.05,
-    "prompt_key": 2e-6,
-}
+FIRST_TERMS = {"step": 1.0, "decode": 0.1, "decode_key": 1e-5, "prompt_token": 0.05, "prompt_key": 2e-6}
 """Initial cost of each term, in units of a step's constant. Only the ratios matter, until steps of all kinds were seen."""
 
 RATE = 0.3

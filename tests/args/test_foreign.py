@@ -128,12 +128,12 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--cudagraph-capture-sizes", "1", "x"], ["a list of integers from 1 to 65536"]),
         (["--eplb-config.windw_size", "3"], ["'window_size'"]),
         (["--limit-mm-per-prompt", "image=16,video=2"], ["image=16", "requests carry text"]),
-        (["--lora-modules", "a=b", "c=d"], ["--lora-modules a=b c=d", "LoRA"]),
+        (["--default-mm-loras", "image=a"], ["--default-mm-loras", "could choose an adapter"]),
         (["--runner", "draft"], ["--runner draft", "--speculative-config names a draft model", "expected one of"]),
         (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
         (["--kv-cache-dtype", "fp8_inc"], ["--kv-cache-dtype fp8_inc", "layout of other devices", "expected one of"]),
         (["--prefix-caching-hash-algo", "builtin"], ["Python objects", "'sha256'"]),
-        (["--enable-lora=perhaps"], ["--enable-lora perhaps", "LoRA"]),
+        (["--enable-lora=perhaps"], ["--enable-lora perhaps", "true or false"]),
         (["--tensor-paralel-size", "2"], ["unknown", "Did you mean '--tensor-parallel-size'?"]),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_was_removed_is_told_even_without_a_value():
 
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
-    assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_lora"] is False
+    assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
     assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):

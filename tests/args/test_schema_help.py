@@ -55,7 +55,7 @@ def test_help_can_be_narrowed():
     assert "--compilation-config.mode N" in names("compilation-config")
     assert "--compilation-config.pass_config" in names("compilation-config")
     assert "--kv-events-config.hwm N" in names("kv-events-config")
-    assert "--max-loras" in names("LoRAConfig") and "--mm-processor-cache-gb" in names("multimodal")
+    assert "--max-loras N" in names("LoRAConfig") and "--mm-processor-cache-gb" in names("multimodal")
     assert names("swap-space") == ["--swap-space"]
     assert any("--ssl-keyfile" in name for name in names("TLS"))
     with pytest.raises(UserError, match="no such group or argument"):

@@ -43,9 +43,9 @@ TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\
         (0, "a warning", "ran", ""),
         (
             1,
-            TRACE + "ModuleNotFoundError: There is no core_compat.lora.request: LoRA adapters ...",
+            TRACE + "ModuleNotFoundError: There is no core_compat.multimodal: prompts are text",
             "refused",
-            "adapters",
+            "media",
         ),
         (1, TRACE + "core.api.errors.ConfigError: tensor_parallel_size 2: one rank.", "refused", "several devices"),
         (1, TRACE + "ModuleNotFoundError: No module named 'ray'", "needs", "another package"),
@@ -61,11 +61,11 @@ def test_verdicts(code: int, errors: str, outcome: str, topic: str) -> None:
 
 def test_a_folder_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "good.py").write_text("from vllm.utils import random_uuid\nassert len(random_uuid()) == 32\n")
-    (tmp_path / "adapters.py").write_text("from vllm.lora.request import LoRARequest\n")
+    (tmp_path / "media.py").write_text("from vllm.assets.image import ImageAsset\n")
     (tmp_path / "helper.py").write_text("print('imports nothing')\n")
-    assert [path.name for path in scripts(tmp_path)] == ["adapters.py", "good.py"]
+    assert [path.name for path in scripts(tmp_path)] == ["good.py", "media.py"]
     report = tmp_path / "report.md"
     assert main([str(tmp_path), "--model", "/nowhere", "--report", str(report)]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("2 scripts: 1 ran, 1 refused, 0 needs, 0 failed.") and "refused: adapters: 1" in told
+    assert told.startswith("2 scripts: 1 ran, 1 refused, 0 needs, 0 failed.") and "refused: media: 1" in told
     assert report.read_text() == told

@@ -103,5 +103,5 @@ def test_mistakes_are_told(llm: LLM, path: Path) -> None:
         BeamSearchParams(beam_width=1, max_tokens=1, length_penalty=float("nan"))
     with pytest.raises(RequestError, match="expected BeamSearchParams"):
         llm.beam_search("a", {"beam_width": 2})  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="lora_request is not served yet"):
+    with pytest.raises(RequestError, match="serves no adapters"):
         llm.beam_search("a", BeamSearchParams(beam_width=2, max_tokens=1), lora_request="x")

@@ -98,7 +98,7 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
             engine.add_request("b", "", SamplingParams())
         with pytest.raises(RequestError, match="expected a text"):
             engine.add_request(1, "x", SamplingParams())  # type: ignore[arg-type]
-        with pytest.raises(RequestError, match="lora_request is not served yet: LoRA adapters are not available"):
+        with pytest.raises(RequestError, match="serves no adapters: build it with enable_lora=True"):
             engine.add_request("b", "x", SamplingParams(), lora_request="adapter")
         with pytest.raises(TypeError, match=r"'lora_reqest'. Did you mean 'lora_request'"):
             engine.generate("x", lora_reqest=None)
@@ -134,8 +134,8 @@ def test_what_vllm_has_besides_is_told(fakes: list[dict[str, Any]]) -> None:
     with LLM() as llm:
         assert llm.vllm_config.model_config.max_model_len == llm.model_config.max_model_len > 0
         assert llm.get_supported_tasks() == ("generate",) and llm.get_world_size() == 1
-        with pytest.raises(AttributeError, match="LLM has no add_lora: LoRA adapters are not served yet"):
-            llm.add_lora("adapter")  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match="LLM has no do_log_stats: a server and AsyncLLM log statistics"):
+            llm.do_log_stats()  # type: ignore[attr-defined]
         with pytest.raises(AttributeError, match=r"no attribute 'generat'\. Did you mean 'generate'"):
             llm.generat("x")  # type: ignore[attr-defined]
         with pytest.raises(AttributeError, match="there is no setting 'dtype' here; there are: "):
@@ -184,7 +184,7 @@ async def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
         assert last.outputs[0].finish_reason == "abort"
         with pytest.raises(RequestError, match="request_id is 3; expected a text"):
             await anext(engine.generate("x", params, 3))  # type: ignore[arg-type]
-        with pytest.raises(RequestError, match="lora_request is not served yet"):
+        with pytest.raises(RequestError, match="serves no adapters"):
             await anext(engine.generate("x", params, "x", lora_request="adapter"))
         assert await engine.reset_prefix_cache()
         await engine.check_health()

@@ -66,6 +66,40 @@ def test_every_algorithm_finds_a_prefix_and_keeps_adapters_and_media_apart(algor
     assert kv.lookup(sequence(adapter="pirate", media=(image,))).num_tokens == 0
 
 
+def test_an_adapter_counts_from_its_first_position_on():
+    """An activated adapter shares the base model's prefix in front of its invocation, in both directions."""
+    kv = KVManager(40, 4)
+    tokens = list(range(17))
+
+    def ask(**extra):
+        sequence = KVSequence(list(tokens), extras=KeyExtras(**extra) if extra else None)
+        hit = kv.lookup(sequence)
+        kv.attach(sequence, hit)
+        kv.allocate_slots(sequence, len(tokens) - hit.num_tokens)
+        sequence.num_computed_tokens = len(tokens)
+        kv.free(sequence)
+        return hit.num_tokens
+
+    assert ask() == 0
+    assert ask(adapter="one", adapter_from=9) == 8, "two blocks lie before it"
+    assert ask(adapter="one", adapter_from=9) == 16
+    assert ask(adapter="one", adapter_from=10) == 8, "it begins elsewhere in the same block"
+    assert ask(adapter="two", adapter_from=9) == 8
+    assert ask(adapter="one") == 0
+    assert ask() == 16
+
+
+@pytest.mark.parametrize("algorithm", HASH_ALGORITHMS)
+def test_equal_digests_of_different_adapters_are_no_hit(algorithm):
+    """The payload is compared besides the digest, since digests of xxhash can be constructed."""
+    hasher = PrefixHasher(algorithm)
+    keys = [hasher.key(b"", [1, 2], KeyExtras(adapter=name).of_block(0, 2)) for name in ("", "one", "two")]
+    assert len({key.payload for key in keys}) == 3
+    table = PrefixTable()
+    assert table.insert(PrefixKey(b"same", keys[1].payload), 3)
+    assert table.find(PrefixKey(b"same", keys[2].payload)) is None
+
+
 def test_extra_keys_tell_where_a_block_cuts_an_item():
     span = MediaSpan(2, 10, "cat")
     keys = [KeyExtras(media=(span,)).of_block(start, start + 4) for start in (0, 4, 8, 12)]

@@ -31,6 +31,12 @@ VOCABULARY = 40
 EOS = 0
 
 
+def seen(request: EngineRequest, token_ids: list[int]) -> list[int]:
+    """The tokens as keys and values of a request show them: other ones from the first position of an adapter on."""
+    shift = VOCABULARY * (1 + zlib.crc32(request.adapter.encode()) % 1000) if request.adapter else 0
+    return [token + shift if place >= request.adapter_from else token for place, token in enumerate(token_ids)]
+
+
 def next_token(token_ids: list[int]) -> int:
     return zlib.crc32(array("I", token_ids).tobytes()) % VOCABULARY
 
@@ -48,6 +54,8 @@ def make_request(
     user="",
     deadline=0.0,
     handle=NO_HANDLE,
+    adapter="",
+    adapter_from=0,
     **params,
 ) -> EngineRequest:
     return EngineRequest(
@@ -63,6 +71,8 @@ def make_request(
         user=user,
         deadline=deadline,
         handle=handle,
+        adapter=adapter,
+        adapter_from=adapter_from,
     )
 
 
@@ -90,7 +100,7 @@ def make_scheduler(
     def make_kv() -> KVManager:
         step = max(config.max_num_batched_tokens, config.max_model_len)
         options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size}
-        options["connectors"] = KVConnectors([] if explains == "off" else [Explanations(explains)])
+        options["connectors"] = KVConnectors([] if explains == "off" else [Explanations(explains, adapters=True)])
         return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}
@@ -102,7 +112,7 @@ def reference(request: EngineRequest, max_length: int = 128) -> tuple[list[int],
     """(output tokens, finish reason, stop reason) of a request that runs alone, one token after the other."""
     token_ids, output = list(request.prompt_token_ids), []
     while True:
-        token = next_token(token_ids)
+        token = next_token(seen(request, token_ids))
         token_ids.append(token)
         output.append(token)
         if token in request.stop_token_ids and len(output) > request.params.min_tokens:
@@ -131,8 +141,11 @@ class FakeExecutor:
     what a step that failed was told.
     """
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0, max_adapters: int = 0
+    ) -> None:
         self.block_size = block_size
+        self.max_adapters = max_adapters
         self.cache: list[int | None] = [None] * (num_blocks * block_size)
         self.states: dict[int, int] = {}
         self.held: dict[int, Held] = {}
@@ -146,6 +159,8 @@ class FakeExecutor:
         result = StepResult()
         rows = list(zip(plan.slots.tolist(), plan.query_lens.tolist(), plan.num_computed.tolist(), strict=True))
         assert len({slot for slot, _, _ in rows}) == len(rows)
+        adapters = {self.held[slot].request.adapter for slot, _, _ in rows} - {""}
+        assert not self.max_adapters or len(adapters) <= self.max_adapters
         written = []
         for slot, count, num_computed in rows:
             row = self._settle(plan, slot, count, num_computed)
@@ -217,15 +232,16 @@ class FakeExecutor:
         tokens = (held.token_ids + drafts)[: held.num_computed + count]
         assert len(tokens) == held.num_computed + count
         assert not drafts or tokens[-len(drafts) :] == drafts
+        shown = seen(held.request, tokens)
         for position in range(held.num_computed, len(tokens)):
             block_id = held.block_ids[position // self.block_size]
             assert block_id != 0, "the null block is never written"
             self.states.pop(block_id, None)
-            self.cache[self._slot(held, position)] = tokens[position]
+            self.cache[self._slot(held, position)] = shown[position]
         for nth, block_id in enumerate(held.state_ids):
-            is_right = not num_computed or self.states.get(block_id) == _state(tokens[:num_computed], nth)
+            is_right = not num_computed or self.states.get(block_id) == _state(shown[:num_computed], nth)
             assert is_right, f"{held.request.key}: the state is not that behind {num_computed} tokens"
-            self._set_state(block_id, _state(tokens, nth))
+            self._set_state(block_id, _state(shown, nth))
         room = len(held.block_ids) * self.block_size
         # When all drafts are right, one token more is known behind them.
         budget = min(plan.draft_budget.get(slot, 0), held.max_length - len(tokens) - 2)
@@ -243,8 +259,8 @@ class FakeExecutor:
         first: dict[int, int],
     ) -> None:
         held = self.held[slot]
-        seen = [self.cache[self._slot(held, position)] for position in range(len(tokens))]
-        assert seen == tokens, f"{held.request.key} reads {seen} where {tokens} was computed"
+        found = [self.cache[self._slot(held, position)] for position in range(len(tokens))]
+        assert found == seen(held.request, tokens), f"{held.request.key} reads {found} where {tokens} was computed"
         num_prompt = len(held.request.prompt_token_ids)
         if held.request.params.prompt_logprobs is not None:
             known = held.request.prompt_token_ids
@@ -255,9 +271,9 @@ class FakeExecutor:
         if len(tokens) < len(held.token_ids):
             held.num_computed = len(tokens)
             return
-        sampled = [next_token(tokens[: len(tokens) - len(drafts)])]
+        sampled = [next_token(seen(held.request, tokens[: len(tokens) - len(drafts)]))]
         while len(sampled) <= len(drafts) and sampled[-1] == drafts[len(sampled) - 1]:
-            sampled.append(next_token(held.token_ids + sampled))
+            sampled.append(next_token(seen(held.request, held.token_ids + sampled)))
         held.token_ids = held.token_ids + sampled
         held.num_computed = len(held.token_ids) - 1
         first[slot] = sampled[0]
@@ -270,7 +286,7 @@ class FakeExecutor:
         forced = 0 if held.request.grammar is None else MOST_FORCED
         budget = min(plan.draft_budget.get(slot, forced), room)
         if budget > 0:
-            held.drafts = self.propose(held.token_ids, self.random.randint(0, budget))[:budget]
+            held.drafts = self.propose(held, self.random.randint(0, budget))[:budget]
         if held.drafts:
             result.num_proposed[slot] = len(held.drafts)
 
@@ -280,10 +296,10 @@ class FakeExecutor:
         begin = block_id * self.block_size
         self.cache[begin : begin + self.block_size] = [None] * self.block_size
 
-    def propose(self, token_ids: list[int], count: int) -> list[int]:
+    def propose(self, held: Held, count: int) -> list[int]:
         drafts: list[int] = []
         for _ in range(count):
-            right = next_token(token_ids + drafts)
+            right = next_token(seen(held.request, held.token_ids + drafts))
             drafts.append(right if self.random.random() < self.accuracy else (right + 1) % VOCABULARY)
         return drafts
 

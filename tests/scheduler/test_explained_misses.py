@@ -158,6 +158,22 @@ def test_another_tenant_is_not_told_of_unless_the_operator_allows_it() -> None:
         assert work.found[cause] >= 2
 
 
+def test_another_adapter_is_named_to_its_own_tenant_only() -> None:
+    prompt = list(range(1, 15))
+    scheduler, executor = make_scheduler(), FakeExecutor()
+
+    def cause(name: str, **fields: Any) -> str:
+        scheduler.add(asking(make_request(name, prompt, **fields)))
+        miss = run(scheduler, executor).last[name, 0].record.miss
+        return str(miss.cause)
+
+    assert cause("base") == "first_seen"
+    assert cause("one", adapter="one") == "other_adapter"
+    assert cause("again", adapter="one") == "last_block"
+    assert cause("two", adapter="two") == "other_adapter"
+    assert cause("bob", adapter="one", user="bob", salt="bob") == "first_seen"
+
+
 @pytest.mark.parametrize(
     ("limits", "params", "cause"),
     [

@@ -35,15 +35,20 @@ def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed)
         policy=rng.choice(["fcfs", "priority"]),
         num_speculative_tokens=rng.choice([0, 3, 6]),
         states=has_states,
+        max_adapters=seed % 3,
     )
-    executor, client, requests = FakeExecutor(num_blocks, block_size, seed=seed), Client(), []
+    executor = FakeExecutor(num_blocks, block_size, seed=seed, max_adapters=seed % 3)
+    client, requests = Client(), []
     if seed % 2:
         executor = WiredExecutor(executor)
     for number in range(25):
         prompt = SHARED[: rng.randint(0, 24)] + [rng.randrange(40) for _ in range(rng.randint(1, 12))]
         for choice in range(rng.choice([1, 1, 3])):
             priority = rng.randint(0, 2)
-            requests.append(make_request(f"r{number}", prompt, rng.randint(1, 20), choice=choice, priority=priority))
+            fields = {"adapter": rng.choice(["", "", "a", "b", "c"]), "adapter_from": rng.choice([0, 0, 5])}
+            requests.append(
+                make_request(f"r{number}", prompt, rng.randint(1, 20), choice=choice, priority=priority, **fields)
+            )
     for request in requests:
         scheduler.add(request)
         for _ in range(rng.choice([0, 0, 1, 4])):
@@ -77,6 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         reserve=st.booleans(),
         wired=st.booleans(),
         states=st.booleans(),
+        max_adapters=st.integers(0, 2),
     )
     def start(
         self,
@@ -94,6 +100,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         reserve,
         wired,
         states,
+        max_adapters,
     ):
         self.now = 1000.0
         self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
@@ -114,9 +121,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             reserve_full_prompt=reserve,
             clock=lambda: self.now,
             states=states,
+            max_adapters=max_adapters,
         )
         self.max_length = min(40, self.scheduler.kv.capacity + 1)
-        self.executor = FakeExecutor(num_blocks, block_size)
+        self.executor = FakeExecutor(num_blocks, block_size, max_adapters=max_adapters)
         if wired:
             self.executor = WiredExecutor(self.executor)
         self.client = Client()
@@ -138,6 +146,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         deadline=st.sampled_from([0.0, 0.0, 0.0, 5.0]),
         named=st.booleans(),
         explain=st.booleans(),
+        adapter=st.sampled_from(["", "", "a", "b", "c"]),
+        adapter_from=st.sampled_from([0, 0, 3]),
     )
     def add(
         self,
@@ -154,6 +164,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         deadline,
         named,
         explain,
+        adapter,
+        adapter_from,
     ):
         self.count += 1
         for choice in range(choices):
@@ -170,6 +182,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 user=user,
                 deadline=self.now + deadline if deadline else 0.0,
                 handle=10 * self.count + choice if named else -1,
+                adapter=adapter,
+                adapter_from=adapter_from,
             )
             request.explain = explain
             self.client.keys[request.handle] = request.key

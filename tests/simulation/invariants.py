@@ -88,7 +88,7 @@ class Invariants:
 
     async def _state(self, front: Front) -> dict[str, Any]:
         assert front.engine is not None
-        state: dict[str, Any] = await self._patiently("lifecycle", lambda: front.engine.control._call("lifecycle"))  # type: ignore[union-attr]
+        state: dict[str, Any] = await self._patiently("lifecycle", lambda: front.engine.control.call("lifecycle"))  # type: ignore[union-attr]
         return state
 
     def _check_state(self, state: dict[str, Any]) -> None:

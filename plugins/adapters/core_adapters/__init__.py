@@ -1,1 +1,1 @@
-"""Adapters of models (LoRA): formats of their files."""
+"""Adapters: reading them, serving them, finding them by name."""

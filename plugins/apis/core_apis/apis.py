@@ -35,6 +35,7 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
+        "adapters": lambda server, engine: server.adapters is not None and server.adapters.is_updated,
         "pause": lambda server, engine: engine.sleeps or engine.weight_transfer is not None,
     }
 )
@@ -111,7 +112,7 @@ TOKENS: Final = OwnApi(
 OPERATION: Final = OwnApi(
     "operation",
     "health, metrics, and the operator's routes",
-    ("cache", "health", "metrics", "server_info", "load", "profile", "sleep", "weights", "pause"),
+    ("cache", "health", "metrics", "server_info", "load", "profile", "sleep", "weights", "adapters", "pause"),
     "",
     30,
 )

@@ -37,6 +37,8 @@ from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore
+from core_apis.served_adapters import ServedAdapters
+from core_apis.served_names import ServedNames
 from core_apis.server.drain import DrainGate
 from core_apis.server.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core_apis.server.own_middleware import load_middleware
@@ -173,8 +175,10 @@ def _context(
         pooling=model.pooling,
         pair_template=own,
         apis=server.apis,
+        adapters=engine.config.adapters is not None,
     )
     preparer = Preparer(settings, tokenizer)
+    preparer.adapters = _adapters(engine, server, preparer.here.names)
     metrics = ServerMetrics(
         model.served_names[0],
         lambda: engine.stats,
@@ -198,8 +202,15 @@ def _context(
         exchanges=exchanges,
         tenants=_tenants(server, settings, tokenizer),
         durable=durable,
+        adapters=preparer.adapters,
         tracing=tracing,
     )
+
+
+def _adapters(engine: ServingEngine, server: ServerConfig, names: ServedNames) -> ServedAdapters | None:
+    """Return the adapters that the server answers for; None: it has none. Raises PluginError for a resolver that fails."""
+    config = engine.config.adapters
+    return None if config is None else ServedAdapters(config, server.adapters, engine.adapters, names)
 
 
 def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:

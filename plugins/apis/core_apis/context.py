@@ -23,6 +23,7 @@ from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
 from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore
+from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
 from core_apis.server.drain import Drain
 from core_apis.tolerated_fields import ToleratedFields
@@ -41,6 +42,7 @@ class ServingContext:
 
     bodies: the memory for request bodies.
     responses: the stored responses of /v1/responses.
+    adapters: the adapters that the server answers for; None: it has none.
     generate: the engine's `generate`, wrapped by the observers of each prompt.
     pipeline: the `core_apis.pipeline.Pipeline`, the steps of every request that needs the engine. It and the rows import this
         context, so their types are not imported here.
@@ -67,6 +69,7 @@ class ServingContext:
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
     durable: DurableStreams | None = None
+    adapters: ServedAdapters | None = None
     tracing: Tracing | None = None
     recent: RecentRequests = field(default_factory=RecentRequests)
     explain: Callable[[], dict[str, Any]] | None = None

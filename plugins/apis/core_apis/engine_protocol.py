@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
+from core_frontend.adapters import Adapters
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.queue.limit import QueueLimit
@@ -57,6 +58,11 @@ class ServingEngine(Protocol):
     @property
     def control(self) -> EngineControl:
         """Return the control that pauses the engine, puts it to sleep and replaces its weights."""
+        ...
+
+    @property
+    def adapters(self) -> Adapters:
+        """Return the adapters of the engine, where it has some."""
         ...
 
     def generate(

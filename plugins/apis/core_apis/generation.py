@@ -85,6 +85,8 @@ class PromptRun:
             marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
             gives_prompt=True,
         )
+        if self.context.adapters is not None:
+            terms = replace(terms, adapter=self.context.adapters.facts(prepared.model))
         if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
             terms = replace(terms, explain=explain_terms(prepared, self.context.model))
         key = self.arrival.key

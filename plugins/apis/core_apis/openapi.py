@@ -17,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from core_apis.callers.access import Access
 from core_apis.errors import ErrorBody
 from core_apis.pooling.bodies import PATHS
+from core_apis.protocol.adapters import AdapterAnswer, LoadAdapterRequest, UnloadAdapterRequest
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
@@ -139,6 +140,8 @@ OPERATIONS: dict[str, Operation] = {
     "/finish_weight_update": Operation(WeightsAnswer, FinishRequest, errors=BODY),
     "/collective_rpc": Operation(RpcAnswer, RpcRequest, errors=BODY),
     "/get_world_size": Operation(WorldSize),
+    "/v1/load_lora_adapter": Operation(AdapterAnswer, LoadAdapterRequest, errors=(*BODY, 403, 404)),
+    "/v1/unload_lora_adapter": Operation(AdapterAnswer, UnloadAdapterRequest, errors=(*BODY, 404)),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),

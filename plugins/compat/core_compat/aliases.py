@@ -45,6 +45,7 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("inputs.data", INPUTS, "EmbedsPrompt PromptType TextPrompt TokensPrompt"),
     ("logger", CHORES, "init_logger"),
     ("logprobs", OUTPUTS, "Logprob"),
+    ("lora.request", "core_frontend.library.lora_request", "LoRARequest"),
     ("model_executor.model_loader", "core_frontend.library.sharded_state", "ShardedStateLoader"),
     ("outputs", OUTPUTS, "CompletionOutput RequestOutput"),
     ("outputs", POOLED, "ClassificationOutput ClassificationRequestOutput"),
@@ -76,7 +77,6 @@ names.
 """
 
 NOT_SERVED: dict[str, str] = {
-    "lora.request": "LoRA adapters are not served yet",
     "assets.image": "prompts are text or token ids",
     "assets.audio": "prompts are text or token ids",
     "assets.video": "prompts are text or token ids",

@@ -19,6 +19,7 @@ from core.api.config import (
 from core.api.pooling import PoolingConfig
 from core.plugin.distributions import is_own
 from core.plugin.registry import PluginRegistry
+from core_config.adapters import adapters_config
 from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
 from core_config.plugin_choices import plugin_choices
@@ -97,6 +98,7 @@ def engine_config(
         processor_timeout_s=settings["logits_processor_timeout"],
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
+        adapters=adapters_config(settings),
     )
 
 
@@ -214,5 +216,6 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
         max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
         max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
+        max_adapters=settings["max_loras"] if settings["enable_lora"] else 0,
         **draft_settings(speculation),
     )

@@ -26,6 +26,7 @@ from core_config.resolution import Resolution
 from core_config.rules import Facts
 from core_config.selection.ranking import Choice
 from core_config.selection.reasons import device_type
+from core_config.served.adapters import adapter_settings
 from core_config.served.answers import answer_settings
 from core_config.served.apis import chosen_apis
 from core_config.served.server import server_config
@@ -133,7 +134,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
     if attempt.facts.context == "serve":
         apis = chosen_apis(attempt.plugins, attempt.problems, attempt.warnings)
-        server = msgspec.structs.replace(server, apis=apis)
+        adapters = adapter_settings(attempt.settings, attempt.plugins, attempt.problems)
+        server = msgspec.structs.replace(server, apis=apis, adapters=adapters)
     model, platform = _model_and_platform(attempt)
     checkpoint = model.checkpoint
     spec = model.spec

@@ -68,7 +68,7 @@ NOT_SERVED: Mapping[str, str] = {
     "ECTransferConfig": "an instance does not exchange anything with others",
     "EPLBConfig": "experts are not spread over ranks",
     "KernelConfig": ARGUMENTS,
-    "LoRAConfig": "LoRA adapters are not available",
+    "LoRAConfig": ARGUMENTS,
     "LoadConfig": ARGUMENTS,
     "MambaConfig": "states are kept in float32, and nothing of them can be chosen",
     "ModelConfig": "the engine's configuration is core.api.config.EngineConfig",

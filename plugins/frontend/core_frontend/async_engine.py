@@ -20,6 +20,7 @@ from core.api.errors import EngineDeadError, EngineStalledError, RequestError, U
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
+from core_frontend.adapters import Adapters
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence
@@ -62,6 +63,7 @@ class AsyncEngine:
     on_death:     called once when the engine dies and is not restarted.
     restarts:     deaths after which it was restarted.
     control:      pauses it, puts it to sleep, replaces its weights.
+    adapters:     its adapters, where it has some.
     source:       provides further engines; None: the first death is final.
     """
 
@@ -79,6 +81,7 @@ class AsyncEngine:
         self._live = LiveRequests(config, tokenizer)
         self._totals = StatTotals()
         self.control = EngineControl(self._live_client)
+        self.adapters = Adapters(self.control.call, lambda: self.stats.adapters_number)
         self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self._killers = Denylist()

@@ -26,6 +26,7 @@ from core_frontend.library.beam_search import BeamSearch, BeamSearchOutput, Beam
 from core_frontend.library.chat_batch import ChatBatch, Conversation, as_conversations
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.llm_engine import LLMEngine
+from core_frontend.library.lora_request import Adapters, LoRARequest
 from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooling_methods import PoolingMethods
 from core_frontend.prompts.default_params import changed_names, default_sampling_params, sampling_sources
@@ -58,6 +59,7 @@ class LLM(PoolingMethods, LLMEngine):
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: Progress = True,
+        lora_request: Adapters = None,
         *,
         priority: Sequence[int] | None = None,
         explain: bool = False,
@@ -68,9 +70,10 @@ class LLM(PoolingMethods, LLMEngine):
         prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
         sampling_params: one for all, one for each, or None for the checkpoint's defaults.
         use_tqdm: whether to show a progress bar, or a callable that makes one.
+        lora_request: the adapter of all prompts, or one for each; None: the model itself.
         priority: one for each prompt, lower first, under the priority policy.
         explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
-        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+        options: vLLM's other keywords; anything but None is refused by name.
         Raises RequestError before anything runs if any prompt or parameter is wrong.
         """
         refuse_keywords(options, self.generate)
@@ -78,7 +81,8 @@ class LLM(PoolingMethods, LLMEngine):
         params = self._spread(sampling_params, len(batch))
         priority = _priorities(priority, len(batch))
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
-        return self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, told)
+        tokenized = tokenized_together(batch, self._tokenizer)
+        return self._run(tokenized, params, priority, use_tqdm, told, adapters=lora_request)
 
     def enqueue(
         self,
@@ -86,6 +90,7 @@ class LLM(PoolingMethods, LLMEngine):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: Progress = True,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
         **options: Any,
     ) -> list[str]:
@@ -98,7 +103,8 @@ class LLM(PoolingMethods, LLMEngine):
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
         priority = _priorities(priority, len(batch))
-        entries = self._checked(tokenized_together(batch, self._tokenizer), params, priority)
+        tokenized = tokenized_together(batch, self._tokenizer)
+        entries = self._checked(tokenized, params, priority, adapters=lora_request)
         return begin_batch(self._live_client(), self._output, entries)
 
     def wait_for_completion(
@@ -119,6 +125,7 @@ class LLM(PoolingMethods, LLMEngine):
         messages: Conversation | Sequence[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: Progress = True,
+        lora_request: Adapters = None,
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -139,7 +146,7 @@ class LLM(PoolingMethods, LLMEngine):
         tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The
             answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
-        explain, options: see `generate`.
+        lora_request, explain, options: see `generate`.
         """
         refuse_keywords(options, self.chat)
         conversations = as_conversations(messages)
@@ -164,7 +171,11 @@ class LLM(PoolingMethods, LLMEngine):
             told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
             told = [replace(one, control_text=text) for one, text in zip(told, batch.control_text, strict=True)]
         priority = [0] * len(conversations)
-        outputs = self._run(batch.prompts, batch.params, priority, use_tqdm, told, marks_specials=batch.is_parsed)
+        outputs = self._run(
+            *(batch.prompts, batch.params, priority, use_tqdm, told),
+            marks_specials=batch.is_parsed,
+            adapters=lora_request,
+        )
         batch.take_apart(outputs)
         return outputs
 
@@ -172,6 +183,7 @@ class LLM(PoolingMethods, LLMEngine):
         self,
         prompts: PromptInput | Sequence[PromptInput],
         params: BeamSearchParams,
+        lora_request: LoRARequest | None = None,
         *,
         use_tqdm: Progress = False,
         **options: Any,
@@ -188,7 +200,8 @@ class LLM(PoolingMethods, LLMEngine):
         searches = [self._search(index, batch, params) for index in range(len(batch))]
         while open_ones := [search for search in searches if not search.is_over]:
             step_prompts, step_params = next_step(open_ones)
-            found = self._run(step_prompts, step_params, [0] * len(step_prompts), use_tqdm, None)
+            nothing = [0] * len(step_prompts)
+            found = self._run(step_prompts, step_params, nothing, use_tqdm, None, adapters=lora_request)
             advance_all(open_ones, found)
         outputs = [search.output() for search in searches]
         if self._tokenizer is not None:
@@ -241,13 +254,15 @@ class LLM(PoolingMethods, LLMEngine):
         params: PoolingParams | Sequence[PoolingParams] | None,
         use_tqdm: Progress,
         priority: Sequence[int] | None,
+        adapters: Adapters = None,
     ) -> list[PooledOutput]:
         batch = as_batch(prompts)
         if not isinstance(params, Sequence):
             params = [params or PoolingParams()] * len(batch)
         _check_count("pooling_params", params, len(batch))
         priority = _priorities(priority, len(batch))
-        outputs = self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, None)
+        tokenized = tokenized_together(batch, self._tokenizer)
+        outputs = self._run(tokenized, params, priority, use_tqdm, None, adapters=adapters)
         return [output for output in outputs if isinstance(output, PooledOutput)]
 
     @property
@@ -337,6 +352,7 @@ class LLM(PoolingMethods, LLMEngine):
         explain: Sequence[ExplainTerms] | None,
         *,
         marks_specials: bool = False,
+        adapters: Adapters = None,
     ) -> list[RequestOutput]:
         client = self._live_client()
         self._check_awake()
@@ -345,7 +361,7 @@ class LLM(PoolingMethods, LLMEngine):
                 "Requests of add_request or enqueue are unfinished; call step until they end, call wait_for_completion, or "
                 "abort them."
             )
-        entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials)
+        entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials, adapters=adapters)
         return run_batch(client, self._output, entries, use_tqdm)
 
     def _checked(
@@ -356,9 +372,11 @@ class LLM(PoolingMethods, LLMEngine):
         explain: Sequence[ExplainTerms] | None = None,
         *,
         marks_specials: bool = False,
+        adapters: Adapters = None,
     ) -> list[ProcessedInput]:
         """Return all prompts, checked. Raises RequestError before anything runs."""
         entries = []
+        facts = self._spread_adapters(adapters, len(prompts))
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
             terms = RequestTerms(
@@ -366,6 +384,7 @@ class LLM(PoolingMethods, LLMEngine):
                 arrival=time.monotonic(),
                 marks_specials=marks_specials,
                 explain=told,
+                adapter=facts[index],
             )
             entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)

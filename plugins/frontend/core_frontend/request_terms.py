@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from core.api.adapters import AdapterFacts
 from core_frontend.api.explanation import Source
 from core_frontend.recording import Recorder
 
@@ -46,6 +47,7 @@ class RequestTerms:
     num_public_tokens: number of prompt tokens whose cached prefix all tenants share.
     explain:       facts for the explanation; None: no explanation is wanted.
     recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
+    adapter:       facts about the adapter that it uses; None: the base model.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -60,6 +62,7 @@ class RequestTerms:
     tenant: str = ""
     num_public_tokens: int = 0
     recorder: Recorder | None = None
+    adapter: AdapterFacts | None = None
     gives_prompt: bool = False
 
     def deadline(self, default_s: float) -> float:

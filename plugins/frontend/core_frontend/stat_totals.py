@@ -27,6 +27,7 @@ STATES = (
     "utility_since",
     "phase",
     "holders",
+    "adapters_number",
 )
 """Fields that describe the current engine alone.
 

@@ -25,7 +25,7 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="Bloc
     parent_block_hash: of the block before the first one; None at a prompt's start.
     token_ids: of all blocks, one after the other.
     block_size: tokens of each.
-    lora_id: always None; adapters are part of the hashes.
+    lora_id: always None; the digest of an adapter is part of the hashes.
     """
 
     block_hashes: list[bytes]
@@ -69,7 +69,7 @@ class EventLog(CacheObserver):
         """Add a stored block; consecutive blocks of one sequence are merged into one event."""
         if group:
             return
-        token_ids = array("I", key.payload).tolist()
+        token_ids = array("I", key.payload[: 4 * self.block_size]).tolist()
         last = self._events[-1] if self._events else None
         if isinstance(last, BlockStored) and last.block_hashes[-1] == parent:
             last.block_hashes.append(key.digest)

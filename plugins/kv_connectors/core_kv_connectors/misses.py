@@ -49,6 +49,8 @@ class MissFinder:
         if self._past.had(sequence, key):
             lost = "evicted" if self._has_full or not self._has_states else "state_not_kept"
             return CacheMiss(hit.num_tokens, lost)
+        if self._past.other_adapter_had(sequence, index):
+            return CacheMiss(hit.num_tokens, "other_adapter")
         if self._past.others_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_tenant")
         return self._new_tokens(sequence, self._past, index)
@@ -66,15 +68,18 @@ class MissFinder:
 
 
 class Explanations(KVConnector):
-    """Explains misses. scope: what may be reported of earlier sequences."""
+    """Explains misses. scope: what may be reported of earlier sequences. adapters: whether sequences may have some."""
 
-    def __init__(self, scope: Scope = "own") -> None:
+    def __init__(self, scope: Scope = "own", *, adapters: bool = False) -> None:
         self._scope = scope
+        self._adapters = adapters
 
     def explainer(self, cache: CacheView) -> MissFinder:
         """Return a finder for one KV manager, without any history."""
         past: PastPrefixes | None = None
         if self._scope != "off":
             across = self._scope == "all"
-            past = PastPrefixes(cache.keys, cache.block_size, cache.num_blocks, across_tenants=across)
+            past = PastPrefixes(
+                cache.keys, cache.block_size, cache.num_blocks, across_tenants=across, across_adapters=self._adapters
+            )
         return MissFinder(cache, past)

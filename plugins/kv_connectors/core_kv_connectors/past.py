@@ -64,10 +64,20 @@ class PastPrefixes:
 
     num_blocks: of the KV cache; the history covers about twice as many, within `MAX_BYTES`.
     across_tenants: also remember computed tokens of all tenants.
+    across_adapters: also remember computed tokens whatever their adapter.
     """
 
-    def __init__(self, keys: BlockKeys, block_size: int, num_blocks: int, *, across_tenants: bool = False) -> None:
+    def __init__(
+        self,
+        keys: BlockKeys,
+        block_size: int,
+        num_blocks: int,
+        *,
+        across_tenants: bool = False,
+        across_adapters: bool = False,
+    ) -> None:
         self.across_tenants = across_tenants
+        self.across_adapters = across_adapters
         self._keys = keys
         self._block_size = block_size
         entry_bytes = ENTRY_BYTES + TOKEN_BYTES * block_size
@@ -75,17 +85,21 @@ class PastPrefixes:
         most = min(wanted, MAX_BYTES // entry_bytes)
         self._followed = Generations(most)
         self._tenants = Generations(most)
+        self._adapters = Generations(most)
 
     def remember(self, sequence: KVSequence) -> None:
         """Remember the blocks of a leaving sequence that were offered to the prefix table."""
         keys = sequence.prefix_keys[: sequence.num_registered_blocks]
         parents = [self._keys.root(sequence), *(key.digest for key in keys)]
         tail = self._tokens(sequence, len(keys))
-        behind = [*(key.payload for key in keys), tail]
+        behind = [*map(self._payload_tokens, keys), tail]
         self._followed.update(zip(_named(parents, sequence.owner), behind, strict=True))
         if self.across_tenants:
             tenant = _tenant(sequence)
-            self._tenants.update((name, tenant) for name in _chain(keys))
+            self._tenants.update((name, tenant) for name in _chain(key.payload for key in keys))
+        if self.across_adapters:
+            adapter = _adapter(sequence)
+            self._adapters.update((name, adapter) for name in self._token_chain(sequence, keys))
 
     def had(self, sequence: KVSequence, key: PrefixKey) -> bool:
         """Whether a sequence of the same owner had computed the block with this key."""
@@ -118,9 +132,28 @@ class PastPrefixes:
         if not self.across_tenants:
             return False
         self._keys.key(sequence, index)
-        chain = _chain(sequence.prefix_keys[: index + 1])
+        chain = _chain(key.payload for key in sequence.prefix_keys[: index + 1])
         tenant = self._tenants.get(chain[-1])
         return tenant is not None and tenant != _tenant(sequence)
+
+    def other_adapter_had(self, sequence: KVSequence, index: int) -> bool:
+        """Whether the newest sequence of the same tenant with the same tokens, up to the end of the block at `index`,
+        had another adapter, or none.
+        """
+        if not self.across_adapters:
+            return False
+        self._keys.key(sequence, index)
+        chain = self._token_chain(sequence, sequence.prefix_keys[: index + 1])
+        adapter = self._adapters.get(chain[-1])
+        return adapter is not None and adapter != _adapter(sequence)
+
+    def _token_chain(self, sequence: KVSequence, keys: list[PrefixKey]) -> list[bytes]:
+        """Return names of a tenant's prefixes by their tokens, whatever the adapter."""
+        return _chain(map(self._payload_tokens, keys), _tenant(sequence))
+
+    def _payload_tokens(self, key: PrefixKey) -> bytes:
+        """Return the token ids of a key's payload."""
+        return key.payload[: TOKEN_BYTES * self._block_size]
 
     def _tokens(self, sequence: KVSequence, index: int) -> bytes:
         """Return the known tokens of a block, in the form of a key's payload."""
@@ -145,11 +178,15 @@ def _tenant(sequence: KVSequence) -> bytes:
     return xxhash.xxh3_64_digest(f"{len(salt)}:{salt}{sequence.owner}".encode())
 
 
-def _chain(keys: list[PrefixKey]) -> list[bytes]:
-    """Return names of prefixes by their tokens alone, for all owners."""
+def _adapter(sequence: KVSequence) -> bytes:
+    """Return the digest of a sequence's adapter; empty for the base model."""
+    return b"" if sequence.extras is None else sequence.extras.adapter.encode()
+
+
+def _chain(payloads: Iterable[bytes], name: bytes = b"") -> list[bytes]:
+    """Return names of prefixes by what their blocks hold. name: of the owner; empty: all owners share the names."""
     names: list[bytes] = []
-    name = b""
-    for key in keys:
-        name = xxhash.xxh3_128_digest(name + key.payload)
+    for payload in payloads:
+        name = xxhash.xxh3_128_digest(name + payload)
         names.append(name)
     return names

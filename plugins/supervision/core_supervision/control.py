@@ -59,15 +59,15 @@ class EngineControl:
         if mode == "wait":
             await self._having_waited("keep_pause", clears_cache=clear_cache)
         else:
-            await self._call("pause", mode=mode, clear_cache=clear_cache)
+            await self.call("pause", mode=mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
         """End all pauses, including those of waiting calls."""
-        await self._call("resume")
+        await self.call("resume")
 
     async def state(self) -> dict[str, Any]:
         """Return the state of the engine as plain values; see `LifecycleCalls.lifecycle`."""
-        state: dict[str, Any] = await self._call("lifecycle")
+        state: dict[str, Any] = await self.call("lifecycle")
         return state
 
     async def is_paused(self) -> bool:
@@ -84,11 +84,11 @@ class EngineControl:
         if mode == "wait":
             await self._having_waited("sleep", level=level, mode="wait")
         else:
-            await self._call("sleep", level=level, mode=mode)
+            await self.call("sleep", level=level, mode=mode)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Restore memory. tags: parts, `weights` or `kv_cache`; None: all of it."""
-        await self._call("wake_up", tags=None if tags is None else list(tags))
+        await self.call("wake_up", tags=None if tags is None else list(tags))
 
     async def is_sleeping(self) -> bool:
         """Whether any of the memory is released."""
@@ -109,7 +109,7 @@ class EngineControl:
 
     async def start_weight_update(self) -> None:
         """Begin to gather updates."""
-        await self._call("start_weight_update")
+        await self.call("start_weight_update")
 
     async def finish_weight_update(self, weight_version: str | None = None, mode: str = "keep") -> str:
         """Apply the gathered updates. Returns the version of the weights in use."""
@@ -117,7 +117,7 @@ class EngineControl:
 
     async def reload_weights(self) -> str:
         """Read the weights again from their present files. Returns the version of the weights in use."""
-        state = await self._call("reload_weights")
+        state = await self.call("reload_weights")
         return str(state["weight_version"])
 
     async def _replacing(self, method: str, mode: str, **arguments: Any) -> str:
@@ -125,7 +125,7 @@ class EngineControl:
         if mode == "wait":
             state = await self._having_waited(method, **arguments, mode="wait")
         else:
-            state = await self._call(method, **arguments, mode=mode)
+            state = await self.call(method, **arguments, mode=mode)
         return str(state["weight_version"])
 
     async def _having_waited(self, method: str, *, clears_cache: bool = False, **arguments: Any) -> dict[str, Any]:
@@ -138,15 +138,15 @@ class EngineControl:
         hold = self._num_holds
         keeps_pause = False
         try:
-            state = await self._call("pause", mode="wait", clear_cache=False, hold=hold)
+            state = await self.call("pause", mode="wait", clear_cache=False, hold=hold)
             while state["hold"] == "drains":
                 await self._wait(POLL_S)
-                state = await self._call("lifecycle", hold=hold)
+                state = await self.call("lifecycle", hold=hold)
             if state["hold"] == "ended":
                 raise RequestError(ENDED, status=409, code="engine_refused")
             if clears_cache:  # before the pause is kept: a caller that hangs up meanwhile has not paused anything
-                await self._call("reset_prefix_cache")
-            changed: dict[str, Any] = await self._call(method, **arguments, hold=hold)
+                await self.call("reset_prefix_cache")
+            changed: dict[str, Any] = await self.call(method, **arguments, hold=hold)
             keeps_pause = method == "keep_pause"
         finally:
             if not keeps_pause:
@@ -155,9 +155,10 @@ class EngineControl:
 
     async def _let_go(self, hold: int) -> None:
         with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has ended with the engine
-            await self._call("let_go", hold=hold)
+            await self.call("let_go", hold=hold)
 
-    async def _call(self, method: str, **arguments: Any) -> Any:
+    async def call(self, method: str, **arguments: Any) -> Any:
+        """Call a utility of the engine by name; returns its result."""
         try:
             state = await self._client().call(method, arguments)
         except UtilityError as error:

@@ -64,7 +64,7 @@ class GrammarGate(EngineObserver, Gate):
             return
         for request, error in self.release():
             if error is None:
-                self._engine.sequences.schedule(request)
+                self._engine.sequences.add([request], after=self)
                 continue
             assert request.grammar is not None
             name = request.grammar.backend

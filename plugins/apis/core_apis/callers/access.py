@@ -81,6 +81,8 @@ _OPERATOR = (
     "/finish_weight_update",
     "/collective_rpc",
     "/get_world_size",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
 )
 
 ACCESS: Mapping[str, Access] = {

@@ -111,7 +111,7 @@ class Preparation:
     def check_model(self, name: str | None) -> str:
         """Return the model name to report for a request that names `name`; RequestError 404 if it is not served."""
         names = self.names.now()
-        if name is None or name in names:
+        if name is None or name in names or self.settings.adapters:
             return name or names[0]
         served = ", ".join(f"'{served}'" for served in names)
         raise RequestError(

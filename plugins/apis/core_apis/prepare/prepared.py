@@ -49,6 +49,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
+    adapters:            whether the server has adapters and has checked the names of models before.
     apis:                the APIs whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
@@ -70,6 +71,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingConfig | None = None
     pair_template: str | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
+    adapters: bool = False
 
 
 class Prompt(msgspec.Struct):

@@ -19,6 +19,7 @@ from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.prepare.helper import PreparationHelper, preparation_lane
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
+from core_apis.served_adapters import ServedAdapters
 from core_supervision.helpers.lane import Spawned
 from core_tokens.tokenizer import Tokenizer
 
@@ -54,9 +55,14 @@ own.
 
 
 class Preparer:
-    """The preparer of one server. here: the preparation within this process; small, large: the helper processes."""
+    """The preparer of one server.
+
+    here:     the preparation within this process; small, large: the helper processes.
+    adapters: checks the names of models, where the server has adapters; None: the preparation does.
+    """
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+        self.adapters: ServedAdapters | None = None
         self.here = Preparation(settings, tokenizer)
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
@@ -84,6 +90,8 @@ class Preparer:
 
         pieces: the bytes.
         """
+        if self.adapters is not None:
+            await self.adapters.check_body(pieces)
         prepared = await self._prepare(self.here.bodies[kind], pieces)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()

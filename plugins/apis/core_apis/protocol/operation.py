@@ -15,8 +15,10 @@ class ModelCard(msgspec.Struct):
 
     created: seconds since the epoch.
     root:    what was loaded.
+    parent:  name of the base model of an adapter.
     response_format: the format by which answers are parsed, and why that one.
     weight_version: of the weights, once they were replaced.
+    adapter_digest: identity of an adapter: sha256 of its configuration and tensors.
     """
 
     id: str
@@ -28,6 +30,7 @@ class ModelCard(msgspec.Struct):
     parent: str | None = None
     response_format: str = ""
     weight_version: str | msgspec.UnsetType = msgspec.UNSET
+    adapter_digest: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct):

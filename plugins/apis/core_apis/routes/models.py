@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from core_apis.body import json_response
 from core_apis.context import ServingContext, context_of
 from core_apis.protocol.operation import ModelCard, ModelList
+from core_frontend.adapters import LoadedAdapter
 
 router = APIRouter(tags=["models"])
 
@@ -16,6 +17,8 @@ async def list_models(request: Request) -> Response:
     """List all model names that this server answers to."""
     context = context_of(request)
     cards = [_card(context, name) for name in context.names.now()]
+    if context.adapters is not None:
+        cards += [_adapter_card(context, adapter) for adapter in await context.adapters.engine.refresh()]
     return json_response(ModelList(cards))
 
 
@@ -23,7 +26,19 @@ async def list_models(request: Request) -> Response:
 async def retrieve_model(request: Request, name: str) -> Response:
     """Return one model by its name."""
     context = context_of(request)
+    if context.adapters is not None and name not in context.names.now():
+        await context.adapters.check(name)
+        adapter = context.adapters.engine.known(name)
+        if adapter is not None:
+            return json_response(_adapter_card(context, adapter))
     return json_response(_card(context, context.preparer.here.check_model(name)))
+
+
+def _adapter_card(context: ServingContext, adapter: LoadedAdapter) -> ModelCard:
+    card = _card(context, adapter.name)
+    card.parent = context.names.now()[0]
+    card.adapter_digest = adapter.digest
+    return card
 
 
 def _card(context: ServingContext, name: str) -> ModelCard:

@@ -196,7 +196,8 @@ def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
     row = foreign_named(plain.lower()) or with_short(word.lstrip("-"))
     if row is not None:
         return [], [row, *keys_of(row.name)]
-    group = [field for field in known.fields.values() if field.group == group_key(plain)]
+    groups = (group_key(plain), group_key(plain.lower()))  # the second for names such as LoRAConfig
+    group = [field for field in known.fields.values() if field.group in groups]
     if group:
         return group, []
     wanted = plain.lower().replace("_", " ")

@@ -8,7 +8,7 @@ A rule is a function named after the relation that it checks. Its docstring is t
 
 from __future__ import annotations
 
-from core_config.rules import batch, compilation, memory, model, pooling, remote, serving, speculative
+from core_config.rules import adapters, batch, compilation, memory, model, pooling, remote, serving, speculative
 from core_config.rules.rule import Derive, Facts, Finding, Problem, Rule, Stage, Warn, findings, is_count
 
 RULES: tuple[Rule, ...] = (
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     *compilation.RULES,
     *memory.RULES,
     *speculative.RULES,
+    *adapters.RULES,
 )
 
 __all__ = ["RULES", "Derive", "Facts", "Finding", "Problem", "Rule", "Stage", "Warn", "findings", "is_count"]

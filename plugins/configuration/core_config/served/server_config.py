@@ -15,6 +15,7 @@ from core_formats.answers.settings import AnswerSettings
 from core_formats.server_limits import ServerLimits
 
 __all__ = [
+    "AdapterSettings",
     "AnswerSettings",
     "JournalSettings",
     "RemoteSettings",
@@ -66,6 +67,21 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 600.0
 
 
+class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server finds adapters.
+
+    directory:  directory below which they lie, absolute; None: requests cannot name paths.
+    resolvers:  plugins that find adapters by unknown names, in this order.
+    timeout_s:  seconds that they have for one name.
+    is_updated: whether the operator may load and unload adapters.
+    """
+
+    directory: str | None = None
+    resolvers: tuple[ResolvedPlugin, ...] = ()
+    timeout_s: float = 30.0
+    is_updated: bool = False
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
@@ -84,6 +100,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         measured.
     journal: None: no request outlives the server.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
+    adapters: None: the server has no adapters.
     remote: None: this command has both an API server and an engine.
     """
 
@@ -130,6 +147,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
+    adapters: AdapterSettings | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

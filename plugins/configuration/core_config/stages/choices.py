@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from core.api.specs import MixerSpec
 from core_config.selection import (
+    select_adapters,
     select_executor,
     select_grammars,
     select_kernels,
@@ -53,6 +54,7 @@ def choose_plugins(
     _choose_policy(attempt)
     _choose_grammars(attempt)
     _choose_logits_processors(attempt)
+    _choose_adapters(attempt)
     choose_kv_connectors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
@@ -147,6 +149,14 @@ def _choose_logits_processors(attempt: Attempt) -> None:
     choice = attempt.answer_of(lambda: select_logits_processors(attempt.plugins, names))
     if choice is not None:
         attempt.chosen.stages["logits_processor"] = choice
+
+
+def _choose_adapters(attempt: Attempt) -> None:
+    if not attempt.settings["enable_lora"]:
+        return
+    choice = attempt.answer_of(lambda: select_adapters(attempt.plugins))
+    if choice is not None:
+        attempt.chosen.stages["adapter"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:

@@ -40,10 +40,12 @@ class RequestFacts:
 
     tenant: tenant of the request; empty: none.
     cache_salt: cache salt of the request, or None.
+    adapter: digest of the request's adapter; empty: the base model.
     """
 
     tenant: str
     cache_salt: str | None
+    adapter: str = ""
 
 
 @runtime_checkable

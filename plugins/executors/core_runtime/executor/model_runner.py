@@ -216,7 +216,7 @@ class ModelRunner:
             self.proposer.on_finished(key)
         for new in plan.new:
             request = new.request
-            facts = RequestFacts(request.tenant, request.cache_salt)
+            facts = RequestFacts(request.tenant, request.cache_salt, request.adapter)
             known = request.prompt_token_ids + new.output_token_ids
             self._num_told[new.slot] = len(known)
             self.proposer.on_request(request.key, facts)

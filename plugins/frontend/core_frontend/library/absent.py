@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.api.errors import nearest
 
-ADAPTERS: Final = "LoRA adapters are not served yet"
 ENGINES: Final = "one engine is started"
 MEDIA: Final = "prompts carry no media, so nothing of them is kept"
 
 ABSENT: Final[Mapping[str, str]] = {
-    "add_lora": ADAPTERS,
-    "remove_lora": ADAPTERS,
-    "list_loras": ADAPTERS,
-    "pin_lora": ADAPTERS,
     "reset_mm_cache": MEDIA,
     "reset_encoder_cache": MEDIA,
     "scale_elastic_ep": ENGINES,

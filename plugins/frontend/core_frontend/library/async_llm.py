@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from core.api.adapters import AdapterFacts
 from core.api.errors import EngineDeadError
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
@@ -25,6 +26,7 @@ from core_frontend.async_engine import AsyncEngine
 from core_frontend.library.absent import AbsentNames
 from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
 from core_frontend.library.keywords import refuse_keywords
+from core_frontend.library.lora_request import LoRARequest, checked
 from core_frontend.library.named_calls import named_call
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.library.processor_names import with_paths
@@ -58,6 +60,7 @@ class AsyncLLM(AbsentNames):
         for warning in self._resolution.warnings:
             logger.warning("%s", warning)
         self._starting = asyncio.Lock()
+        self._lora_ids: dict[int, str] = {}
         self._engine: AsyncEngine | None = None
         self._stopped = False
 
@@ -85,6 +88,7 @@ class AsyncLLM(AbsentNames):
         sampling_params: SamplingParams,
         request_id: str,
         *,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
         **options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -92,8 +96,9 @@ class AsyncLLM(AbsentNames):
 
         prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
         request_id: must differ from those of unfinished requests.
+        lora_request: the adapter that it uses; None: the model itself.
         priority: lower runs first under the priority policy.
-        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+        options: vLLM's other keywords; anything but None is refused by name.
 
         Leaving the iterator early aborts the request. Raises RequestError at the first item if the request is wrong,
         EngineDeadError when the engine dies.
@@ -101,7 +106,7 @@ class AsyncLLM(AbsentNames):
         refuse_keywords(options, self.generate)
         one_id(request_id)
         engine = await self._running()
-        terms = RequestTerms(priority=priority)
+        terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request))
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
         try:
             async for output in outputs:
@@ -110,7 +115,14 @@ class AsyncLLM(AbsentNames):
             await outputs.aclose()
 
     async def encode(
-        self, prompt: PromptInput, pooling_params: PoolingParams, request_id: str, *, priority: int = 0, **options: Any
+        self,
+        prompt: PromptInput,
+        pooling_params: PoolingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+        **options: Any,
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput[Tensor]], None]:
         """Pool a text with a model that was started with `runner="pooling"`; yield its one output.
 
@@ -119,7 +131,7 @@ class AsyncLLM(AbsentNames):
         refuse_keywords(options, self.encode)
         one_id(request_id)
         engine = await self._running()
-        terms = RequestTerms(priority=priority)
+        terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request))
         outputs = engine.generate(prompt, pooling_params, request_id, terms)
         try:
             async for output in outputs:
@@ -314,6 +326,47 @@ class AsyncLLM(AbsentNames):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter, so that the first request that uses it does not wait. Raises RequestError."""
+        return await self._adapter(await self._running(), lora_request) is not None
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Unload an adapter; False: there is none with this number. Requests that use it run to their end."""
+        name = self._lora_ids.pop(lora_id, None)
+        adapters = (await self._running()).adapters
+        if name is None or await adapters.find(name) is None:
+            return False
+        await adapters.unload(name)
+        return True
+
+    async def list_loras(self) -> set[int]:
+        """Return the numbers of the adapters that were loaded with one."""
+        engine = await self._running()
+        names = [] if engine.config.adapters is None else [row.name for row in await engine.adapters.rows()]
+        return {number for number, name in self._lora_ids.items() if name in names}
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in memory while it is unused; False: there is none with this number."""
+        if lora_id not in await self.list_loras():
+            return False
+        await (await self._running()).adapters.pin(self._lora_ids[lora_id])
+        return True
+
+    async def _adapter(self, engine: AsyncEngine, given: LoRARequest | None) -> AdapterFacts | None:
+        """Return what a request needs to know of its adapter, which is loaded if it is not. Raises RequestError."""
+        config = engine.config.adapters
+        wanted = checked(given, is_served=config is not None)
+        if wanted is None:
+            default = None if config is None or not config.default else await engine.adapters.find(config.default)
+            return None if default is None else default.facts
+        loaded = await engine.adapters.find(wanted.name)
+        if wanted.lora_int_id:
+            self._lora_ids[wanted.lora_int_id] = wanted.name
+        if loaded is None or wanted.load_inplace:
+            loaded = await engine.adapters.load(wanted.name, wanted.needed_path(), replaces=wanted.load_inplace)
+        wanted.check_path(loaded.path)
+        return loaded.facts
 
     async def _running(self) -> AsyncEngine:
         if self._stopped:

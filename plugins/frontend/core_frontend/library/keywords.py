@@ -13,7 +13,6 @@ from typing import Any
 from core.api.errors import RequestError, nearest
 
 NOT_SERVED: Mapping[str, str] = {
-    "lora_request": "LoRA adapters are not available",
     "mm_processor_kwargs": "prompts carry no media",
     "tokenization_kwargs": "texts are tokenized as the checkpoint says; pass token ids to do otherwise",
     "prompt_adapter_request": "prompt adapters are not available",

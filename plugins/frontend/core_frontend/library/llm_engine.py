@@ -22,8 +22,10 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
 from core_frontend.library.absent import AbsentNames
+from core_frontend.library.adapter_methods import AdapterMethods
 from core_frontend.library.arguments import keywords_of, one_id, several_ids
 from core_frontend.library.keywords import refuse_keywords
+from core_frontend.library.lora_request import LoRARequest
 from core_frontend.library.metrics import Metric, metrics_of
 from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import WeightMethods
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class LLMEngine(WeightMethods, AbsentNames):
+class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -66,6 +68,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         for warning in resolution.warnings:
             logger.warning("%s", warning)
         self._ids = itertools.count()
+        self._lora_ids: dict[int, str] = {}
         self._client: InprocClient | None = None
         while self._client is None:
             try:
@@ -91,6 +94,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         params: SamplingParams,
         arrival_time: float | None = None,
         *,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
         **options: Any,
     ) -> str:
@@ -99,8 +103,9 @@ class LLMEngine(WeightMethods, AbsentNames):
         request_id: must differ from those of unfinished requests.
         prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
         arrival_time: seconds since the epoch; None is now.
+        lora_request: the adapter that it uses; None: the model itself.
         priority: lower runs first under the priority policy.
-        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+        options: vLLM's other keywords; anything but None is refused by name.
         Raises RequestError for a wrong request; the others continue.
         """
         refuse_keywords(options, self.add_request)
@@ -109,7 +114,8 @@ class LLMEngine(WeightMethods, AbsentNames):
                 f"request_id {request_id!r} is an unfinished request's; give another.", param="request_id"
             )
         client = self._live_client()
-        terms = RequestTerms(priority=priority, arrival=time.monotonic())
+        [adapter] = self._spread_adapters(lora_request, 1)
+        terms = RequestTerms(priority=priority, arrival=time.monotonic(), adapter=adapter)
         entry = self._check(request_id, prompt, params, terms, arrival_time)
         self._output.add(entry)
         client.add(entry.requests)

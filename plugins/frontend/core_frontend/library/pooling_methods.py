@@ -27,6 +27,7 @@ from core_frontend.api.pooling_outputs import (
 from core_frontend.api.pooling_params import PoolingParams, PoolingTask
 from core_frontend.batch_run import Progress
 from core_frontend.library.keywords import refuse_keywords
+from core_frontend.library.lora_request import Adapters, LoRARequest
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.prompts.prompt_parser import PromptInput, as_batch
 from core_frontend.prompts.text_pairs import TextPairs, partnered, reads_pairs
@@ -47,17 +48,18 @@ class PoolingOptions(TypedDict, total=False):
     use_tqdm: whether to show a progress bar, or a callable that makes one.
     truncate_prompt_tokens: see `PoolingParams`.
     priority: of each text, if the scheduling policy uses it.
-    lora_request, tokenization_kwargs: None: see `core_frontend.library.keywords`.
+    lora_request: the adapter of all texts, or one for each; None: the model itself.
+    tokenization_kwargs: None: see `core_frontend.library.keywords`.
     """
 
     use_tqdm: Progress
     truncate_prompt_tokens: int | None
     priority: Sequence[int] | None
-    lora_request: None
+    lora_request: Adapters
     tokenization_kwargs: None
 
 
-OPTIONS = frozenset(("use_tqdm", "truncate_prompt_tokens", "priority"))
+OPTIONS = frozenset(("use_tqdm", "truncate_prompt_tokens", "priority", "lora_request"))
 """The options that are supported."""
 
 
@@ -68,7 +70,12 @@ class PoolingMethods:
 
     @abstractmethod
     def _pool(
-        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None
+        self,
+        prompts: Prompts,
+        params: Params,
+        use_tqdm: Progress,
+        priority: Sequence[int] | None,
+        adapters: Adapters = None,
     ) -> list[PooledOutput]:
         """Pool prompts; return the outputs in their order."""
 
@@ -148,6 +155,7 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         chat_template: str | None = None,
         instruction: str | None = None,
+        lora_request: LoRARequest | None = None,
         **options: Any,
     ) -> list[ScoringRequestOutput]:
         """Return how well texts match: the score of a model that reads both, else the cosine of their vectors, from -1
@@ -156,7 +164,8 @@ class PoolingMethods:
         data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
         chat_template: Jinja source that writes a query and a document; None: the model's own.
         instruction: what a template tells the model to look for; None: the template's default.
-        options: `lora_request` and `tokenization_kwargs`, which may be None.
+        lora_request: the adapter of all texts; None: the model itself.
+        options: `tokenization_kwargs`, which may be None.
         """
         refuse_keywords(options, self.score)
         first = as_batch(data_1)
@@ -170,12 +179,13 @@ class PoolingMethods:
                 texts = _text("data_1", one), _text("data_2", other)
                 pair = pairs.join(*texts, params.truncate_prompt_tokens, instruction)
                 prompts.append(pair.as_prompt())
-            return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm)]
+            pooled = self._pooled(prompts, params, use_tqdm, adapters=lora_request)
+            return [ScoringRequestOutput.from_base(whole) for whole in pooled]
         for name, value in (("chat_template", chat_template), ("instruction", instruction)):
             if value is not None:
                 raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
         of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
-        outputs = self._pooled([*first, *second], of_vectors, use_tqdm)
+        outputs = self._pooled([*first, *second], of_vectors, use_tqdm, adapters=lora_request)
         others = outputs[len(first) :]
         return [_score(*pair) for pair in zip(partnered(outputs[: len(first)], others), others, strict=True)]
 
@@ -193,16 +203,22 @@ class PoolingMethods:
         """
         refuse_keywords(options, method, OPTIONS)
         own = _for_task(task, params, options.get("truncate_prompt_tokens"))
-        return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"))
+        adapters = options.get("lora_request")
+        return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"), adapters)
 
     def _pooled(
-        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None = None
+        self,
+        prompts: Prompts,
+        params: Params,
+        use_tqdm: Progress,
+        priority: Sequence[int] | None = None,
+        adapters: Adapters = None,
     ) -> list[WholeOutput]:
         """Return the answers, in the order of the prompts.
 
         Raises RequestError for a text that the engine could not pool.
         """
-        outputs = self._pool(prompts, params, use_tqdm, priority)
+        outputs = self._pool(prompts, params, use_tqdm, priority, adapters)
         return [whole_answer(output, self._tokenizer) for output in outputs]
 
     def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:

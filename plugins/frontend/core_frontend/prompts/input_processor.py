@@ -24,6 +24,7 @@ from core.api.sampling_params import MAX_SEED, SamplingParams
 from core.api.sequence_record import Scope
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.token_ids import check_token_ids
+from core_frontend.adapters import set_adapter
 from core_frontend.api.explanation import Source
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.pooling_input import PoolingInput
@@ -111,6 +112,7 @@ class InputProcessor:
         if isinstance(params, PoolingParams):
             parsed = self._parse(prompt, terms)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
+            set_adapter(request, terms.adapter)
             return ProcessedInput(parsed.text, [request])
         return self._to_continue(request_id, prompt, params, terms, deadline, arrival, grammar)
 
@@ -158,6 +160,7 @@ class InputProcessor:
             num_public_tokens=0 if num_cut else terms.num_public_tokens,
             prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
         )
+        set_adapter(first, terms.adapter)
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]
         processed = ProcessedInput(parsed.text, [first, *others], terms.marks_specials)
         if terms.explain is not None:

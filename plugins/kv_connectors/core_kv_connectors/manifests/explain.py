@@ -22,4 +22,4 @@ def core_load(context: LoadContext) -> Any:
 
     config = context.config
     assert config is not None
-    return Explanations(config.cache.explains)
+    return Explanations(config.cache.explains, adapters=config.adapters is not None)

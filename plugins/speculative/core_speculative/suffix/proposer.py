@@ -1,7 +1,7 @@
 """The `suffix` proposer: drafts what followed the newest tokens, in the sequence's own text or in earlier answers.
 
 Owns: the texts of running sequences, and the choice of a draft. Never does: look at logits, verify, or draft for one
-tenant from another one's answers. Called by: the worker, through `core_runtime.contracts.Proposer`.
+tenant or adapter from another one's answers. Called by: the worker, through `core_runtime.contracts.Proposer`.
 
 A draft is as long as the matched context (times a factor). It ends where the continuations at different places differ
 too much.
@@ -41,7 +41,7 @@ class Running:
     num_learned: number of tokens that are not a new part of the answer: the prompt, and everything before a preemption.
     """
 
-    owner: tuple[str, str | None]
+    owner: tuple[str, str | None, str]
     text: TextIndex
     num_learned: int
 
@@ -71,7 +71,7 @@ class SuffixProposer:
         facts = self._facts.pop(key, None) or RequestFacts("", None)
         text = TextIndex(self._lengths, loops=True)
         text.extend(token_ids)
-        owner = (facts.tenant, facts.cache_salt)
+        owner = (facts.tenant, facts.cache_salt, facts.adapter)
         self._running[key] = Running(owner, text, len(token_ids))
 
     def propose(self, batch: ProposerInput) -> list[list[int]]:

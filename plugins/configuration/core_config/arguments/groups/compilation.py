@@ -43,6 +43,9 @@ class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
     cudagraph_capture_sizes: Annotated[
         list[int] | None, Arg("See --cudagraph-capture-sizes.", commas=True, ge=1, le=MOST_ROWS)
     ] = None
+    cudagraph_specialize_lora: Annotated[
+        bool | None, Arg("No effect: steps with adapters are always recorded apart from those without.")
+    ] = None
     max_cudagraph_capture_size: Annotated[int | None, Arg("See --max-cudagraph-capture-size.", ge=0, le=MOST_ROWS)] = (
         None
     )

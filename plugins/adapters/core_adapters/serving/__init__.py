@@ -1,0 +1,1 @@
+"""Adapters in a running engine: names, memory, requests that wait. Torch-free."""

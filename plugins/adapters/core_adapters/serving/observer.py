@@ -1,0 +1,252 @@
+"""The adapters of an engine: names, and the gate for requests whose adapter is not in memory.
+
+Owns: `AdapterObserver`, an observer and a gate: the thread that reads adapters, what it has to read, and the sequences that
+wait for it. Never does: read itself, or decide which sequence is computed. Called by: the engine core, between steps.
+
+A sequence waits for its adapter; no step does, and no other sequence. When all adapters in memory are in use, the one with the
+fewest requests takes no newcomers until it is free, so that the wait is bounded by the requests that are there already.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Final, Self
+
+from core.api.adapters import AdapterFacts, AdaptersConfig, AdapterSource
+from core.api.errors import ConfigError, EngineDeadError
+from core.api.messages import EngineRequest
+from core.api.stats import SchedulerStats
+from core.api.step_plan import SequenceKey
+from core.engine.executor import AdaptingExecutor
+from core.engine.gate import Gate
+from core.engine.observer import Engine, EngineObserver, EngineStart
+from core_adapters.serving.calls import AdapterCalls, Load
+from core_adapters.serving.holder import AdapterHolder, sentence_of
+from core_adapters.serving.record import storage
+
+logger = logging.getLogger(__name__)
+
+POLL_MS: Final = 5
+"""Milliseconds between two looks of an idle engine at an adapter that is being read."""
+TOUCHES_MEMORY: Final = frozenset({"sleep", "wake_up", "update_weights", "finish_weight_update", "reload_weights"})
+"""Calls during which no adapter is read."""
+
+
+class AdapterObserver(EngineObserver, Gate):
+    """The adapters of one engine. config: None: it has none, and every request with an adapter is refused.
+
+    loads: adapters that clients load, by ticket.
+    """
+
+    order = 35  # its gate is the last, so that a sequence that passes it is in the scheduler, where its adapter counts as used
+
+    _engine: Engine
+    holder: AdapterHolder
+
+    def __init__(self, config: AdaptersConfig | None, lasting_file: int | None = None) -> None:
+        self.gate = self
+        self.loads: dict[int, Load] = {}
+        self._config = config
+        self._lasting_file = lasting_file
+        self._held: list[EngineRequest] = []
+        self._wanted: deque[Load] = deque()
+        self._read: tuple[Load | str, Future[AdapterFacts]] | None = None
+        self._last_was_load = False
+        self._closed: str | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self:
+        """Make the observer, which every engine has."""
+        return cls(start.config.adapters, start.config.lasting_file)
+
+    def attach(self, engine: Engine) -> None:
+        """Check whether the executor computes with adapters. Raises ConfigError when it has to and does not."""
+        self._engine = engine
+        if self._config is None:
+            return
+        if not isinstance(engine.executor, AdaptingExecutor):
+            raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
+        self.holder = AdapterHolder(engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file))
+
+    def before_first(self) -> None:
+        """Read the adapters that must be there before the first request. Raises ConfigError."""
+        if self._config is not None:
+            self.holder.begin(self._config.modules)
+
+    def before_step(self) -> None:
+        """Place what was read, let sequences go on, and begin to read what is needed next."""
+        if self._config is not None and (self._held or self._wanted or self._read or self.holder.book.nameless):
+            self.advance()
+
+    def idle(self) -> int | None:
+        """Go on reading while there is no work."""
+        if self._config is None:
+            return None
+        self.before_step()
+        return POLL_MS if self._read or self._wanted else None
+
+    def calling(self, method: str) -> None:
+        """Finish what is being read before memory or weights change; afterwards follow the change."""
+        if self._config is None:
+            return
+        if method in TOUCHES_MEMORY and self._read is not None:
+            wait([self._read[1]])
+        if not method:
+            for digest, sentence in self.holder.follow_memory().items():
+                self._engine.sequences.end_scheduled(digest, sentence)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add the waiting sequences to the statistics."""
+        stats.num_waiting += len(self._held)
+        stats.num_deferred += len(self._held)
+
+    def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
+        """Return the calls by which clients load, list, pin and unload adapters."""
+        return {} if self._config is None else AdapterCalls(self).by_name()
+
+    def in_use(self) -> Counter[str]:
+        """Return the number of sequences of each adapter that may be computed."""
+        return Counter(request.adapter for request in self._engine.scheduler.requests if request.adapter)
+
+    def load(self, load: Load) -> None:
+        """Read an adapter that a client has asked for."""
+        self._wanted.append(load)
+        self.advance()
+
+    def advance(self) -> None:
+        """Place what was read, let sequences go on, and begin to read what is needed next."""
+        in_use = self.in_use()
+        if self._read is not None and self._read[1].done():
+            (wanted, future), self._read = self._read, None
+            self._take(wanted, future, in_use)
+        self.holder.drop_nameless(in_use + Counter(request.adapter for request in self._held))
+        self._release()
+        self._begin_next()
+
+    @property
+    def num_live(self) -> int:
+        """Number of waiting sequences."""
+        return len(self._held)
+
+    def hold(self, request: EngineRequest) -> bool:
+        """Keep a sequence until its adapter is in memory; False: it need not wait."""
+        digest = request.adapter
+        if not digest:
+            return False
+        kept = None if self._config is None else self.holder.book.known.get(digest)
+        if kept is None:
+            self._refuse(request, "The adapter of this request is not loaded, or not any more; load it and ask again.")
+            return True
+        self.holder.book.touch(digest)
+        if kept.is_resident and digest != self._closed:
+            return False
+        self._held.append(request)
+        self._begin_next()  # at once, so that no later sequence passes this one
+        return True
+
+    def await_one(self, seconds: float) -> None:
+        """Wait until what is being read is there, at most `seconds`."""
+        if self._held and self._read is not None:
+            wait([self._read[1]], timeout=seconds)
+
+    def take_live(self) -> list[EngineRequest]:
+        """Return all waiting sequences and keep none of them."""
+        held, self._held = self._held, []
+        return held
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Drop all choices of these requests; unknown ids are ignored."""
+        if self._held:
+            named = set(request_ids)
+            self._held = [request for request in self._held if request.request_id not in named]
+
+    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
+        """Drop single choices; unknown ones are ignored."""
+        if self._held:
+            named = set(keys)
+            self._held = [request for request in self._held if request.key not in named]
+
+    def close(self) -> None:
+        """Wait for the adapter that is being read; do not read others."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+    def _take(self, wanted: Load | str, future: Future[AdapterFacts], in_use: Counter[str]) -> None:
+        """Use an adapter that was read, or say why it cannot be used."""
+        try:
+            facts = future.result()
+            if isinstance(wanted, Load):
+                wanted.check_name(self.holder.book, facts, self.holder.executor.drop_adapter)
+                self.holder.enter(wanted.source, facts, in_use)
+                wanted.facts = facts
+            else:
+                self.holder.check_same(self.holder.book.known[wanted], facts)
+                self.holder.place(wanted, in_use)
+        except EngineDeadError:
+            raise
+        except Exception as error:  # whatever a file or a plugin does, only those that want this adapter end
+            sentence = f"The adapter cannot be used: {sentence_of(error)}"
+            if isinstance(wanted, Load):
+                wanted.failure = sentence_of(error)
+                return
+            logger.error("%s", sentence)
+            self._end_held(wanted, sentence)
+
+    def _release(self) -> None:
+        """Let the sequences go on whose adapter is in memory, or whose deadline has passed: the scheduler ends those."""
+        held, self._held = self._held, []
+        now = time.monotonic()
+        for request in held:
+            kept = self.holder.book.known.get(request.adapter)
+            if request.deadline and request.deadline <= now:
+                self._engine.sequences.schedule(request)
+            elif kept is not None and kept.is_resident and request.adapter != self._closed:
+                self._engine.sequences.add([request], after=self)
+            else:
+                self._held.append(request)
+
+    def _begin_next(self) -> None:
+        """Begin to read an adapter that a sequence waits for, if it has room, and one that a client loads in turn."""
+        if self._read is not None or self.holder.is_asleep:
+            return
+        needed = self._first_needed(self.in_use())
+        if self._wanted and (needed is None or not self._last_was_load):
+            load = self._wanted.popleft()
+            self._read = (load, self._submit(load.source))
+        elif needed is not None:
+            self._read = (needed, self._submit(self.holder.book.known[needed].source))
+        self._last_was_load = self._read is not None and isinstance(self._read[0], Load)
+
+    def _first_needed(self, in_use: Counter[str]) -> str | None:
+        """Return the adapter that the first waiting sequence needs; None: there is none, or no room for it yet."""
+        known = self.holder.book.known
+        needed = next((request.adapter for request in self._held if not known[request.adapter].is_resident), None)
+        if needed is None:
+            self._closed = None
+        elif self.holder.make_room(in_use):
+            return needed
+        elif self._closed is None:
+            self._closed = self.holder.book.least_used(in_use)
+            if self._closed is None:
+                self._end_held(needed, "All adapters in memory are pinned (--max-cpu-loras); unload one of them.")
+        return None
+
+    def _end_held(self, digest: str, sentence: str) -> None:
+        """End the waiting sequences of an adapter."""
+        for request in self._held:
+            if request.adapter == digest:
+                self._refuse(request, sentence)
+        self._held = [request for request in self._held if request.adapter != digest]
+
+    def _refuse(self, request: EngineRequest, sentence: str) -> None:
+        self._engine.sequences.refuse(request.request_id, request.choice, request.handle, sentence)
+
+    def _submit(self, source: AdapterSource) -> Future[AdapterFacts]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "adapters")
+        return self._thread.submit(self.holder.executor.read_adapter, source)

@@ -1,0 +1,160 @@
+"""The adapters that a server answers for, each as a model of its own.
+
+Owns: `ServedAdapters`: the name in a body, the adapter of a name, the search for names that are unknown, and which paths a
+request may have loaded. Never does: read an adapter (the engine does), or know a route. Called by: the preparation of
+requests, and the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from core.api.adapters import AdapterFacts, AdaptersConfig
+from core.api.config import ResolvedPlugin
+from core.api.errors import UNREADABLE, RequestError, nearest
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import PluginTable
+from core_apis.body_kinds import Buffer
+from core_apis.served_names import ServedNames
+from core_config.served.server_config import AdapterSettings
+from core_frontend.adapters import Adapters, LoadedAdapter
+
+if TYPE_CHECKING:
+    from core_adapters.resolvers import Resolver
+
+logger = logging.getLogger("core_apis")
+
+LONGEST_NAME = 256
+MOST_SEARCHES = 4
+"""Searches for names at a time: each may wait for the network, in a thread."""
+
+
+class NamedModel(msgspec.Struct):
+    """The part of a body that names its model."""
+
+    model: str | None = None
+
+
+class ServedAdapters:
+    """The adapters of one server.
+
+    engine: those that the engine knows.
+    names:  the names of the base model.
+    """
+
+    def __init__(
+        self, config: AdaptersConfig, settings: AdapterSettings | None, engine: Adapters, names: ServedNames
+    ) -> None:
+        self.engine = engine
+        self.settings = settings or AdapterSettings()
+        self._default = config.default
+        self._names = names
+        self._resolvers = _load(self.settings.resolvers, self.settings.directory)
+        self._searches: dict[str, asyncio.Task[LoadedAdapter]] = {}
+        self._turns = asyncio.Semaphore(MOST_SEARCHES)
+
+    async def check_body(self, pieces: Sequence[Buffer]) -> None:
+        """Check that the model of a body is served, and have its adapter loaded. Raises RequestError (404).
+
+        A body that is no JSON object with a name is refused by its preparation.
+        """
+        try:
+            named = msgspec.json.decode(b"".join(pieces), type=NamedModel)
+        except UNREADABLE:
+            return
+        if named.model is not None:
+            await self.check(named.model)
+        elif self._default:
+            await self.engine.find(self._default)
+
+    async def check(self, name: str) -> None:
+        """Check that a model is served, and have its adapter loaded. Raises RequestError (404)."""
+        if name in self._names.now():
+            if self._default:
+                await self.engine.find(self._default)
+        elif await self.engine.find(name) is None:
+            await self._search(name)
+
+    def facts(self, model: str) -> AdapterFacts | None:
+        """Return what a request for a model that was checked needs to know; None: it uses the base model.
+
+        Raises RequestError (404) for an adapter that was unloaded since it was checked.
+        """
+        name = self._default if model in self._names.now() else model
+        if not name:
+            return None
+        found = self.engine.known(name)
+        if found is None:
+            raise self._unknown(model)
+        return found.facts
+
+    def path(self, given: str) -> str:
+        """Return the path that a request may have loaded. Raises RequestError (403) for one outside of --lora-directory."""
+        from core_adapters.resolvers.directory import below
+
+        directory = self.settings.directory
+        found = None if directory is None else below(directory, given)
+        if found is None:
+            raise RequestError(
+                f"lora_path is {given[:LONGEST_NAME]!r}; expected a path below --lora-directory.",
+                param="lora_path",
+                status=403,
+            )
+        if not Path(found).exists():
+            raise RequestError(
+                f"lora_path is {given[:LONGEST_NAME]!r}; there is no such file or directory.",
+                param="lora_path",
+                status=404,
+            )
+        return found
+
+    async def _search(self, name: str) -> None:
+        """Have resolvers find an adapter, and load it. Requests for one name share the search. Raises RequestError."""
+        if not self._resolvers or len(name) > LONGEST_NAME:
+            raise self._unknown(name)
+        task = self._searches.get(name)
+        if task is None:
+            task = self._searches[name] = asyncio.create_task(self._found(name))
+            task.add_done_callback(lambda done: self._searches.pop(name, None))
+        await asyncio.shield(task)
+
+    async def _found(self, name: str) -> LoadedAdapter:
+        async with self._turns:
+            for label, resolver in self._resolvers:
+                try:
+                    async with asyncio.timeout(self.settings.timeout_s):
+                        path = await asyncio.to_thread(resolver.find, name)
+                except TimeoutError:
+                    logger.warning(
+                        "The resolver '%s' found no adapter '%s' in time (--lora-resolver-timeout).", label, name
+                    )
+                except Exception as error:
+                    logger.error("The resolver '%s' failed.", label, exc_info=error)
+                else:
+                    if path is not None:
+                        return await self.engine.load(name, path, replaces=True)
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> RequestError:
+        names = [*self._names.now(), *self.engine.names]
+        served = ", ".join(f"'{served}'" for served in names[:20])
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return RequestError(
+            f"The model '{name[:LONGEST_NAME]}' does not exist; this server serves {served}{more}.{nearest(name, names)}",
+            param="model",
+            status=404,
+            code="model_not_found",
+        )
+
+
+def _load(rows: Sequence[ResolvedPlugin], directory: str | None) -> list[tuple[str, Resolver]]:
+    """Return the resolvers by name. Raises PluginError."""
+    table = PluginTable(rows)
+    context = LoadContext(options={"directory": directory})
+    return [(row.name, table.load("resolver", row.name, context)) for row in rows]

@@ -1,0 +1,97 @@
+"""Rules about adapters (LoRA).
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.args.schema import flag_of, schema
+from core_config.adapters import DEFAULT_NAME, lora_modules
+from core_config.arguments.groups.adapters import NO_EFFECT
+from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+
+
+def settings_need_the_switch(facts: Facts) -> Findings:
+    """Every other argument about adapters has an effect with --enable-lora only."""
+    groups = ("lora", "lora_serving")
+    names = [name for name, field in schema().fields.items() if field.group in groups and name != "enable_lora"]
+    given = [flag_of(name) for name in names if facts.given(name)]
+    if given and not facts["enable_lora"]:
+        yield Warn(f"{', '.join(given)}: no effect without --enable-lora.")
+
+
+def some_switches_change_nothing(facts: Facts) -> Findings:
+    """One rank, recordings for any number of adapters and a reader of every form leave some switches without an effect."""
+    given = [flag_of(name) for name in NO_EFFECT if facts[name]]
+    if facts["max_lora_cls_labels"] is not None:
+        given.append("--max-lora-cls-labels")
+    if facts["enable_lora"] and given:
+        yield Warn(f"{', '.join(given)}: no effect here; `core serve --help=lora` says why.")
+
+
+def modules_are_understood(facts: Facts) -> Findings:
+    """Every adapter of --lora-modules has a name and a path of its own, and no name is the model's."""
+    modules, problems = lora_modules(facts["lora_modules"])
+    yield from map(Problem, problems)
+    taken = {*(facts["served_model_name"] or ()), facts["model"]}
+    if facts["qlora_adapter_name_or_path"] is not None:
+        taken.add(DEFAULT_NAME)
+    for module in modules:
+        if module.name in taken:
+            yield Problem(f"--lora-modules {module.name}: the name is taken by the model; choose another one.")
+        if facts["enable_lora"] and not Path(module.path).exists():
+            yield Problem(f"--lora-modules {module.name}={module.path}: there is no such file or directory.")
+
+
+def memory_holds_a_step(facts: Facts) -> Findings:
+    """As many adapters are kept in memory as a step may have different ones."""
+    most, kept = facts["max_loras"], facts["max_cpu_loras"]
+    modules, _ = lora_modules(facts["lora_modules"])
+    if kept and kept < most:
+        yield Problem(f"--max-cpu-loras {kept}: fewer than --max-loras {most}; raise the one or lower the other.")
+    elif not kept:
+        count = max(most, len(modules))
+        # 0 counts as unset, so that it is replaced without a warning.
+        yield Derive("max_cpu_loras", count, "as many as --max-loras, and as --lora-modules names", force=True)
+
+
+def drafts_of_adapters_fit_the_budget(facts: Facts) -> Findings:
+    """With adapters, a step has room for all sequences with all their drafts."""
+    budget, seqs, drafts = facts["max_num_batched_tokens"], facts["max_num_seqs"], facts.num_drafts
+    if facts["enable_lora"] and drafts and budget < seqs * (drafts + 1):
+        yield Problem(
+            f"--enable-lora with {drafts} drafts: {seqs} sequences (--max-num-seqs) need {seqs * (drafts + 1)} tokens a step, "
+            f"but --max-num-batched-tokens is {budget}; raise it, or lower one of the others."
+        )
+
+
+def updating_needs_a_directory(facts: Facts) -> Findings:
+    """Paths of requests lie below a directory, which must be named."""
+    if facts["enable_lora"] and facts["allow_runtime_lora_updating"] and facts["lora_directory"] is None:
+        yield Problem("--allow-runtime-lora-updating: say where adapters may lie; give --lora-directory.")
+    directory = facts["lora_directory"]
+    if facts["enable_lora"] and directory is not None and not Path(directory).expanduser().is_dir():
+        yield Problem(f"--lora-directory {directory}: there is no such directory.")
+
+
+def updating_is_for_friends(facts: Facts) -> Findings:
+    """A client that loads adapters controls the server's answers, so it should need a key."""
+    has_key = facts["api_key"] or facts["admin_api_key"]
+    if facts["enable_lora"] and facts["allow_runtime_lora_updating"] and not has_key and not facts.is_headless:
+        yield Warn(
+            "--allow-runtime-lora-updating: this server requires no key, so any client that reaches it may load adapters; give "
+            "--api-key or --admin-api-key."
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(settings_need_the_switch),
+    Rule(some_switches_change_nothing),
+    Rule(modules_are_understood),
+    Rule(memory_holds_a_step),
+    Rule(updating_needs_a_directory),
+    Rule(updating_is_for_friends),
+    Rule(drafts_of_adapters_fit_the_budget, "model"),
+)

@@ -1,0 +1,221 @@
+"""Adapters over HTTP: each is a model of its own, in every route; they come and go while the server runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from engine.fakes import byte_source, reference
+from engine.mortal import MANY, MortalSource, mortal_engine
+
+from core.api.config import ResolvedPlugin
+from core_adapters.resolvers.directory import DirectoryResolver, below
+from core_adapters.resolvers.hub import HubResolver
+from core_apis.app import create_app
+from core_config.served.server_config import AdapterSettings, ServerConfig
+from core_frontend.async_engine import AsyncEngine
+from core_tokens.tokenizer import Tokenizer
+from tests.engine.adapting import AdaptingExecutor, adapted, adapting_config, digest_of, written
+
+PROMPT = [1, 2, 3, 4]
+DIRECTORY = ResolvedPlugin(kind="resolver", name="directory", target="core_adapters.resolvers.directory_manifest")
+
+
+def text_of(weights: str, count: int, first: int = 0) -> str:
+    return bytes(adapted(PROMPT, count, weights, first) if weights else reference(PROMPT, count)).decode()
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, *names: str, lives: Sequence[int] = (), settings: AdapterSettings | None = None, **options: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, MortalSource]]:
+    config = adapting_config(*(written(directory, name) for name in names), restarts=MANY, **options)
+    source = MortalSource(config, AdaptingExecutor, lives)
+    engine = mortal_engine(source, Tokenizer.from_source(byte_source(), None))
+    settings = settings or AdapterSettings(directory=str(directory), is_updated=True)
+    app = create_app(engine, ServerConfig(adapters=settings), engine.model_config)
+    try:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine", timeout=60) as http:
+            yield http, engine, source
+    finally:
+        await app.state.context.close()
+        await engine.close()
+
+
+async def completed(http: httpx.AsyncClient, model: str | None, count: int = 5, status: int = 200) -> Any:
+    body = {"prompt": PROMPT, "max_tokens": count} | ({} if model is None else {"model": model})
+    answer = await http.post("/v1/completions", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def said(http: httpx.AsyncClient, model: str | None, count: int = 5) -> str:
+    answer = await completed(http, model, count)
+    assert answer["model"] == (model or "fake")
+    return str(answer["choices"][0]["text"])
+
+
+async def test_a_model_is_an_adapter_or_the_base(tmp_path: Path) -> None:
+    async with serving(tmp_path, "sql", "fr") as (http, _, _):
+        found = await asyncio.gather(*(said(http, model) for model in ("sql", "fr", "fake", None, "sql")))
+        assert found == [text_of(name, 5) for name in ("sql", "fr", "", "", "sql")]
+        cards = {card["id"]: card for card in (await http.get("/v1/models")).json()["data"]}
+        assert set(cards) == {"fake", "sql", "fr"} and cards["fake"]["parent"] is None
+        assert cards["sql"]["parent"] == "fake" and cards["sql"]["adapter_digest"] == digest_of("sql")
+        card = (await http.get("/v1/models/fr")).json()
+        assert card["parent"] == "fake" and str(tmp_path) not in str(cards)
+        wrong = await completed(http, "sqll", status=404)
+        assert "Did you mean 'sql'" in wrong["error"]["message"]
+        assert (await http.get("/v1/models/none")).status_code == 404
+
+
+async def test_every_route_knows_adapters_and_refuses_unknown_ones(tmp_path: Path) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/tokenize": {"prompt": "a"},
+        "/detokenize": {"tokens": [65]},
+        "/v1/completions": {"prompt": "a", "max_tokens": 1},
+        "/v1/responses": {"input": "a", "max_output_tokens": 1, "store": False},
+        "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+        "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    }
+    async with serving(tmp_path, "sql") as (http, _, _):
+        for path, body in bodies.items():
+            there = await http.post(path, json={"model": "sql", **body})
+            gone = await http.post(path, json={"model": "nobody", **body})
+            assert gone.status_code == 404, (path, gone.text)
+            assert there.status_code == 200 or "chat template" in there.text, (path, there.text)
+
+
+async def test_adapters_come_and_go_while_the_server_runs(tmp_path: Path) -> None:
+    written(tmp_path, "new")
+    async with serving(tmp_path, "sql") as (http, _, _):
+        body = {"lora_name": "extra", "lora_path": "new"}
+        answer = await http.post("/v1/load_lora_adapter", json=body)
+        assert answer.status_code == 200 and answer.json()["digest"] == digest_of("new")
+        assert await said(http, "extra") == text_of("new", 5)
+        again = await http.post("/v1/load_lora_adapter", json=body)
+        assert again.status_code == 400 and "stands for another adapter already" in again.text
+        (tmp_path / "new").write_text("newer")
+        assert (await http.post("/v1/load_lora_adapter", json={**body, "load_inplace": True})).status_code == 200
+        assert await said(http, "extra") == text_of("newer", 5)
+        assert (await http.post("/v1/unload_lora_adapter", json={"lora_name": "extra"})).status_code == 200
+        await completed(http, "extra", status=404)
+        assert (await http.post("/v1/unload_lora_adapter", json={"lora_name": "extra"})).status_code == 404
+        base = await http.post("/v1/load_lora_adapter", json={"lora_name": "fake", "lora_path": "new"})
+        assert base.status_code == 400 and "a name of the base model" in base.text
+
+
+async def test_paths_of_requests_stay_in_the_directory(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    written(outside, "secret")
+    (inside / "link").symlink_to(outside / "secret")
+    settings = AdapterSettings(directory=str(inside), is_updated=True)
+    async with serving(inside, settings=settings) as (http, _, _):
+        for path in ("../out/secret", str(outside / "secret"), "link", ".", "", "a\0b"):
+            answer = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": path})
+            assert answer.status_code == 403, (path, answer.text)
+        missing = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "nowhere"})
+        assert missing.status_code == 404
+        written(inside, "bad", "broken")
+        bad = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "bad"})
+        assert bad.status_code == 400 and "it fits nothing" in bad.text
+        assert [card["id"] for card in (await http.get("/v1/models")).json()["data"]] == ["fake"]
+    closed = AdapterSettings(directory=str(inside))
+    async with serving(inside, settings=closed) as (http, _, _):
+        answer = await http.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "bad"})
+        assert answer.status_code == 404, "without --allow-runtime-lora-updating there is no such path"
+
+
+async def test_unknown_names_are_searched_in_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DirectoryResolver, "find", lambda self, name: self_found(tmp_path, name))
+    settings = AdapterSettings(directory=str(tmp_path), resolvers=(DIRECTORY,), timeout_s=0.5)
+    written(tmp_path, "found")
+    async with serving(tmp_path, settings=settings) as (http, _, _):
+        both = await asyncio.gather(said(http, "found"), said(http, "found"))
+        assert both == [text_of("found", 5)] * 2
+        await completed(http, "lost", status=404)
+        await completed(http, "slow", status=404)
+        await completed(http, "raises", status=404)
+        assert await said(http, "fake") == text_of("", 5)
+
+
+def self_found(directory: Path, name: str) -> str | None:
+    import time
+
+    if name == "slow":
+        time.sleep(1.0)
+    if name == "raises":
+        raise RuntimeError("the resolver is broken")
+    return str(directory / name) if (directory / name).is_file() else None
+
+
+def test_resolvers_take_no_names_that_lead_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "in" / "one").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
+    resolver = DirectoryResolver(str(tmp_path / "in"))
+    assert resolver.find("one") == str(tmp_path / "in" / "one")
+    for name in ("..", ".", "../out", "link", "/etc", "one/..", "x" * 5000, "a\0b", ""):
+        assert resolver.find(name) is None, name
+    assert below(str(tmp_path / "in"), "one/../../out") is None
+    for name in ("plain", "../x/y", "a/b/c", "https://host/x", "a/../b"):
+        assert HubResolver().find(name) is None
+
+
+@pytest.mark.parametrize("lives", [(3,), (4, 3), (6, 2, 2)])
+async def test_streams_with_adapters_go_on_after_the_engine_dies(tmp_path: Path, lives: Sequence[int]) -> None:
+    async with serving(tmp_path, "sql", "fr", "third", lives=lives) as (http, _, source):
+        found = await asyncio.gather(*(said(http, model, 12) for model in ("sql", "fr", "fake", "third")))
+        assert found == [text_of(name, 12) for name in ("sql", "fr", "", "third")]
+        assert len(source.clients) == len(lives) + 1
+
+
+async def test_what_was_loaded_and_unloaded_outlives_the_engine(tmp_path: Path, lasting: Callable[..., int]) -> None:
+    written(tmp_path, "new")
+    async with serving(tmp_path, "sql", "fr") as (http, engine, source):
+        source.config = msgspec.structs.replace(source.config, lasting_file=lasting())
+        source.clients[-1].die("killed")
+        while engine.restarts.paused_since is not None:
+            await asyncio.sleep(0.01)
+        await http.post("/v1/load_lora_adapter", json={"lora_name": "extra", "lora_path": "new"})
+        await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
+        task = asyncio.create_task(said(http, "extra", 20))
+        await asyncio.sleep(0.01)
+        source.clients[-1].die("killed")
+        assert await task == text_of("new", 20)
+        assert {card["id"] for card in (await http.get("/v1/models")).json()["data"]} == {"fake", "fr", "extra"}
+        await completed(http, "sql", status=404)
+
+
+@pytest.fixture
+def lasting() -> Callable[..., int]:
+    from core_supervision.link.anonymous_file import anonymous_file
+
+    return lambda: anonymous_file("lasting", 0)
+
+
+async def test_an_activated_adapter_shares_the_bases_prefix(tmp_path: Path) -> None:
+    (tmp_path / "act").write_text("activated 3 4")
+    from core.api.adapters import AdapterSource
+
+    config_source = AdapterSource("act", str(tmp_path / "act"))
+    async with serving(tmp_path) as (http, engine, _):
+        await engine.adapters.load(config_source.name, config_source.path)
+        assert await said(http, "act") == text_of("activated 3 4", 5, first=2)
+        body = {"model": "act", "prompt": [7, 8, 9, 10], "max_tokens": 5}
+        plain = (await http.post("/v1/completions", json=body)).json()["choices"][0]["text"]
+        assert plain == bytes(reference([7, 8, 9, 10], 5)).decode(), "its prompt does not invoke the adapter"
+
+
+async def test_a_default_adapter_is_that_of_requests_for_the_base(tmp_path: Path) -> None:
+    async with serving(tmp_path, "qlora") as (http, engine, _):
+        context = http._transport.app.state.context  # type: ignore[attr-defined]
+        context.adapters._default = "qlora"
+        assert await said(http, "fake") == await said(http, None) == text_of("qlora", 5)
