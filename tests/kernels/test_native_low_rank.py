@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from core_platforms.cpu.tape import record
+from core_quantization.online.rounding import quantize
 from core_runtime.contracts import LowRankForm
 from core_runtime.layers.low_rank import ReferenceLowRank
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.weights.formats import Dense
 from core_runtime.weights.low_rank import LowRank
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -154,3 +157,52 @@ def test_wrong_tensors_are_refused(kernels):
         table(x, torch.zeros(2, dtype=torch.int64), out)
     with pytest.raises(ValueError, match="the ranks add up to 300"):
         table.pack(updates_of(100, torch.float32, 0))
+
+
+WEIGHTS = {
+    "float32": (Dense, "none"),
+    "bfloat16": (lambda w: Dense(w.bfloat16()), "bf16"),
+    "int8": (lambda w: quantize(w, "int8_groups"), "int8"),
+}
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("count", [1, 5, 64, 200])
+def test_joined_calls_have_the_bits_of_separate_ones(kernels, isa, weight, count):
+    pack, activation = WEIGHTS[weight]
+    linear = kernels.linear(pack(torch.randn(192, 576)), activation=activation, bias=torch.randn(192))
+    parts = ((0, 96), (100, 92))  # the second one begins within a panel
+    table = table_of(kernels.low_rank, torch.bfloat16, (192, 576), parts=parts)
+    joined = table.joined(linear)
+    x, rows = torch.randn(count, 579)[:, :576], random_rows(count)
+    for accumulate in (False, True):
+        got = torch.full((count, 195), 7.0)
+        apart = got.clone()
+        linear(x, apart[:, :192], accumulate=accumulate)
+        table(x, rows, apart[:, :192])
+        joined(x, rows, got[:, :192], accumulate=accumulate)
+        assert torch.equal(got, apart)
+
+
+def test_products_of_other_providers_are_not_joined(kernels):
+    table = table_of(kernels.low_rank, torch.float32)
+    assert table.joined(ReferenceKernels().linear(Dense(torch.randn(960, 576)), activation="none")) is None
+    assert table.joined(kernels.linear(Dense(torch.randn(64, 576)), activation="none")) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_tape_of_joined_calls(native, kernels, threads):
+    native.pool_init(threads)
+    linear = kernels.linear(Dense(torch.randn(960, 576).bfloat16()), activation="bf16")
+    table = table_of(kernels.low_rank, torch.bfloat16)
+    joined = table.joined(linear)
+    x, rows, out = torch.randn(500, 576), random_rows(500), torch.zeros(500, 960)
+    tape = record(lambda: joined(x[:3], rows[:3], out[:3]), 3, 1)
+    for count in (1, 3, 97, 192, 500):
+        rows[:] = random_rows(500)
+        rows[:8] = -1
+        expected = torch.zeros(500, 960)
+        joined(x[:count], rows[:count], expected[:count])
+        out.zero_()
+        tape(count, 1)
+        assert torch.equal(out, expected)

@@ -119,8 +119,9 @@ class _Reading:
     def _place(self, name: str) -> tuple[str, str]:
         """Return the module of a tensor, and the field that it is there."""
         for ending, field in FIELDS.items():
-            if name.startswith(PREFIX) and name.endswith(f".{ending}"):
-                return name[len(PREFIX) : -len(ending) - 1], field
+            module = name[len(PREFIX) : -len(ending) - 1]
+            if name.startswith(PREFIX) and name.endswith(f".{ending}") and ".lora_" not in module:
+                return module, field
         raise UserError(
             f"{self._path}: tensor '{name}' is of no kind that adapters have here; expected {PREFIX}MODULE followed by one of "
             f"{', '.join(FIELDS)}."

@@ -69,7 +69,14 @@ from core_runtime.contracts.logits_processor import (
     LogitsRow,
     NeedsOrder,
 )
-from core_runtime.contracts.low_rank import HasLowRank, LowRankForm, LowRankTable, PackedLowRank
+from core_runtime.contracts.low_rank import (
+    HasLowRank,
+    JoinedLinear,
+    JoinsProducts,
+    LowRankForm,
+    LowRankTable,
+    PackedLowRank,
+)
 from core_runtime.contracts.model import HasRow, ModelFamily
 from core_runtime.contracts.platform import (
     CapturedCalls,
@@ -153,6 +160,8 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
+    "JoinedLinear",
+    "JoinsProducts",
     "Kernels",
     "KnowsRequests",
     "LatentBackend",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from core_runtime.contracts.linear_kernels import LinearKernel
     from core_runtime.weights.low_rank import LowRank
 
 
@@ -83,6 +84,26 @@ class LowRankTable(Protocol):
         binary tree (see `SumsInSegments`); B's sum is in the order of the ranks. Where the provider's numerics are the same
         for any batch, so are these: the bits of out[t] depend on x[t], out[t] and the adapter alone.
         """
+        ...
+
+
+class JoinedLinear(Protocol):
+    """A linear kernel's product and the updates of adapters after it in one call, with the same bits as both in sequence.
+
+    Optional part: `Recordable`.
+    """
+
+    def __call__(self, x: Tensor, rows: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; then apply the updates of `rows` to out."""
+        ...
+
+
+@runtime_checkable
+class JoinsProducts(Protocol):
+    """A table that can run the layer's product in the same call."""
+
+    def joined(self, linear: LinearKernel) -> JoinedLinear | None:
+        """Return product and updates in one call; None if it cannot run this kernel. linear: of the whole layer."""
         ...
 
 

@@ -24,6 +24,7 @@ class ModuleChange:
     bias: [N], replaces the module's bias.
     weight: replaces the module's weight.
     tokens: ids int64 [n] and rows [n, H], which replace rows of an embedding.
+    paired: whether the rows of each head in `b` are in the order of rotary pairs (2i, 2i + 1), as in GGUF files.
 
     Of a parameter with all experts, such as `model.layers.0.mlp.experts.gate_up_proj`, a is [experts * r, K], expert by
     expert, and b is [N, r * experts], rank by rank.
@@ -39,6 +40,7 @@ class ModuleChange:
     bias: Tensor | None = None
     weight: Tensor | None = None
     tokens: tuple[Tensor, Tensor] | None = None
+    paired: bool = False
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that are there, by the names that messages use."""

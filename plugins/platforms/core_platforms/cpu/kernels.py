@@ -30,7 +30,7 @@ from core_platforms.cpu.checks import (
 from core_platforms.cpu.experts import NativeExperts, choose
 from core_platforms.cpu.extension import kernels_or_reason
 from core_platforms.cpu.kernels_limits import NUMERICS, OPERATIONS
-from core_platforms.cpu.low_rank import NativeLowRank, low_rank_reasons
+from core_platforms.cpu.low_rank import Arena, NativeLowRank, low_rank_reasons
 from core_platforms.cpu.native_linear import (
     FEATURES,
     NativeLinear,
@@ -61,6 +61,7 @@ class NativeKernels:
         if isinstance(native, Reason):
             raise PluginError(f"kernels cpu_native are not available: {native}")
         self._native = native
+        self._arena = Arena()
         self.num_threads: int = native.pool_init(num_threads)
         self.numerics = f"{NUMERICS}:{native.isa()}"
 
@@ -288,7 +289,7 @@ class NativeKernels:
 
     def low_rank(self, form: LowRankForm) -> NativeLowRank:
         """Return the empty table of the adapters of one layer: the `HasLowRank` contract."""
-        return NativeLowRank(self._native, form)
+        return NativeLowRank(self._native, form, self._arena)
 
 
 def _bias_address(bias: Tensor | None, weight: Tensor) -> int:

@@ -6,6 +6,9 @@ Called by: `NativeKernels.low_rank`.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -16,7 +19,8 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core_platforms.cpu.checks import check_rows, check_same, check_table
-from core_runtime.contracts import LowRankForm, PackedLowRank
+from core_platforms.cpu.native_linear import NativeLinear
+from core_runtime.contracts import LinearKernel, LowRankForm, PackedLowRank
 from core_runtime.layers.low_rank import num_segments
 from core_runtime.weights.low_rank import LowRank, updates_problem
 
@@ -25,7 +29,41 @@ NAMES = ("float32", "float16", "bfloat16")
 RANK_LANES = 16  # ranks side by side in a panel of A
 PANEL = 32  # outputs side by side in a panel of B
 CACHE_LINE = 64
+HUGE_PAGE = 2 << 20
+REGION = 4 << 20  # bytes that are mapped at once
 MOST_SEGMENTS = 8
+
+
+class Arena:
+    """Memory for updates in huge pages: a step reads all of an adapter's updates, one after the other.
+
+    A region is freed when the last update in it is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: Tensor | None = None
+
+    def take(self, nbytes: int) -> Tensor:
+        """Return uint8 [nbytes] that begins at a cache line. Any thread may call it."""
+        size = -(-nbytes // CACHE_LINE) * CACHE_LINE
+        with self._lock:
+            if self._free is None or len(self._free) < size:
+                self._free = _mapped(-(-size // REGION) * REGION)
+            taken = self._free[:nbytes]
+            self._free = self._free[size:]
+            return taken
+
+
+def _mapped(nbytes: int) -> Tensor:
+    """Map whole huge pages where the system has them."""
+    memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    everything = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -everything.data_ptr() % HUGE_PAGE
+    return everything[start : start + nbytes]
 
 
 class NativeUpdate:
@@ -37,12 +75,13 @@ class NativeUpdate:
 
     __slots__ = ("_memory", "_words", "address", "nbytes")
 
-    def __init__(self, updates: Sequence[LowRank]) -> None:
+    def __init__(self, updates: Sequence[LowRank], arena: Arena) -> None:
         pieces = [_panels(torch.cat([one.a for one in updates]), RANK_LANES)] if updates else []
         for one in updates:
-            vectors = [_padded(vector, PANEL) for vector in (one.gain, one.shift) if vector is not None]
-            pieces += [_panels(one.b, PANEL), *vectors]
-        self._memory, places = _one_block(pieces)
+            before = one.first % PANEL  # panels are those of the layer
+            vectors = [_padded(vector, before) for vector in (one.gain, one.shift) if vector is not None]
+            pieces += [_panels(F.pad(one.b, (0, 0, before, 0)), PANEL), *vectors]
+        self._memory, places = _one_block(pieces, arena)
         self._words = torch.tensor(_words(updates, places), dtype=torch.int64)
         self.address = self._words.data_ptr()
         self.nbytes = self._memory.nbytes + self._words.nbytes
@@ -57,29 +96,29 @@ def _panels(matrix: Tensor, lanes: int) -> Tensor:
     return panels.transpose(1, 2).contiguous()
 
 
-def _padded(vector: Tensor, multiple: int) -> Tensor:
-    return F.pad(vector, (0, -len(vector) % multiple))
+def _padded(vector: Tensor, before: int) -> Tensor:
+    """Return a vector with some numbers before it, and whole panels of them."""
+    return F.pad(vector, (before, -(before + len(vector)) % PANEL))
 
 
-def _one_block(pieces: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+def _one_block(pieces: Sequence[Tensor], arena: Arena) -> tuple[Tensor, list[int]]:
     """Copy tensors into one block, each to the beginning of a cache line; return it with the address of each."""
-    lines = sum(-(-piece.nbytes // CACHE_LINE) for piece in pieces)
-    memory = torch.empty((lines + 1) * CACHE_LINE, dtype=torch.uint8)
-    start = -memory.data_ptr() % CACHE_LINE
-    places = []
+    starts = []
+    end = 0
     for piece in pieces:
+        starts.append(end)
+        end += -(-piece.nbytes // CACHE_LINE) * CACHE_LINE
+    memory = arena.take(end)
+    for start, piece in zip(starts, pieces, strict=True):
         memory[start : start + piece.nbytes] = piece.flatten().view(torch.uint8)
-        places.append(memory.data_ptr() + start)
-        start += -(-piece.nbytes // CACHE_LINE) * CACHE_LINE
-    return memory, places
+    return memory, [memory.data_ptr() + start for start in starts]
 
 
 def _words(updates: Sequence[LowRank], places: Sequence[int]) -> list[int]:
     """Return the fields of a `LowRankUpdate`; places: address of A, then of each part's B and vectors."""
     address = iter(places)
     ranks = sum(one.rank for one in updates)
-    panels = sum(-(-one.num_outputs // PANEL) for one in updates)
-    words = [next(address, 0), -(-ranks // RANK_LANES), panels, len(updates)]
+    words = [next(address, 0), -(-ranks // RANK_LANES), len(updates)]
     offset = 0
     for one in updates:
         b = next(address)
@@ -97,12 +136,13 @@ class NativeLowRank:
     A row of the table is the address of an update; the kernel reads it in each call.
     """
 
-    __slots__ = ("_held", "_native", "_table", "form", "segments")
+    __slots__ = ("_arena", "_held", "_native", "_table", "form", "segments")
 
     capturable = True
 
-    def __init__(self, native: ModuleType, form: LowRankForm) -> None:
+    def __init__(self, native: ModuleType, form: LowRankForm, arena: Arena) -> None:
         self._native = native
+        self._arena = arena
         self.form = form
         self.segments = num_segments(form.shape[1], min(form.segments, MOST_SEGMENTS))
         self._table = torch.zeros(form.num_rows, dtype=torch.int64)
@@ -113,7 +153,7 @@ class NativeLowRank:
         problem = updates_problem(updates, self.form)
         if problem is not None:
             raise ValueError(problem)
-        return NativeUpdate(updates)
+        return NativeUpdate(updates, self._arena)
 
     def set(self, row: int, packed: PackedLowRank) -> None:
         """Put an adapter into a row."""
@@ -133,11 +173,42 @@ class NativeLowRank:
         count, stride = check_rows(x, inputs, "x")
         out_rows, out_stride = check_rows(out, outputs, "out")
         check_same(count, out_rows, "out")
+        places = (x.data_ptr(), stride, count, out.data_ptr(), out_stride, outputs, inputs)
+        self._native.low_rank(*places, *self.arguments(rows, count))
+
+    def joined(self, linear: LinearKernel) -> NativeJoined | None:
+        """Return the layer's product and the updates after it in one call; None for another provider's product."""
+        if not isinstance(linear, NativeLinear) or linear.shape != self.form.shape:
+            return None
+        return NativeJoined(self._native, linear, self)
+
+    def arguments(self, rows: Tensor, count: int) -> tuple[int, ...]:
+        """Return rows and table as the extension reads them. Raises ValueError."""
         check_same(count, len(rows), "rows")
         which = check_table(rows, torch.int32, "rows")
-        table = self._table.data_ptr()
-        places = (x.data_ptr(), stride, count, out.data_ptr(), out_stride, which, table, self.form.num_rows)
-        self._native.low_rank(*places, inputs, self.segments, FORMATS[self.form.dtype])
+        return which, self._table.data_ptr(), self.form.num_rows, self.segments, FORMATS[self.form.dtype]
+
+
+class NativeJoined:
+    """A product and the updates of adapters after it in one parallel region; implements the `JoinedLinear` contract."""
+
+    __slots__ = ("_linear", "_run", "_table")
+
+    capturable = True
+
+    def __init__(self, native: ModuleType, linear: NativeLinear, table: NativeLowRank) -> None:
+        self._run = native.linear_joined
+        self._linear = linear
+        self._table = table
+
+    def __call__(self, x: Tensor, rows: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; then apply the updates."""
+        outputs, inputs = self._linear.shape
+        count, stride = check_rows(x, inputs, "x")
+        out_rows, out_stride = check_rows(out, outputs, "out")
+        check_same(count, out_rows, "out")
+        table = self._table.arguments(rows, count)
+        self._run(self._linear.packed, x.data_ptr(), stride, count, out.data_ptr(), out_stride, accumulate, *table)
 
 
 def low_rank_reasons(query: KernelQuery) -> list[Reason]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError
+from core.api.specs import AttentionSpec, RotaryPairs
 from core_runtime.models.adapters.layers import AdaptedPart, LayerKey, adapted_parts
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
@@ -296,6 +297,9 @@ class Fitting:
         """Return the change of one part, with its outputs in the engine's order."""
         rows, inputs = part.part.shape
         b = _outputs(change.b, view)
+        mixer = self.spec.blocks[part.layer.block].mixer
+        if change.paired and b is not None and len(b) == rows and isinstance(mixer, AttentionSpec):
+            b = b[row_order((RotaryPairs(mixer.head_size, 0, mixer.head_size),), rows)]
         problem = ""
         if change.a is not None and change.a.shape[1] != inputs:
             problem = f"A of {change.module} has {change.a.shape[1]} inputs, the model's matrix has {inputs}"

@@ -1,190 +1,155 @@
 // The updates of adapters over the thread pool: rows grouped by adapter, both products in one parallel region.
-//
-// A tile computes some units: of A x, a panel of ranks and a subtree of segments for a chunk of rows; of B h, a panel of
-// outputs for a chunk. Tiles of A x come first. Tiles are claimed in order, so whoever claims one of B h knows that each
-// tile of A x has a thread that runs it, and waits for these alone.
-#include "native.h"
-#include "pool.h"
+#include "low_rank.h"
 
-#include <atomic>
-#include <sched.h>
 #include <string.h>
 
 namespace {
 
-constexpr long kChunkRows = 48;        // rows that share a unit: their inputs stay in the second-level cache
-constexpr long kTileWork = 8192;       // products per tile and lane: fewer are not worth another claim
-constexpr long kSpinsBeforeYield = 4000;
+constexpr long kChunkRows = 48;  // rows that share a unit: their inputs stay in the second-level cache
+constexpr long kTileWork = 1024; // vector products: below this, another claim costs more than it saves
 
-struct Chunk { // rows with one adapter
-    const LowRankUpdate *update;
-    int32_t begin, end;   // places in `order`
-    int32_t inner, outer; // number of the chunk's first unit of each product
-};
-
-struct Job {
-    const KernelTable *table;
-    const LowRankCall *call;
-    int32_t *order; // the rows with adapters, grouped by adapter
-    Chunk *chunks;
-    long num_chunks;
-    long width;  // numbers of A x per row
-    long splits; // subtrees of segments that are computed apart; a power of two
-    float *inner; // [rows, splits, width]
-    long inner_units, outer_units, inner_tiles, outer_tiles;
-    std::atomic<long> *finished; // tiles of A x
-    std::atomic<bool> *exhausted;
-};
-
-LowRankTask task_of(const Job &job, const Chunk &chunk, long split) {
-    const long stride = job.splits * job.width;
-    float *inner = job.inner + chunk.begin * stride + split * job.width;
-    return {job.call, chunk.update, job.order + chunk.begin, chunk.end - chunk.begin, inner, stride};
-}
-
-// The last chunk whose first unit is not after `unit`.
-template <int32_t Chunk::*First> long chunk_of(const Job &job, long unit) {
-    long low = 0, high = job.num_chunks;
-    while (high - low > 1) {
-        const long middle = (low + high) / 2;
-        (job.chunks[middle].*First <= unit ? low : high) = middle;
-    }
-    return low;
-}
-
-void inner_units(const Job &job, long unit, long last) {
-    const long segments = job.call->segments / job.splits;
-    for (long i = chunk_of<&Chunk::inner>(job, unit); unit < last; i++) {
-        const Chunk &chunk = job.chunks[i];
-        const long end = at_most(last, chunk.inner + chunk.update->panels * job.splits);
-        for (; unit < end; unit++) {
-            const long panel = (unit - chunk.inner) / job.splits, split = (unit - chunk.inner) % job.splits;
-            const LowRankTask task = task_of(job, chunk, split);
-            job.table->low_rank_inner(&task, panel, split * segments, segments);
-        }
-    }
-}
-
-// Adds the subtrees of each row; leaves [count, width] in `sums`.
-void join(const Job &job, const LowRankTask &task, float *sums) {
-    const long width = task.update->panels * kRankLanes;
-    for (long row = 0; row < task.count; row++) {
-        float *to = sums + row * width;
-        const float *from = task.inner + row * task.inner_stride;
-        if (job.splits == 2) {
-            for (long i = 0; i < width; i++) to[i] = from[i] + from[job.width + i];
-        } else if (job.splits == 4) {
-            for (long i = 0; i < width; i++)
-                to[i] = (from[i] + from[job.width + i]) + (from[2 * job.width + i] + from[3 * job.width + i]);
-        } else {
-            const float *second = from + 4 * job.width;
-            for (long i = 0; i < width; i++) {
-                const float left = (from[i] + from[job.width + i]) + (from[2 * job.width + i] + from[3 * job.width + i]);
-                const float right = (second[i] + second[job.width + i]) + (second[2 * job.width + i] + second[3 * job.width + i]);
-                to[i] = left + right;
-            }
-        }
-    }
-}
-
-void outer_units(const Job &job, long unit, long last) {
-    for (long i = chunk_of<&Chunk::outer>(job, unit); unit < last; i++) {
-        const Chunk &chunk = job.chunks[i];
-        const long end = at_most(last, chunk.outer + chunk.update->output_panels);
-        LowRankTask task = task_of(job, chunk, 0);
-        const long width = chunk.update->panels * kRankLanes;
-        Scratch scratch(job.splits > 1 ? task.count * width * sizeof(float) : 0);
-        if (job.splits > 1) {
-            if (!scratch.memory) return job.exhausted->store(true);
-            join(job, task, (float *)scratch.memory);
-            task.inner = (float *)scratch.memory, task.inner_stride = width;
-        }
-        job.table->low_rank_outer(&task, unit - chunk.outer, end - chunk.outer);
-        unit = end;
-    }
-}
-
-void wait_for_inner(const Job &job) {
-    for (long spins = 0; job.finished->load(std::memory_order_acquire) < job.inner_tiles; spins++) {
-        if (spins >= kSpinsBeforeYield) sched_yield();
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-}
-
-void tile(const void *context, long tile) {
-    const Job &job = *(const Job *)context;
-    if (tile < job.inner_tiles) {
-        inner_units(job, job.inner_units * tile / job.inner_tiles, job.inner_units * (tile + 1) / job.inner_tiles);
-        job.finished->fetch_add(1, std::memory_order_release);
-        return;
-    }
-    tile -= job.inner_tiles;
-    wait_for_inner(job);
-    outer_units(job, job.outer_units * tile / job.outer_tiles, job.outer_units * (tile + 1) / job.outer_tiles);
+size_t list_bytes(const LowRankCall &c) {
+    const long chunks = c.rows / kChunkRows + at_most(c.rows, c.table_rows);
+    return chunks * sizeof(LowRankChunk) + (c.rows + c.table_rows + 1) * sizeof(int32_t);
 }
 
 const LowRankUpdate *update_of(const LowRankCall &c, long row) {
     return c.which[row] < 0 ? nullptr : c.table[c.which[row]];
 }
 
-// Groups the rows by adapter and cuts the groups into chunks; `starts`: int32 [table_rows + 1].
-void group_rows(Job &job, int32_t *starts) {
-    const LowRankCall &c = *job.call;
-    memset(starts, 0, (c.table_rows + 1) * sizeof(int32_t));
-    for (long row = 0; row < c.rows; row++)
-        if (update_of(c, row)) starts[c.which[row] + 1]++;
-    for (long i = 0; i < c.table_rows; i++) starts[i + 1] += starts[i];
-    for (long row = 0; row < c.rows; row++)
-        if (update_of(c, row)) job.order[starts[c.which[row]]++] = (int32_t)row;
-    long begin = 0; // filling has moved each start to the group's end
-    for (long i = 0; i < c.table_rows; i++)
-        for (const long end = starts[i]; begin < end;) {
+} // namespace
+
+LowRankWork::LowRankWork(const LowRankCall &call)
+    : call_(call), table_(kernels_active()), lists_(list_bytes(call)), inner_(prepare()) {}
+
+// Groups the rows, numbers the units and chooses how many tiles share them; returns the bytes of A x.
+size_t LowRankWork::prepare() {
+    if (!lists_.memory) return 0;
+    group();
+    const long threads = pool_size();
+    long panels = 0, work = 0;
+    for (long i = 0; i < num_chunks_; i++) {
+        const LowRankChunk &chunk = chunks_[i];
+        const long ranks = chunk.update->panels * kRankLanes;
+        panels += chunk.update->panels;
+        work += (chunk.end - chunk.begin) * chunk.update->panels * call_.k;
+        width_ = ranks > width_ ? ranks : width_;
+    }
+    const long wanted = work < kTileWork ? 1 : panels < 4 * threads ? threads : 4 * threads;
+    while (splits_ < call_.segments && panels * splits_ < 2 * wanted && panels * splits_ % wanted) splits_ *= 2;
+    for (long i = 0; i < num_chunks_; i++) {
+        chunks_[i].unit = (int32_t)units_;
+        units_ += chunks_[i].update->panels * splits_;
+    }
+    tiles_ = at_most(units_, wanted);
+    return call_.rows * splits_ * width_ * sizeof(float);
+}
+
+void LowRankWork::group() {
+    const long rows = call_.rows, adapters = call_.table_rows;
+    order_ = (int32_t *)lists_.memory, starts_ = order_ + rows;
+    const size_t used = (rows + adapters + 1) * sizeof(int32_t);
+    chunks_ = (LowRankChunk *)((uint8_t *)lists_.memory + (used + 7) / 8 * 8);
+    if (rows == 1) { // the usual case of a single stream
+        const LowRankUpdate *update = update_of(call_, 0);
+        order_[0] = 0;
+        if (update) chunks_[num_chunks_++] = {update, 0, 1, 0};
+        return;
+    }
+    memset(starts_, 0, (adapters + 1) * sizeof(int32_t));
+    for (long row = 0; row < rows; row++)
+        if (update_of(call_, row)) starts_[call_.which[row] + 1]++;
+    for (long i = 0; i < adapters; i++) starts_[i + 1] += starts_[i];
+    for (long row = 0; row < rows; row++)
+        if (update_of(call_, row)) order_[starts_[call_.which[row]]++] = (int32_t)row;
+    long begin = 0; // filling has moved each start to its group's end
+    for (long i = 0; i < adapters; i++)
+        for (const long end = starts_[i]; begin < end;) {
             const long last = at_most(begin + kChunkRows, end);
-            job.chunks[job.num_chunks++] = {c.table[i], (int32_t)begin, (int32_t)last, 0, 0};
+            chunks_[num_chunks_++] = {call_.table[i], (int32_t)begin, (int32_t)last, 0};
             begin = last;
         }
 }
 
-// Numbers the units, and chooses how many tiles share them.
-void cut(Job &job) {
-    const long threads = pool_size();
-    long panels = 0, work = 0;
-    for (long i = 0; i < job.num_chunks; i++) {
-        Chunk &chunk = job.chunks[i];
-        panels += chunk.update->panels;
-        const long ranks = chunk.update->panels * kRankLanes;
-        work += (chunk.end - chunk.begin) * ranks * (job.call->k + chunk.update->output_panels * kPanel) / 16;
-        job.width = ranks > job.width ? ranks : job.width;
+LowRankTask LowRankWork::task(const LowRankChunk &chunk, long split) const {
+    const long stride = splits_ * width_;
+    float *inner = (float *)inner_.memory + chunk.begin * stride + split * width_;
+    return {&call_, chunk.update, order_ + chunk.begin, chunk.end - chunk.begin, inner, stride, nullptr, 0};
+}
+
+void LowRankWork::tile(long number) const {
+    long unit = units_ * number / tiles_;
+    const long last = units_ * (number + 1) / tiles_, segments = call_.segments / splits_;
+    for (long i = 0; i < num_chunks_ && unit < last; i++) {
+        const LowRankChunk &chunk = chunks_[i];
+        const long end = at_most(last, chunk.unit + chunk.update->panels * splits_);
+        for (; unit < end; unit++) {
+            const long panel = (unit - chunk.unit) / splits_, split = (unit - chunk.unit) % splits_;
+            const LowRankTask one = task(chunk, split);
+            table_->low_rank_inner(&one, panel, split * segments, segments);
+        }
     }
-    const long wanted = work < kTileWork ? 1 : panels < 4 * threads ? threads : 4 * threads;
-    job.splits = 1;
-    while (job.splits < job.call->segments && panels * job.splits < 2 * wanted && panels * job.splits % wanted) job.splits *= 2;
-    for (long i = 0; i < job.num_chunks; i++) {
-        Chunk &chunk = job.chunks[i];
-        chunk.inner = (int32_t)job.inner_units, chunk.outer = (int32_t)job.outer_units;
-        job.inner_units += chunk.update->panels * job.splits, job.outer_units += chunk.update->output_panels;
+    finished_.fetch_add(1, std::memory_order_release);
+}
+
+// Adds the subtrees of each row as a binary tree; leaves [count, width] in `sums`.
+void LowRankWork::join(const LowRankTask &task, float *sums) const {
+    const long width = task.update->panels * kRankLanes;
+    for (long row = 0; row < task.count; row++) {
+        float *to = sums + row * width;
+        const float *from = task.inner + row * task.inner_stride;
+        for (long i = 0; i < width; i++) {
+            float parts[1 << kSegmentLevels];
+            for (long s = 0; s < splits_; s++) parts[s] = from[s * width_ + i];
+            for (long step = 1; step < splits_; step *= 2)
+                for (long s = 0; s < splits_; s += 2 * step) parts[s] += parts[s + step];
+            to[i] = parts[0];
+        }
     }
-    job.inner_tiles = at_most(job.inner_units, wanted), job.outer_tiles = at_most(job.outer_units, wanted);
+}
+
+bool LowRankWork::update(long panel, long last, float *out, long out_stride) const {
+    pool_wait(finished_, tiles_);
+    for (long i = 0; i < num_chunks_; i++) {
+        LowRankTask one = task(chunks_[i], 0);
+        const long width = one.update->panels * kRankLanes;
+        Scratch sums(splits_ > 1 ? one.count * width * sizeof(float) : 0);
+        if (splits_ > 1) {
+            if (!sums.memory) return false;
+            join(one, (float *)sums.memory);
+            one.inner = (float *)sums.memory, one.inner_stride = width;
+        }
+        one.out = out, one.out_stride = out_stride;
+        table_->low_rank_outer(&one, panel, last);
+    }
+    return true;
+}
+
+namespace {
+
+struct Job {
+    const LowRankWork *work;
+    const LowRankCall *call;
+    long panels, tiles; // of outputs
+    std::atomic<bool> *exhausted;
+};
+
+void run_tile(const void *context, long tile) {
+    const Job &job = *(const Job *)context;
+    if (tile < job.work->tiles()) return job.work->tile(tile);
+    tile -= job.work->tiles();
+    const long panel = job.panels * tile / job.tiles, last = job.panels * (tile + 1) / job.tiles;
+    if (!job.work->update(panel, last, job.call->out, job.call->out_stride)) job.exhausted->store(true);
 }
 
 bool run_rows(const LowRankCall &call) {
-    Job job = {};
-    std::atomic<long> finished{0};
+    const LowRankWork work(call);
+    if (!work.ok()) return false;
+    if (work.empty()) return true;
     std::atomic<bool> exhausted{false};
-    job.table = kernels_active(), job.call = &call, job.finished = &finished, job.exhausted = &exhausted;
-    const long most_chunks = call.rows / kChunkRows + at_most(call.rows, call.table_rows);
-    Scratch lists(most_chunks * sizeof(Chunk) + (call.rows + call.table_rows + 1) * sizeof(int32_t));
-    if (!lists.memory) return false;
-    job.chunks = (Chunk *)lists.memory, job.order = (int32_t *)(job.chunks + most_chunks);
-    group_rows(job, job.order + call.rows);
-    if (!job.num_chunks) return true;
-    cut(job);
-    Scratch inner(call.rows * job.splits * job.width * sizeof(float));
-    if (!inner.memory) return false;
-    job.inner = (float *)inner.memory;
-    pool_run(tile, &job, job.inner_tiles + job.outer_tiles);
+    const long panels = ceil_div(call.outputs, kPanel);
+    const Job job = {&work, &call, panels, at_most(panels, work.tiles() > 1 ? work.tiles() : 1), &exhausted};
+    pool_run(run_tile, &job, work.tiles() + job.tiles);
     return !exhausted.load();
 }
 

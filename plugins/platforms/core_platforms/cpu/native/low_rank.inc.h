@@ -100,25 +100,29 @@ static void low_rank_inner(const LowRankTask *t, long panel, long segment, long 
     inner_panel<Float32>(*t, panel, segment, segments);
 }
 
-// y = gain * (y + scale * acc) + shift for the lanes of one vector; n: the first one's output within the part.
-LANE void apply_update(const LowRankPart &part, long n, F acc, float *y) {
-    const long lanes = part.n - n < 16 ? part.n - n : 16;
-    if (lanes <= 0) return;
-    F value = lanes == 16 ? load(y) : load_part(y, lanes);
+// y = gain * (y + scale * acc) + shift for one vector of outputs, those of them that the part has.
+// n: the first output. at: its place in gain and shift.
+LANE void apply_update(const LowRankPart &part, long n, long at, F acc, float *y) {
+    const long low = clamp(part.first - n, 0, 16), high = clamp(part.first + part.n - n, 0, 16);
+    if (low >= high) return;
+    const F before = high == 16 ? load(y) : load_part(y, high);
+    F value = before;
     if (part.rank) value = fma(set1((float)part.scale), acc, value);
-    if (part.gain) value = mul(value, load(part.gain + n));
-    if (part.shift) value = add(value, load(part.shift + n));
-    if (lanes == 16)
+    if (part.gain) value = mul(value, load(part.gain + at));
+    if (part.shift) value = add(value, load(part.shift + at));
+    if (low) value = select_range(value, before, (int32_t)low, 16);
+    if (high == 16)
         store(y, value);
     else
-        store_part(y, value, lanes);
+        store_part(y, value, high);
 }
 
 template <class Element, int R, int V>
 LANE void outer_block(const LowRankTask &t, const LowRankPart &part, long panel, long vector, long row) {
+    const long own = panel - part.first / kPanel; // the panel's number in B
     constexpr long kInputs = Element::kInputs, kStep = kPanel * Element::kBytes;
     const long steps = part.rank / kInputs;
-    const uint8_t *b = part.b + panel * ((part.rank + kInputs - 1) / kInputs) * kStep + vector * 16 * Element::kBytes;
+    const uint8_t *b = part.b + own * ((part.rank + kInputs - 1) / kInputs) * kStep + vector * 16 * Element::kBytes;
     const float *h[R];
     for (int r = 0; r < R; r++) h[r] = t.inner + (row + r) * t.inner_stride + part.offset;
     F acc[R][V];
@@ -138,10 +142,10 @@ LANE void outer_block(const LowRankTask &t, const LowRankPart &part, long panel,
             for (int r = 0; r < R; r++) acc[r][v] = fma(values[0], set1(h[r][part.rank - 1]), acc[r][v]);
         }
     for (int r = 0; r < R; r++) {
-        float *out = t.call->out + t.rows[row + r] * t.call->out_stride + part.first;
+        float *out = t.out + t.rows[row + r] * t.out_stride;
         for (int v = 0; v < V; v++) {
             const long n = panel * kPanel + (vector + v) * 16;
-            apply_update(part, n, acc[r][v], out + n);
+            apply_update(part, n, own * kPanel + (vector + v) * 16, acc[r][v], out + n);
         }
     }
 }
@@ -177,15 +181,11 @@ static void outer_any(const LowRankTask &t, const LowRankPart &part, long panel,
     outer_panels<Float32>(t, part, panel, last);
 }
 
-// Panels are counted over all parts.
 static void low_rank_outer(const LowRankTask *t, long panel, long last) {
     const LowRankUpdate &update = *t->update;
-    long before = 0; // panels of the parts before this one
     for (long i = 0; i < update.num_parts; i++) {
         const LowRankPart &part = update.parts[i];
-        const long panels = (part.n + kPanel - 1) / kPanel, end = at_most(before + panels, last);
-        if (panel < end) outer_any(*t, part, panel - before, end - before);
-        if (panel < end) panel = end;
-        before += panels;
+        const long first = part.first / kPanel, end = (part.first + part.n + kPanel - 1) / kPanel;
+        outer_any(*t, part, panel > first ? panel : first, last < end ? last : end);
     }
 }

@@ -118,6 +118,11 @@ void select_rows(ExpertsCall &c, long first, long count) {
 void select_rows(LowRankCall &c, long first, long count) {
     c.x += first * c.x_stride, c.out += first * c.out_stride, c.which += first, c.rows = count;
 }
+void select_rows(JoinedRun &c, long first, long count) {
+    select_rows(c.linear, first, count);
+    select_rows(c.updates, first, count);
+    c.rows = count;
+}
 void select_rows(RaceCall &c, long first, long count) {
     c.which += first, c.keys += 5 * first, c.temperatures += first, c.out += first, c.rows = count;
     if (c.top_k) c.top_k += first, c.top_p += first, c.least += first;
@@ -543,15 +548,34 @@ KERNEL(py_latent_attention) {
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
-// x, x_stride, rows, out, out_stride, which, table, table_rows, k, segments, format
+// which, table, table_rows, segments, format
+void read_table(Arguments &a, LowRankCall &c) {
+    c.which = a.pointer<int32_t>(), c.table = a.pointer<const LowRankUpdate *>(), c.table_rows = a.integer();
+    c.segments = a.integer(), c.format = (int)a.integer();
+}
+
+// x, x_stride, rows, out, out_stride, outputs, k, and those of `read_table`
 KERNEL(py_low_rank) {
-    Arguments a(items, count, 11);
+    Arguments a(items, count, 12);
     LowRankCall c = {};
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
-    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.which = a.pointer<int32_t>();
-    c.table = a.pointer<const LowRankUpdate *>(), c.table_rows = a.integer();
-    c.k = a.integer(), c.segments = a.integer(), c.format = (int)a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.outputs = a.integer(), c.k = a.integer();
+    read_table(a, c);
     return a.ok() ? perform<run_low_rank>(c) : nullptr;
+}
+
+// weight, x, x_stride, rows, out, out_stride, accumulate, and those of `read_table`
+KERNEL(py_linear_joined) {
+    Arguments a(items, count, 12);
+    JoinedRun c = {};
+    LinearRun &linear = c.linear;
+    linear.weight = a.linear(), linear.x = a.pointer<float>(), linear.x_stride = a.integer(), linear.rows = a.integer();
+    linear.out = a.pointer<float>(), linear.out_stride = a.integer(), linear.accumulate = (int)a.integer();
+    read_table(a, c.updates);
+    if (!a.ok()) return nullptr;
+    c.updates.x = linear.x, c.updates.x_stride = linear.x_stride, c.rows = c.updates.rows = linear.rows;
+    c.updates.outputs = linear.weight->n, c.updates.k = linear.weight->k;
+    return perform<run_joined>(c);
 }
 
 KERNEL(py_prefault) { // address, bytes
@@ -614,7 +638,7 @@ PyMethodDef methods[] = {
     METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(low_rank), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     {nullptr, nullptr, 0, nullptr},

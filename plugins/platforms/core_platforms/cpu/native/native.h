@@ -336,21 +336,21 @@ constexpr long kRankLanes = 16;        // ranks side by side in a panel of A
 constexpr long kLowRankRows = 512;     // rows per pass: limits the memory for A x
 
 // One update of an adapter: y = gain * (y + scale * B h) + shift, for y = out[first, first + n), h = (A x)[offset, + rank).
+// B, gain and shift begin at the layer's panel of 32 outputs that holds the first one, and end with a whole panel.
 struct LowRankPart {
     int64_t first, n, offset, rank;
-    const uint8_t *b;   // panels of 32 outputs: f32, f16 [rank][32]; bf16 [ceil(rank / 2)][32][2]
-    const float *gain;  // padded to whole panels, or null
-    const float *shift; // as gain
+    const uint8_t *b;   // by panel: f32, f16 [rank][32]; bf16 [ceil(rank / 2)][32][2]
+    const float *gain;  // or null
+    const float *shift; // or null
     double scale;
 };
 
 // An adapter's updates of one layer. The A's of its parts stand on each other, so that x is read once for all of them.
 struct LowRankUpdate {
     const uint8_t *a; // panels of 16 ranks: f32, f16 [k][16]; bf16 [ceil(k / 2)][16][2]
-    int64_t panels;         // of A
-    int64_t output_panels;  // of the B's of all parts
+    int64_t panels;   // of A
     int64_t num_parts;
-    LowRankPart parts[1];   // as many as there are
+    LowRankPart parts[1]; // as many as there are
 };
 
 struct LowRankCall {
@@ -361,6 +361,7 @@ struct LowRankCall {
     const int32_t *which;              // [rows] rows of the table, negative: none
     const LowRankUpdate *const *table; // [table_rows], null: an empty row
     long table_rows;
+    long outputs;
     long k, segments; // equal parts of k with separate sums; a power of two, each even if there are several
     int format;       // of A and B: kF32, kF16 or kBF16
 };
@@ -373,6 +374,8 @@ struct LowRankTask {
     long count;
     float *inner; // [count, inner_stride] A x
     long inner_stride;
+    float *out; // where output 0 of row 0 of the call is
+    long out_stride;
 };
 
 enum StateOp { kShortConv = 0, kMamba1 = 1, kMamba2 = 2, kGatedDelta = 3, kKda = 4 };
@@ -456,7 +459,7 @@ struct KernelTable {
     void (*combine)(const CombineCall *, long begin, long end);
     void (*logprobs)(const LogprobsCall *, long begin, long end);
     void (*low_rank_inner)(const LowRankTask *, long panel, long segment, long segments); // a subtree of segments
-    void (*low_rank_outer)(const LowRankTask *, long panel, long last);                   // panels of outputs
+    void (*low_rank_outer)(const LowRankTask *, long panel, long last); // panels of the layer's outputs
     void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
     // Normalizes mamba1's dt, B and C in place.
     void (*state_select)(const StateCall *, float *selected, long begin, long end);
@@ -523,6 +526,14 @@ bool run_experts(const ExpertsCall &call);
 
 // low_rank.cpp; false: out of memory
 bool run_low_rank(const LowRankCall &call);
+
+// A product and the updates after it; both are about the same rows.
+struct JoinedRun {
+    LinearRun linear;
+    LowRankCall updates;
+    long rows;
+};
+bool run_joined(const JoinedRun &run); // ops.cpp
 
 // states.cpp
 // Working memory of one update.

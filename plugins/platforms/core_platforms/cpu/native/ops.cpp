@@ -1,4 +1,5 @@
 // Whole operations: stages activations, splits the work into tiles, and passes them to the pool and the active table.
+#include "low_rank.h"
 #include "native.h"
 #include "pool.h"
 
@@ -69,6 +70,32 @@ void linear_tile(const void *context, long tile) {
     }
 }
 
+// A product and the updates of adapters after it: tiles of A x, of the product, and of B (A x), in this order. The last
+// ones wait for the others, which threads have claimed before them.
+struct JoinedJob {
+    LinearJob linear;
+    const LowRankWork *updates;
+    long linear_tiles, update_tiles;
+    std::atomic<long> *finished; // tiles of the product
+};
+
+void joined_tile(const void *context, long tile) {
+    const JoinedJob &job = *(const JoinedJob *)context;
+    if (tile < job.updates->tiles()) return job.updates->tile(tile);
+    tile -= job.updates->tiles();
+    if (tile < job.linear_tiles) {
+        linear_tile(&job.linear, tile);
+        job.finished->fetch_add(1, std::memory_order_release);
+        return;
+    }
+    tile -= job.linear_tiles;
+    pool_wait(*job.finished, job.linear_tiles);
+    const long panels = job.linear.panels, panel = panels * tile / job.update_tiles;
+    const long last = panels * (tile + 1) / job.update_tiles;
+    const LinearCall &call = job.linear.call;
+    if (!job.updates->update(panel, last, call.out, call.out_stride)) job.linear.exhausted->store(true);
+}
+
 void stage_tile(const void *context, long tile) {
     const LinearJob &job = *(const LinearJob *)context;
     job.table->stage(&job.call, tile * 8, at_most(tile * 8 + 8, job.call.rows));
@@ -95,9 +122,8 @@ template <class Call> void over_rows(void (*function)(const Call *, long, long),
     pool_run(rows_tile<Call>, &job, ceil_div(call.rows, job.chunk));
 }
 
-} // namespace
-
-bool run_linear(const LinearRun &run) {
+// updates: of adapters for the same rows, or null.
+bool run_product(const LinearRun &run, const LowRankWork *updates) {
     const PackedLinear *weight = run.weight;
     const long rows = run.rows;
     if (rows == 0) return true;
@@ -126,8 +152,32 @@ bool run_linear(const LinearRun &run) {
     row_tiles = ceil_div(rows, job.rows_a_tile);
     job.panels_a_tile = panels < 1 ? 1 : at_most(panels, job.panels);
     job.panel_tiles = ceil_div(job.panels, job.panels_a_tile);
-    pool_run(linear_tile, &job, job.panel_tiles * row_tiles);
+    const long tiles = job.panel_tiles * row_tiles;
+    if (!updates) {
+        pool_run(linear_tile, &job, tiles);
+        return !exhausted.load();
+    }
+    std::atomic<long> finished{0};
+    const JoinedJob joined = {job, updates, tiles, at_most(job.panels, pool_size()), &finished};
+    pool_run(joined_tile, &joined, updates->tiles() + tiles + joined.update_tiles);
     return !exhausted.load();
+}
+
+} // namespace
+
+bool run_linear(const LinearRun &run) { return run_product(run, nullptr); }
+
+bool run_joined(const JoinedRun &run) {
+    for (long row = 0; row < run.rows; row += kLowRankRows) {
+        LinearRun linear = run.linear;
+        LowRankCall updates = run.updates;
+        linear.x += row * linear.x_stride, linear.out += row * linear.out_stride;
+        linear.rows = updates.rows = at_most(kLowRankRows, run.rows - row);
+        updates.x = linear.x, updates.which += row;
+        const LowRankWork work(updates);
+        if (!work.ok() || !run_product(linear, work.empty() ? nullptr : &work)) return false;
+    }
+    return true;
 }
 
 long missing_row(const GatherCall &call) {

@@ -289,6 +289,15 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
+void pool_wait(const std::atomic<long> &counter, long value) {
+    for (long spins = 0; counter.load(std::memory_order_acquire) < value; spins++) {
+        if (spins < kSpinsBeforeYield && !pool.crowded)
+            pause_briefly();
+        else
+            sched_yield();
+    }
+}
+
 // Puts large buffers into huge pages where available: kernels walk through them with long strides.
 static void *allocate(size_t size) {
     if (size < kHugePage / 4) return aligned_alloc(kScratchAlignment, size);

@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include <atomic>
+
 typedef void (*TileFunction)(const void *context, long tile);
 
 // Sets the total number of threads, including the caller; replaces the threads of an earlier call. Returns the number
@@ -17,6 +19,10 @@ void pool_spin(long microseconds);
 bool pool_bind(const int *processors, long count);
 // Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
 void pool_run(TileFunction function, const void *context, long tiles);
+
+// Waits, in a tile, until earlier tiles of the same job have counted up to `value`. Tiles are claimed in their order, so
+// each of them has a thread that runs it.
+void pool_wait(const std::atomic<long> &counter, long value);
 
 // Working memory that outlives the call that grew it. Each thread has its own, and so does each nesting level of
 // calls. Memory is null when allocation fails.

@@ -1,0 +1,1 @@
+"""Adapters in GGUF files, as llama.cpp's converter writes them."""

@@ -1,0 +1,82 @@
+"""Every family of the table with an adapter on all its matrices: logits equal peft's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.api.errors import UserError
+from core_models import remote
+from core_runtime.models.families import families
+from tests.adapters.families import AdaptedHarness, save_base, saved_with_logits
+from tests.families.architectures import ENCODERS, WRAPPERS, variants
+from tests.families.expected import NAMED, REFUSED
+from tests.families.wrappers import WRAPPED_TEXT
+
+PROMPT = [4 + number * 7 % 250 for number in range(19)]
+QUICK = ("gpt2", "phi3", "mixtral", "deepseek_v3")
+"""Turned and fused matrices, experts in two layouts, latents."""
+
+TEXT = r".*(language_model|text_model).*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+IN_PROJ = ["in_proj"]
+TARGETS: dict[str, Any] = {
+    "mamba": IN_PROJ, "mamba2": IN_PROJ, "falcon_mamba": IN_PROJ, "jamba": ["q_proj", "in_proj", "down_proj"],
+    "nemotron_h": ["in_proj", "q_proj", "o_proj", "up_proj"], "falcon_h1": ["in_proj", "q_proj", "up_proj"],
+    "kimi_linear": ["q_proj", "o_proj", "up_proj"], "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
+    "bert": ["query", "key", "value", "intermediate.dense"], "roberta": ["query", "output.dense"],
+    "xlm-roberta": ["query", "output.dense"], "camembert": ["query", "output.dense"],
+}  # fmt: skip
+"""Targets where peft refuses or fails with all, or where parts of the model are not served."""
+UNFIT = {
+    "phi4_multimodal": "peft changes its towers",
+    "llama4": "peft fails with its experts",
+    "nomic_bert": "modules of transformers are fused otherwise in files",
+    "hrm_text": "peft has no list of its layers",
+    "xlstm": "transformers' own forward fails next to peft",
+}
+
+MODEL_TYPES = sorted(
+    {
+        model_type
+        for family in families()
+        for model_type in (*family.model_types, *family.wrappers)
+        if model_type not in WRAPPED_TEXT and variants(model_type)
+    }
+    - {model_type for family in remote.ROWS for model_type in family.model_types}
+    - set(NAMED)
+    - set(UNFIT)
+    - {model_type for model_type, _ in REFUSED}
+)
+
+
+def _rows() -> list[Any]:
+    marks = {name: () if name in QUICK else pytest.mark.models for name in MODEL_TYPES}
+    return [pytest.param(name, marks=marks[name]) for name in MODEL_TYPES]
+
+
+def distance(model_type: str, folder: Path, **options: Any) -> float:
+    """How far our logits are from peft's, as a part of the largest."""
+    base = save_base(folder / "base", model_type)
+    wanted = saved_with_logits(base, folder / "adapter", model_type, PROMPT, **options)
+    found = AdaptedHarness(base, folder / "adapter").logits(PROMPT, model_type in ENCODERS)
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("model_type", _rows())
+def test_logits_are_those_of_peft(model_type: str, tmp_path: Path) -> None:
+    targets = TARGETS.get(model_type, TEXT if model_type in WRAPPERS else "all-linear")
+    assert distance(model_type, tmp_path, target_modules=targets) <= 1e-4
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("target", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["LoRA", "DoRA"])
+def test_each_matrix_alone(target: str, options: dict[str, Any], tmp_path: Path) -> None:
+    assert distance("llama", tmp_path, target_modules=[target], **options) <= 1e-4
+
+
+def test_a_tower_is_refused_with_names_of_the_text(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "qwen3_vl")
+    saved_with_logits(base, tmp_path / "adapter", "qwen3_vl", PROMPT, target_modules=r".*visual.*attn\.proj")
+    with pytest.raises(UserError, match=r"visual\.blocks\.0\.attn\.proj, but the model has no such matrix"):
+        AdaptedHarness(base, tmp_path / "adapter")
