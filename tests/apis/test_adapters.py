@@ -61,6 +61,11 @@ async def said(http: httpx.AsyncClient, model: str | None, count: int = 5) -> st
 
 async def test_a_model_is_an_adapter_or_the_base(tmp_path: Path) -> None:
     async with serving(tmp_path, "sql", "fr") as (http, _, _):
+        stream = http.stream("POST", "/v1/completions", json={"model": "sql", "prompt": PROMPT, "stream": True})
+        async with stream as events:
+            await anext(aiter(events.aiter_lines()))
+            page = (await http.get("/metrics")).text
+        assert 'max_lora="2"' in page and "lora_requests_info" in page
         found = await asyncio.gather(*(said(http, model) for model in ("sql", "fr", "fake", None, "sql")))
         assert found == [text_of(name, 5) for name in ("sql", "fr", "", "", "sql")]
         cards = {card["id"]: card for card in (await http.get("/v1/models")).json()["data"]}
@@ -215,7 +220,7 @@ async def test_an_activated_adapter_shares_the_bases_prefix(tmp_path: Path) -> N
 
 
 async def test_a_default_adapter_is_that_of_requests_for_the_base(tmp_path: Path) -> None:
-    async with serving(tmp_path, "qlora") as (http, engine, _):
+    async with serving(tmp_path, "qlora") as (http, _, _):
         context = http._transport.app.state.context  # type: ignore[attr-defined]
         context.adapters._default = "qlora"
         assert await said(http, "fake") == await said(http, None) == text_of("qlora", 5)

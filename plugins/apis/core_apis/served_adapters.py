@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +26,11 @@ from core_apis.body_kinds import Buffer
 from core_apis.served_names import ServedNames
 from core_config.served.server_config import AdapterSettings
 from core_frontend.adapters import Adapters, LoadedAdapter
+from core_frontend.api.outputs import RequestOutput
 
 if TYPE_CHECKING:
     from core_adapters.resolvers import Resolver
+    from core_apis.watching import Generate, PromptCall
 
 logger = logging.getLogger("core_apis")
 
@@ -46,6 +50,8 @@ class ServedAdapters:
 
     engine: those that the engine knows.
     names:  the names of the base model.
+
+    max_loras: how many a step may have.
     """
 
     def __init__(
@@ -53,7 +59,10 @@ class ServedAdapters:
     ) -> None:
         self.engine = engine
         self.settings = settings or AdapterSettings()
+        self.max_loras = config.max_loras
         self._default = config.default
+        self._waiting: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
         self._names = names
         self._resolvers = _load(self.settings.resolvers, self.settings.directory)
         self._searches: dict[str, asyncio.Task[LoadedAdapter]] = {}
@@ -113,6 +122,34 @@ class ServedAdapters:
                 status=404,
             )
         return found
+
+    def in_use(self) -> tuple[list[str], list[str]]:
+        """Return the names of adapters whose requests have output, and of those whose requests still wait for it."""
+        names = {row.digest: row.name for row in map(self.engine.known, self.engine.names) if row is not None}
+        shown = [sorted(names.get(digest, digest[:12]) for digest in +uses) for uses in (self._running, self._waiting)]
+        return shown[0], shown[1]
+
+    def followed(self, generate: Generate) -> Generate:
+        """Wrap `generate` to follow which adapters are in use."""
+
+        async def run(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
+            adapter = call.terms.adapter
+            uses = self._waiting
+            uses.update([adapter.digest] if adapter else [])
+            try:
+                async with aclosing(generate(call)) as outputs:
+                    async for output in outputs:
+                        if adapter and uses is self._waiting:
+                            uses.subtract([adapter.digest])
+                            uses = self._running
+                            uses.update([adapter.digest])
+                        yield output
+            finally:
+                uses.subtract([adapter.digest] if adapter else [])
+                if adapter and not uses[adapter.digest]:
+                    del uses[adapter.digest]
+
+        return run
 
     async def _search(self, name: str) -> None:
         """Have resolvers find an adapter, and load it. Requests for one name share the search. Raises RequestError."""
