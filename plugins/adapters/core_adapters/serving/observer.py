@@ -65,18 +65,20 @@ class AdapterObserver(EngineObserver, Gate):
         return cls(start.config.adapters, start.config.lasting_file)
 
     def attach(self, engine: Engine) -> None:
-        """Check whether the executor computes with adapters. Raises ConfigError when it has to and does not."""
+        """Keep the engine, and learn which adapters the engine before it had."""
         self._engine = engine
-        if self._config is None:
-            return
-        if not isinstance(engine.executor, AdaptingExecutor):
-            raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
-        self.holder = AdapterHolder(engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file))
+        if self._config is not None and isinstance(engine.executor, AdaptingExecutor):
+            self.holder = AdapterHolder(
+                engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file)
+            )
 
     def before_first(self) -> None:
         """Read the adapters that must be there before the first request. Raises ConfigError."""
-        if self._config is not None:
-            self.holder.begin(self._config.modules)
+        if self._config is None:
+            return
+        if not isinstance(self._engine.executor, AdaptingExecutor):
+            raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
+        self.holder.begin(self._config.modules)
 
     def before_step(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""
