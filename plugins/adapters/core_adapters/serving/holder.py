@@ -97,6 +97,8 @@ class AdapterHolder:
 
     def place(self, digest: str, in_use: Mapping[str, int]) -> bool:
         """Let steps use an adapter that was read; False, without a change, when there is no room."""
+        if self.book.known[digest].is_resident:
+            return True
         if not self.make_room(in_use):
             return False
         self._between_steps(lambda: self.executor.place_adapter(digest))

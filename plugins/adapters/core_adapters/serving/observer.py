@@ -98,6 +98,7 @@ class AdapterObserver(EngineObserver, Gate):
             return
         if method in TOUCHES_MEMORY and self._read is not None:
             wait([self._read[1]])
+            self._take_read(self.in_use())
         if not method:
             for digest, sentence in self.holder.follow_memory().items():
                 self._engine.sequences.end_scheduled(digest, sentence)
@@ -123,9 +124,7 @@ class AdapterObserver(EngineObserver, Gate):
     def advance(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""
         in_use = self.in_use()
-        if self._read is not None and self._read[1].done():
-            (wanted, future), self._read = self._read, None
-            self._take(wanted, future, in_use)
+        self._take_read(in_use)
         self.holder.drop_nameless(in_use + Counter(request.adapter for request in self._held))
         self._release()
         self._begin_next()
@@ -177,6 +176,12 @@ class AdapterObserver(EngineObserver, Gate):
         """Wait for the adapter that is being read; do not read others."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
+
+    def _take_read(self, in_use: Counter[str]) -> None:
+        """Use what was read, if reading has ended."""
+        if self._read is not None and self._read[1].done():
+            (wanted, future), self._read = self._read, None
+            self._take(wanted, future, in_use)
 
     def _take(self, wanted: Load | str, future: Future[AdapterFacts], in_use: Counter[str]) -> None:
         """Use an adapter that was read, or say why it cannot be used."""
