@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from core.api.policy import SchedulingPolicy
 from core.api.step_plan import SequenceKey
 from core.kv.integrity import IntegrityError
+from core.scheduler.awaiting_kv import Aside
 from core.scheduler.sequence import SequenceState, SequenceStatus
 
 SWEEP_FROM = 64
@@ -119,7 +120,7 @@ class Roster:
         if sequence.queue is None:
             return
         # The queue belongs to a plugin: one whose `peek` and `pop` disagree would otherwise lose a request silently.
-        if sequence.queue.pop() is not sequence:
+        if isinstance(sequence.queue, Aside) or sequence.queue.pop() is not sequence:
             raise IntegrityError("waiting_order", f"{sequence.key} was started, but it was not the next one")
         sequence.queue = None
 

@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from core.api.adapters import AdaptersConfig
 from core.api.config import (
     CacheConfig,
     EngineConfig,
@@ -97,7 +98,9 @@ class FakeClient:
     def ping(self) -> asyncio.Future[str]:
         return asyncio.get_running_loop().create_future()
 
-    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> bool | str:
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        if method == "list_adapters":
+            return {"number": 0, "adapters": []}
         if "profile" in method:
             return self._profile(method)
         wanted = arguments or {}
@@ -195,7 +198,7 @@ def make_engine(
     pooling: how a model pools that gives vectors.
     embedding_size: numbers of an embedding in a prompt; 0: prompts have none.
     reads_extra_args, checks_params: whether it has logits processors.
-    changes: whether there are paths that have the engine sleep, or replace its weights.
+    changes: whether there are paths that have the engine sleep, replace its weights, or load adapters.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -221,6 +224,7 @@ def make_engine(
         profiler=profiler,
         sleeps=changes,
         weight_transfer=WeightTransferConfig() if changes else None,
+        adapters=AdaptersConfig() if changes else None,
     )
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)

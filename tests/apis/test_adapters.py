@@ -16,6 +16,7 @@ from core.api.config import ResolvedPlugin
 from core_adapters.resolvers.directory import DirectoryResolver, below
 from core_adapters.resolvers.hub import HubResolver
 from core_apis.app import create_app
+from core_apis.served_adapters import own_template
 from core_config.served.server_config import AdapterSettings, ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_tokens.tokenizer import Tokenizer
@@ -31,11 +32,16 @@ def text_of(weights: str, count: int, first: int = 0) -> str:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *names: str, lives: Sequence[int] = (), settings: AdapterSettings | None = None, **options: Any
+    directory: Path,
+    *names: str,
+    lives: Sequence[int] = (),
+    settings: AdapterSettings | None = None,
+    template: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, MortalSource]]:
     config = adapting_config(*(written(directory, name) for name in names), restarts=MANY, **options)
     source = MortalSource(config, AdaptingExecutor, lives)
-    engine = mortal_engine(source, Tokenizer.from_source(byte_source(), None))
+    engine = mortal_engine(source, Tokenizer.from_source(byte_source(template), None))
     settings = settings or AdapterSettings(directory=str(directory), is_updated=True)
     app = create_app(engine, ServerConfig(adapters=settings), engine.model_config)
     try:
@@ -61,6 +67,11 @@ async def said(http: httpx.AsyncClient, model: str | None, count: int = 5) -> st
 
 async def test_a_model_is_an_adapter_or_the_base(tmp_path: Path) -> None:
     async with serving(tmp_path, "sql", "fr") as (http, _, _):
+        stream = http.stream("POST", "/v1/completions", json={"model": "sql", "prompt": PROMPT, "stream": True})
+        async with stream as events:
+            await anext(aiter(events.aiter_lines()))
+            page = (await http.get("/metrics")).text
+        assert 'max_lora="2"' in page and "lora_requests_info" in page
         found = await asyncio.gather(*(said(http, model) for model in ("sql", "fr", "fake", None, "sql")))
         assert found == [text_of(name, 5) for name in ("sql", "fr", "", "", "sql")]
         cards = {card["id"]: card for card in (await http.get("/v1/models")).json()["data"]}
@@ -215,7 +226,41 @@ async def test_an_activated_adapter_shares_the_bases_prefix(tmp_path: Path) -> N
 
 
 async def test_a_default_adapter_is_that_of_requests_for_the_base(tmp_path: Path) -> None:
-    async with serving(tmp_path, "qlora") as (http, engine, _):
+    async with serving(tmp_path, "qlora") as (http, _, _):
         context = http._transport.app.state.context  # type: ignore[attr-defined]
         context.adapters._default = "qlora"
         assert await said(http, "fake") == await said(http, None) == text_of("qlora", 5)
+
+
+async def test_an_adapters_own_chat_template_is_used_for_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    templates = tmp_path / "templates"
+    templates.mkdir()
+    (templates / "chat_template.jinja").write_text("ADAPTER {{ messages[0]['content'] }}")
+    monkeypatch.setattr(
+        "core_apis.served_adapters.own_template",
+        lambda path: own_template(str(templates)) if path.endswith("sql") else own_template(path),
+    )
+    async with serving(tmp_path, "sql", "fr", template="BASE {{ messages[0]['content'] }}") as (http, _, _):
+        found = {}
+        for model in ("sql", "fr", "fake"):
+            body = {"model": model, "messages": [{"role": "user", "content": "x"}], "return_token_strs": True}
+            answer = await http.post("/tokenize", json=body)
+            assert answer.status_code == 200, answer.text
+            found[model] = "".join(answer.json()["token_strs"])
+        assert {model: text.split("x")[0].strip() for model, text in found.items()} == {
+            "sql": "ADAPTER",
+            "fr": "BASE",
+            "fake": "BASE",
+        }
+
+
+def test_templates_of_adapters_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    assert own_template(str(tmp_path)) is None and own_template(str(tmp_path / "nowhere")) is None
+    (tmp_path / "tokenizer_config.json").write_text("{broken")
+    assert own_template(str(tmp_path)) is None
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "default"}]}')
+    assert own_template(str(tmp_path)) is None
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "T", "other": 1}')
+    assert own_template(str(tmp_path)) == "T"

@@ -13,7 +13,7 @@ from core_apis.apis import OWN
 from core_apis.app import create_app
 from core_apis.callers.access import ACCESS
 from core_config.served.apis import chosen_apis
-from core_config.served.server_config import ServerConfig
+from core_config.served.server_config import AdapterSettings, ServerConfig
 from tests.apis.fake_engine import make_engine
 from tests.apis.test_api_keys import call
 
@@ -55,7 +55,8 @@ def chosen(words: str | None = None, rows: list[ResolvedPlugin] | None = None) -
 async def paths_of(**settings: Any) -> set[str]:
     """The paths that a server has which has all that its APIs bring. No path takes PATCH: 405 says that it is there."""
     engine = make_engine(changes=True, profiler=ProfilerConfig(directory="/traces"))
-    config = ServerConfig(enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True)
+    adapters = AdapterSettings(is_updated=True)
+    config = ServerConfig(enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True, adapters=adapters)
     app = create_app(engine, msgspec.structs.replace(config, **settings), engine.model_config)
     found = {path for path in ACCESS if (await call(app, "PATCH", path))[0]["status"] == 405}
     assert set(app.openapi()["paths"]) <= found

@@ -8,7 +8,7 @@ import pytest
 
 from core.api.config import ProfilerConfig
 from core_apis.openapi import OPERATIONS, STATUSES
-from core_config.served.server_config import ServerConfig
+from core_config.served.server_config import AdapterSettings, ServerConfig
 from tests.apis.conftest import RunningServer, run_server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -23,7 +23,7 @@ def document(server: RunningServer) -> dict[str, Any]:
 def whole_document() -> dict[str, Any]:
     """Of a server that has every route."""
     wanted = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
-    config = ServerConfig(uvicorn_log_level="warning", **wanted)
+    config = ServerConfig(uvicorn_log_level="warning", adapters=AdapterSettings(is_updated=True), **wanted)
     with run_server(config, profiler=ProfilerConfig(directory="/traces"), changes=True) as running:
         return running.http.get("/openapi.json").json()
 

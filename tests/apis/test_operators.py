@@ -14,7 +14,7 @@ from core_apis.callers.access import ACCESS, operators
 from core_apis.processes.shares import server_share
 from core_config.arguments.sources import merge
 from core_config.served.server import server_config
-from core_config.served.server_config import ServerConfig
+from core_config.served.server_config import AdapterSettings, ServerConfig
 from tests.apis.fake_engine import make_engine
 from tests.apis.test_api_keys import call
 
@@ -38,7 +38,11 @@ def everything(settings: ServerConfig) -> Any:
     """An application that mounts every route there is."""
     engine = make_engine(changes=True, profiler=ProfilerConfig(directory="/traces"))
     whole = msgspec.structs.replace(
-        settings, enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True, root_path="/proxy"
+        settings,
+        enable_server_load_tracking=True,
+        enable_tokenizer_info_endpoint=True,
+        adapters=AdapterSettings(is_updated=True),
+        root_path="/proxy",
     )
     return create_app(engine, whole, engine.model_config)
 

@@ -190,7 +190,9 @@ def test_what_was_removed_is_told_even_without_a_value():
 
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
-    assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
+    assert (
+        values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
+    )
     assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):

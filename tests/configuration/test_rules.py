@@ -59,6 +59,7 @@ DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
+LORA = {"enable_lora": True}
 POOLS = PoolingConfig(kinds=("mean",), normalize=True, size=64, max_tokens=256, source="modules.json of m")
 USUAL_POOLS = PoolingConfig(kinds=("cls",), normalize=True, size=64, source="usual for encoders: there is no file")
 BERT = model(model_type="bert", type_vocab_size=2)
@@ -373,6 +374,30 @@ CASES = [
      [{"pooler_config": {"pooling_type": "CLS"}}, model()], "--pooler-config has no effect"),
     ("rerankers_may_generate", [{"model": "Qwen/Qwen3-4B"}, QWEN3], [{"model": "Qwen/Qwen3-Reranker-4B"}, QWEN3],
      "--runner pooling serves /score"),
+    ("settings_need_the_switch", [LORA | {"max_loras": 2}], [{"max_loras": 2, "lora_directory": "/"}],
+     "--max-loras, --lora-directory: no effect without --enable-lora"),
+    ("some_switches_change_nothing", [LORA], [LORA | {"fully_sharded_loras": True, "max_lora_cls_labels": 3}],
+     "--fully-sharded-loras, --max-lora-cls-labels: no effect"),
+    ("modules_are_understood", [LORA | {"lora_modules": ["a=/", '[{"name": "b", "path": "/"}]']}],
+     [LORA | {"lora_modules": ["a"]}], "expected NAME=PATH"),
+    ("modules_are_understood", [LORA | {"lora_modules": ["a=/"]}], [LORA | {"lora_modules": ["a=/", "a=/tmp"]}],
+     "two adapters have the name 'a'"),
+    ("modules_are_understood", [LORA | {"lora_modules": ["a=/"]}],
+     [LORA | {"lora_modules": ["m=/"], "served_model_name": ["m"]}], "the name is taken by the model"),
+    ("modules_are_understood", [{"lora_modules": ["a=/nowhere/at/all"]}], [LORA | {"lora_modules": ["a=/nowhere/at/all"]}],
+     "there is no such file or directory"),
+    ("memory_holds_a_step", [LORA | {"max_loras": 2, "max_cpu_loras": 2}], [LORA | {"max_loras": 3, "max_cpu_loras": 2}],
+     "--max-cpu-loras 2: fewer than --max-loras 3"),
+    ("memory_holds_a_step", [{}], [LORA | {"max_loras": 2, "lora_modules": ["a=/", "b=/", "c=/"]}], ("max_cpu_loras", 3)),
+    ("memory_holds_a_step", [{}], [LORA | {"max_loras": 4, "max_cpu_loras": 0}], ("max_cpu_loras", 4)),
+    ("updating_needs_a_directory", [LORA | {"allow_runtime_lora_updating": True, "lora_directory": "/"}],
+     [LORA | {"allow_runtime_lora_updating": True}], "give --lora-directory"),
+    ("updating_needs_a_directory", [{"lora_directory": "/nowhere/at/all"}], [LORA | {"lora_directory": "/nowhere/at/all"}],
+     "there is no such directory"),
+    ("updating_is_for_friends", [LORA | {"allow_runtime_lora_updating": True, "api_key": ["k"]}],
+     [LORA | {"allow_runtime_lora_updating": True}], "any client that reaches it may load adapters"),
+    ("drafts_of_adapters_fit_the_budget", [{"speculative_config": SPEC} | LORA | BATCH],
+     [{"speculative_config": SPEC} | LORA | BATCH | {"=max_num_seqs": 16}], "16 sequences (--max-num-seqs) need 80 tokens"),
 ]  # fmt: skip
 
 

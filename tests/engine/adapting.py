@@ -7,14 +7,17 @@ import hashlib
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
-from engine.fakes import FakeExecutor, FakeSequence, make_config, next_token
+from engine.fakes import FakeExecutor, FakeManifest, FakeSequence, make_config, next_token
 
 from core.api.adapters import AdapterFacts, AdaptersConfig, AdapterSource
-from core.api.config import EngineConfig
+from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import UserError
 from core.api.step_plan import StepPlan, StepResult
+from core.plugin.hookspecs import LoadContext, hookimpl
 from core_supervision.engine_state import PARTS
 from tests.engine.sleeping import FakeReloader
 
@@ -28,7 +31,9 @@ def adapting_config(
     config = make_config(**settings)
     adapters = AdaptersConfig(max_loras=max_loras, max_cpu_loras=max_cpu_loras, modules=modules)
     scheduler = msgspec.structs.replace(config.scheduler, max_adapters=max_loras)
-    return msgspec.structs.replace(config, adapters=adapters, scheduler=scheduler, sleeps=True)
+    row = ResolvedPlugin(kind="executor", name="fake", target=f"{__name__}:AdaptingManifest")
+    plugins = msgspec.structs.replace(config.plugins, table=(*config.plugins.table[:-1], row))
+    return msgspec.structs.replace(config, adapters=adapters, scheduler=scheduler, plugins=plugins, sleeps=True)
 
 
 def written(directory: Path, name: str, weights: str = "") -> AdapterSource:
@@ -106,3 +111,12 @@ class AdaptingExecutor(FakeExecutor):
 
     def _next(self, sequence: FakeSequence) -> int:
         return _next(sequence.token_ids, sequence.request.adapter, sequence.request.adapter_from)
+
+
+class AdaptingManifest(FakeManifest):
+    """The plugin of this executor, for engines that take theirs from the table."""
+
+    @staticmethod
+    @hookimpl
+    def core_load(context: LoadContext) -> Any:
+        return SimpleNamespace(build=AdaptingExecutor)

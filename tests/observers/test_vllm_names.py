@@ -6,6 +6,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,7 +31,8 @@ def exported() -> dict[str, tuple[str, set[str]]]:
         kv_residency=[[0.0] * (len(RESIDENCY_BUCKETS) + 2) for _ in RESIDENCY_METRICS],
         spec_accepted_by_place=[3, 1],
     )
-    metrics = ServerMetrics("tiny", lambda: stats, CacheConfig(), vllm_names=True)
+    adapters = SimpleNamespace(max_loras=2, in_use=lambda: (["sql"], []))
+    metrics = ServerMetrics("tiny", lambda: stats, CacheConfig(), vllm_names=True, adapters=adapters)
     found: dict[str, tuple[str, set[str]]] = {}
     for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode()):
         if family.name.startswith(THEIRS):

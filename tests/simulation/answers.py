@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from core.api.adapters import AdapterFacts
 from core.api.errors import CoreError, RequestError
 from tests.simulation.events import Ask
 from tests.simulation.weights import token_after
@@ -29,8 +30,10 @@ def prompt_of(family: int, length: int) -> list[int]:
 class Answer:
     """One request. floor: index of the oldest weights that its tokens may be of. ended: when; None: it runs."""
 
-    def __init__(self, name: str, event: Ask, begun: float, floor: int) -> None:
+    def __init__(self, name: str, event: Ask, begun: float, floor: int, adapter: AdapterFacts | None = None) -> None:
         self.name = name
+        self.adapter = adapter
+        self._digest = "" if adapter is None else adapter.digest
         self.event = event
         self.begun = begun
         self.floor = floor
@@ -122,14 +125,15 @@ class Answer:
         history = world.weights.states
         before = self._prompt + known
         for place in range(self._at[choice], len(history)):
-            if token_after(history[place], before, choice) == token:
+            if token_after(history[place].adapted(self._digest), before, choice) == token:
                 return place
         return None
 
     def _wanted(self, choice: int, world: World) -> str:
         before = self._prompt + self.tokens[choice]
         last = len(world.weights.states)
-        found = {place: token_after(world.weights.states[place], before, choice) for place in range(last)}
+        states = [state.adapted(self._digest) for state in world.weights.states[:last]]
+        found = {place: token_after(state, before, choice) for place, state in enumerate(states)}
         return f"by index of weights {found}, at least {self._at[choice]}"
 
     def _judge_error(self, world: World) -> None:

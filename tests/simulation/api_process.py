@@ -68,6 +68,7 @@ class Front:
             user=event.tenant,
             tenant=event.tenant,
             timeout_s=None if answer.again else event.timeout_s or None,
+            adapter=answer.adapter,
         )
         prompt: Any = {"prompt_token_ids": prompt_of(event.family, event.length)}
         try:

@@ -15,7 +15,8 @@ Part = Literal["weights", "kv_cache"]
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """num_apis: API processes; 0: the server has its engine itself. delay_s: of messages. limit: of sequences in a step."""
+    """num_apis: API processes; 0: the server has its engine itself. delay_s: of messages. limit: of sequences in a step.
+    adapters: whether requests have some, see `tests.simulation.adapters`."""
 
     num_apis: int = 0
     num_blocks: int = 32
@@ -30,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     journal: bool = False
     delay_s: float = 0.004
     step_s: float = 0.02
+    adapters: bool = False
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
+from tests.simulation.adapters import facts_of
 from tests.simulation.weights import Weights, next_digest, token_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Row:
 
     def prefixes(self, tokens: list[int], weights: Weights) -> list[int]:
         """The digest of each prefix of these tokens."""
+        weights = weights.adapted(self.request.adapter)
         digests = self.digests
         if self.seed != weights.seed or len(digests) > len(self.tokens):
             digests = self.digests = []
@@ -77,6 +80,8 @@ class SimExecutor:
         self.rows: dict[int, Row] = {}
         self.cache: list[list[int]] = []
         self.weights = Weights.of(config.weights.sources)
+        self.adapters: set[str] = set()
+        self.placed: set[str] = set()
         self._accuracy = 0.6
         from tests.simulation.reloader import SimReloader
 
@@ -109,6 +114,25 @@ class SimExecutor:
 
     def close(self) -> None:
         pass
+
+    def read_adapter(self, source: AdapterSource) -> AdapterFacts:
+        self.process.point("read_adapter")
+        if self.reloader.missing:
+            self.world.violated("adapter", f"{source.name} is read while memory is given back")
+        facts = facts_of(source.name)
+        self.adapters.add(facts.digest)
+        return facts
+
+    def place_adapter(self, digest: str) -> None:
+        if digest not in self.adapters:
+            self.world.violated("adapter", f"{digest} is placed and was not read")
+        self.placed.add(digest)
+        if len(self.placed) > 2:
+            self.world.violated("adapter", f"{len(self.placed)} adapters are placed, two may be")
+
+    def drop_adapter(self, digest: str) -> None:
+        self.adapters.discard(digest)
+        self.placed.discard(digest)
 
     def use(self, weights: Weights) -> None:
         """Compute with these from now on."""
@@ -161,6 +185,9 @@ class SimExecutor:
             self.cache[block] = page.view(np.int64).tolist()
 
     def _run(self, plan: StepPlan, result: StepResult) -> None:
+        used = {self.rows[slot].request.adapter for slot in plan.slots.tolist()} - {""}
+        if len(used) > 1 or not used <= self.placed:
+            self.world.violated("adapter", f"a step uses {sorted(used)}, and {sorted(self.placed)} are placed")
         written = []
         columns = (plan.slots.tolist(), plan.query_lens.tolist(), plan.num_computed.tolist())
         for slot, count, computed in zip(*columns, strict=True):

@@ -24,6 +24,7 @@ from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
 from core.kv import connectors, manager
 from core.kv.connector import KVConnector
+from core_adapters.serving import observer
 from core_apis.journal import journal, segments
 from core_apis.processes import api_process, supervised_engine, supervisor
 from core_grammars import compiler
@@ -35,6 +36,7 @@ from core_policies.priority.policy import PriorityPolicy
 from core_supervision import control, owned_engine, persistent_flags, revival
 from core_supervision.watch import breadcrumbs
 from tests.simulation import disk, engine, owner
+from tests.simulation.adapters import ReadAtOnce
 from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time
 from tests.simulation.disk import RecordFile, SimDisk, StepsFile
@@ -104,6 +106,7 @@ def simulation() -> Iterator[Play]:
         (api_process, "serve_requests", serve_requests),
         (api_process, "load_shared_tokenizer", lambda source, model: owner.TOKENIZER),
         (compiler, "ThreadPoolExecutor", engine.AtOnce),
+        (observer, "ThreadPoolExecutor", ReadAtOnce),
     ]
     logging_before = logging.root.manager.disable
     with ExitStack() as stack:

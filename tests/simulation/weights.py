@@ -31,6 +31,10 @@ class Weights:
         names = tuple(source.path or source.digest for source in sources)
         return cls(zlib.crc32("|".join(names).encode()) + 1, names)
 
+    def adapted(self, digest: str) -> Weights:
+        """What they are with an adapter; empty: the same."""
+        return Weights(self.seed + zlib.crc32(digest.encode()), self.names) if digest else self
+
 
 def next_digest(state: int, token: int) -> int:
     """Of a prefix that is one token longer."""

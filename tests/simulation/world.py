@@ -23,6 +23,7 @@ from core.api.config import (
 from core.engine.loop import EngineLoop
 from core_supervision.lifecycle_observer import LifecycleObserver
 from tests.kv.connector_rows import asked_by
+from tests.simulation import adapters
 from tests.simulation import events as e
 from tests.simulation.answers import Answer
 from tests.simulation.api_process import Front
@@ -183,7 +184,8 @@ class World:
 
     def ask(self, front: Front, event: e.Ask) -> Answer:
         """Have a front take a request."""
-        answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self.weights.newest_known)
+        adapter = adapters.adapter_of(event, some=self.settings.adapters)
+        answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self.weights.newest_known, adapter)
         self.answers.append(answer)
         task = answer.task = front.spawn(front.ask, event, answer)
         if event.leave_s:
@@ -274,7 +276,9 @@ def engine_config(settings: e.Settings) -> EngineConfig:
             num_speculative_tokens=settings.drafts,
             adaptive_drafts=settings.drafts > 1,
             async_scheduling=settings.ahead,
+            max_adapters=adapters.CONFIG.max_loras if settings.adapters else 0,
         ),
+        adapters=adapters.CONFIG if settings.adapters else None,
         plugins=PluginChoices(loader="none", platform="none", table=POLICIES, kv_connectors=asked_by(cache)),
         restarts=RestartConfig(backoff_s=0.05),
         wedge_timeout_s=10.0,

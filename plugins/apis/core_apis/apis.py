@@ -35,7 +35,9 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
-        "adapters": lambda server, engine: server.adapters is not None and server.adapters.is_updated,
+        "adapters": lambda server, engine: (
+            engine.adapters is not None and server.adapters is not None and server.adapters.is_updated
+        ),
         "pause": lambda server, engine: engine.sleeps or engine.weight_transfer is not None,
     }
 )

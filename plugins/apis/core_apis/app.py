@@ -178,16 +178,18 @@ def _context(
         adapters=engine.config.adapters is not None,
     )
     preparer = Preparer(settings, tokenizer)
-    preparer.adapters = _adapters(engine, server, preparer.here.names)
+    adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
     metrics = ServerMetrics(
         model.served_names[0],
         lambda: engine.stats,
         cache,
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
+        adapters=adapters,
     )
     engine.restarts.on_recovered = metrics.recovery.observe
     tracing = _tracing(server, model)
+    generate = watched(engine, metrics, tracing)
     keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
     return ServingContext(
         engine=engine,
@@ -197,12 +199,12 @@ def _context(
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
-        generate=watched(engine, metrics, tracing),
+        generate=generate if adapters is None else adapters.followed(generate),
         pipeline=Pipeline() if durable is None else DurablePipeline(durable),
         exchanges=exchanges,
         tenants=_tenants(server, settings, tokenizer),
         durable=durable,
-        adapters=preparer.adapters,
+        adapters=adapters,
         tracing=tracing,
     )
 

@@ -31,6 +31,7 @@ class BodyKind:
     renders: whether it may render a template. The cost of that does not follow from the size, so it never runs on the
         event loop.
     pairs:   whether its texts may be read in pairs: one text is then tokenized once per partner.
+    before:  number of pieces of its bytes that come before the body itself.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BodyKind:
     result: type[msgspec.Struct]
     renders: bool = False
     pairs: bool = False
+    before: int = 0
 
 
 def json_of(form: type[T]) -> Callable[[Buffer], T]:

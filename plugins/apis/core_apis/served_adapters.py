@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,9 +26,11 @@ from core_apis.body_kinds import Buffer
 from core_apis.served_names import ServedNames
 from core_config.served.server_config import AdapterSettings
 from core_frontend.adapters import Adapters, LoadedAdapter
+from core_frontend.api.outputs import RequestOutput
 
 if TYPE_CHECKING:
     from core_adapters.resolvers import Resolver
+    from core_apis.watching import Generate, PromptCall
 
 logger = logging.getLogger("core_apis")
 
@@ -35,10 +39,21 @@ MOST_SEARCHES = 4
 """Searches for names at a time: each may wait for the network, in a thread."""
 
 
+MOST_TEMPLATES = 4096
+"""Adapters whose chat template is remembered."""
+LONGEST_TEMPLATE = 1 << 20
+
+
 class NamedModel(msgspec.Struct):
     """The part of a body that names its model."""
 
     model: str | None = None
+
+
+class TokenizerConfig(msgspec.Struct):
+    """The part of `tokenizer_config.json` that is read of an adapter."""
+
+    chat_template: Any = None
 
 
 class ServedAdapters:
@@ -46,6 +61,8 @@ class ServedAdapters:
 
     engine: those that the engine knows.
     names:  the names of the base model.
+
+    max_loras: how many a step may have.
     """
 
     def __init__(
@@ -53,25 +70,32 @@ class ServedAdapters:
     ) -> None:
         self.engine = engine
         self.settings = settings or AdapterSettings()
+        self.max_loras = config.max_loras
         self._default = config.default
+        self._waiting: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
         self._names = names
         self._resolvers = _load(self.settings.resolvers, self.settings.directory)
         self._searches: dict[str, asyncio.Task[LoadedAdapter]] = {}
+        self._templates: dict[str, str | None] = {}
         self._turns = asyncio.Semaphore(MOST_SEARCHES)
 
-    async def check_body(self, pieces: Sequence[Buffer]) -> None:
+    async def check_body(self, pieces: Sequence[Buffer]) -> str | None:
         """Check that the model of a body is served, and have its adapter loaded. Raises RequestError (404).
 
-        A body that is no JSON object with a name is refused by its preparation.
+        Returns the adapter's own chat template; None: it has none. A body that is no JSON object with a name is refused by its
+        preparation.
         """
         try:
             named = msgspec.json.decode(b"".join(pieces), type=NamedModel)
         except UNREADABLE:
-            return
+            return None
         if named.model is not None:
             await self.check(named.model)
         elif self._default:
             await self.engine.find(self._default)
+        adapter = self.engine.known(named.model or self._default)
+        return None if adapter is None else await self._template(adapter)
 
     async def check(self, name: str) -> None:
         """Check that a model is served, and have its adapter loaded. Raises RequestError (404)."""
@@ -114,6 +138,42 @@ class ServedAdapters:
             )
         return found
 
+    def in_use(self) -> tuple[list[str], list[str]]:
+        """Return the names of adapters whose requests have output, and of those whose requests still wait for it."""
+        names = {row.digest: row.name for row in map(self.engine.known, self.engine.names) if row is not None}
+        shown = [sorted(names.get(digest, digest[:12]) for digest in +uses) for uses in (self._running, self._waiting)]
+        return shown[0], shown[1]
+
+    def followed(self, generate: Generate) -> Generate:
+        """Wrap `generate` to follow which adapters are in use."""
+
+        async def run(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
+            adapter = call.terms.adapter
+            uses = self._waiting
+            uses.update([adapter.digest] if adapter else [])
+            try:
+                async with aclosing(generate(call)) as outputs:
+                    async for output in outputs:
+                        if adapter and uses is self._waiting:
+                            uses.subtract([adapter.digest])
+                            uses = self._running
+                            uses.update([adapter.digest])
+                        yield output
+            finally:
+                uses.subtract([adapter.digest] if adapter else [])
+                if adapter and not uses[adapter.digest]:
+                    del uses[adapter.digest]
+
+        return run
+
+    async def _template(self, adapter: LoadedAdapter) -> str | None:
+        """Return the chat template among an adapter's files, which is read once."""
+        if adapter.digest not in self._templates:
+            if len(self._templates) > MOST_TEMPLATES:
+                self._templates.clear()
+            self._templates[adapter.digest] = await asyncio.to_thread(own_template, adapter.path)
+        return self._templates[adapter.digest]
+
     async def _search(self, name: str) -> None:
         """Have resolvers find an adapter, and load it. Requests for one name share the search. Raises RequestError."""
         if not self._resolvers or len(name) > LONGEST_NAME:
@@ -151,6 +211,18 @@ class ServedAdapters:
             status=404,
             code="model_not_found",
         )
+
+
+def own_template(path: str) -> str | None:
+    """Return the chat template in an adapter's directory; None: it has none that can be read."""
+    try:
+        written = Path(path, "chat_template.jinja")
+        if written.is_file():
+            return written.read_text(encoding="utf-8")[:LONGEST_TEMPLATE]
+        found = msgspec.json.decode(Path(path, "tokenizer_config.json").read_bytes(), type=TokenizerConfig)
+    except (OSError, *UNREADABLE):
+        return None
+    return found.chat_template if isinstance(found.chat_template, str) else None
 
 
 def _load(rows: Sequence[ResolvedPlugin], directory: str | None) -> list[tuple[str, Resolver]]:

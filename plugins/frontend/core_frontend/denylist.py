@@ -84,6 +84,7 @@ def _digest(request: EngineRequest) -> bytes:
         request.allowed_ids,
         grammar,
         request.pooling,
+        request.adapter,
         *(getattr(params, name) for name in MATTERS),
     ]
     whole = msgspec.msgpack.encode(computed, enc_hook=repr, order="deterministic")

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
 from core_observers import draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
+from core_observers.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
 from core_observers.shared_metrics import families as as_messages
@@ -58,6 +59,7 @@ class ServerMetrics:
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
     vllm_names: whether each metric also has vLLM's name.
+    adapters: says which adapters are in use; None: there are none.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ServerMetrics:
         restarts: Mapping[str, int] = MappingProxyType({}),
         *,
         vllm_names: bool = False,
+        adapters: AdapterUse | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._vllm_names = vllm_names
@@ -80,6 +83,8 @@ class ServerMetrics:
             "engine_recovery_seconds", "Pauses between the death of an engine and the next.", RECOVERY_BUCKETS
         )
         ProcessCollector(registry=self.registry)
+        if adapters is not None:
+            self.registry.register(AdapterCollector(PREFIX, model_name, adapters))
         self.tokens = TokenCounts(families)
         self.ends = families.counters("request_success", "Completions that ended.", "finished_reason", FINISH_REASONS)
         self.times = RequestTimes(families)

@@ -21,7 +21,6 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "estimated_flops_per_gpu": "the work of the device is not estimated",
         "estimated_read_bytes_per_gpu": "the work of the device is not estimated",
         "estimated_write_bytes_per_gpu": "the work of the device is not estimated",
-        "lora_requests_info": "adapters are not served",
         "mm_cache_hits": "images and sound are not served",
         "mm_cache_queries": "images and sound are not served",
         "request_num_preemptions": "`explain` in a request tells it of one answer; `num_preemptions_total` has the sum",

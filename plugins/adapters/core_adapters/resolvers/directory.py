@@ -22,13 +22,15 @@ def below(directory: str, path: str) -> str | None:
 
 
 class DirectoryResolver:
-    """The resolver of one directory."""
+    """The resolver of one directory. directory: None: it finds nothing."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str | None) -> None:
         self._directory = directory
 
     def find(self, name: str) -> str | None:
         """Return the folder called `name`, as in `Resolver`."""
+        if self._directory is None:
+            return None
         try:
             path = None if name in (".", "..") or "/" in name else below(self._directory, name)
             return path if path is not None and Path(path).is_dir() else None

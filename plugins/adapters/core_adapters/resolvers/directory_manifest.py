@@ -20,4 +20,4 @@ def core_load(context: LoadContext) -> Any:
     """Build the resolver of the server's directory."""
     from core_adapters.resolvers.directory import DirectoryResolver
 
-    return DirectoryResolver(context.options["directory"])
+    return DirectoryResolver(context.options.get("directory"))

@@ -17,13 +17,15 @@ from core_adapters.serving.record import AdaptersRecord, KeptAdapter
 class AdapterBook:
     """The book of one engine.
 
-    number: counts the changes of names, so that clients know when theirs are out of date.
-    known:  adapters by digest; those in memory are in the order of their last use.
+    number:   counts the changes of names, so that clients know when theirs are out of date.
+    known:    adapters by digest; those in memory are in the order of their last use.
+    nameless: digests that no name stands for any more.
     """
 
     def __init__(self, record: AdaptersRecord) -> None:
         self.number = record.number
         self.known = {kept.facts.digest: kept for kept in record.adapters}
+        self.nameless = {kept.facts.digest for kept in record.adapters if not kept.names}
 
     def record(self) -> AdaptersRecord:
         """Return everything that the next engine must know."""
@@ -38,29 +40,35 @@ class AdapterBook:
         """The adapters in memory, the least recently used first."""
         return [kept for kept in self.known.values() if kept.is_resident]
 
-    @property
-    def nameless(self) -> list[str]:
-        """Digests that no name stands for any more."""
-        return [digest for digest, kept in self.known.items() if not kept.names]
-
     def enter(self, source: AdapterSource, facts: AdapterFacts, weight_version: str) -> None:
         """Let a name stand for an adapter that was read, whatever it stood for before."""
         self.number += 1
-        before = self.named(source.name)
-        if before is not None:
-            before.names.remove(source.name)
+        self._take_name(source.name)
         kept = self.known.setdefault(facts.digest, KeptAdapter(source, facts, weight_version=weight_version))
         kept.source = source  # the newest place of these bytes is the likeliest to exist later
         kept.names.append(source.name)
+        self.nameless.discard(facts.digest)
 
     def forget_name(self, name: str) -> bool:
         """Let a name stand for nothing; False: it does already."""
+        if not self._take_name(name):
+            return False
+        self.number += 1
+        return True
+
+    def forget(self, digest: str) -> None:
+        """Forget an adapter without a name."""
+        del self.known[digest]
+        self.nameless.remove(digest)
+
+    def _take_name(self, name: str) -> bool:
         kept = self.named(name)
         if kept is None:
             return False
-        self.number += 1
         kept.names.remove(name)
-        kept.pinned = kept.pinned and bool(kept.names)
+        if not kept.names:
+            kept.pinned = False
+            self.nameless.add(kept.facts.digest)
         return True
 
     def touch(self, digest: str) -> None:

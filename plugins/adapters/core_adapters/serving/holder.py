@@ -97,6 +97,8 @@ class AdapterHolder:
 
     def place(self, digest: str, in_use: Mapping[str, int]) -> bool:
         """Let steps use an adapter that was read; False, without a change, when there is no room."""
+        if self.book.known[digest].is_resident:
+            return True
         if not self.make_room(in_use):
             return False
         self._between_steps(lambda: self.executor.place_adapter(digest))
@@ -114,11 +116,10 @@ class AdapterHolder:
 
     def drop_nameless(self, in_use: Mapping[str, int]) -> None:
         """Forget the adapters without a name whose last request has ended."""
-        for digest in self.book.nameless:
-            if digest not in in_use:
-                self.drop(digest)
-                del self.book.known[digest]
-                self.store()
+        for digest in self.book.nameless - in_use.keys():
+            self.drop(digest)
+            self.book.forget(digest)
+            self.store()
 
     def follow_memory(self) -> Mapping[str, str]:
         """Give adapters up after the engine has fallen asleep, and read them again after it woke or got new weights.

@@ -65,18 +65,20 @@ class AdapterObserver(EngineObserver, Gate):
         return cls(start.config.adapters, start.config.lasting_file)
 
     def attach(self, engine: Engine) -> None:
-        """Check whether the executor computes with adapters. Raises ConfigError when it has to and does not."""
+        """Keep the engine, and learn which adapters the engine before it had."""
         self._engine = engine
-        if self._config is None:
-            return
-        if not isinstance(engine.executor, AdaptingExecutor):
-            raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
-        self.holder = AdapterHolder(engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file))
+        if self._config is not None and isinstance(engine.executor, AdaptingExecutor):
+            self.holder = AdapterHolder(
+                engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file)
+            )
 
     def before_first(self) -> None:
         """Read the adapters that must be there before the first request. Raises ConfigError."""
-        if self._config is not None:
-            self.holder.begin(self._config.modules)
+        if self._config is None:
+            return
+        if not isinstance(self._engine.executor, AdaptingExecutor):
+            raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
+        self.holder.begin(self._config.modules)
 
     def before_step(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""
@@ -96,6 +98,7 @@ class AdapterObserver(EngineObserver, Gate):
             return
         if method in TOUCHES_MEMORY and self._read is not None:
             wait([self._read[1]])
+            self._take_read(self.in_use())
         if not method:
             for digest, sentence in self.holder.follow_memory().items():
                 self._engine.sequences.end_scheduled(digest, sentence)
@@ -121,9 +124,7 @@ class AdapterObserver(EngineObserver, Gate):
     def advance(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""
         in_use = self.in_use()
-        if self._read is not None and self._read[1].done():
-            (wanted, future), self._read = self._read, None
-            self._take(wanted, future, in_use)
+        self._take_read(in_use)
         self.holder.drop_nameless(in_use + Counter(request.adapter for request in self._held))
         self._release()
         self._begin_next()
@@ -175,6 +176,12 @@ class AdapterObserver(EngineObserver, Gate):
         """Wait for the adapter that is being read; do not read others."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
+
+    def _take_read(self, in_use: Counter[str]) -> None:
+        """Use what was read, if reading has ended."""
+        if self._read is not None and self._read[1].done():
+            (wanted, future), self._read = self._read, None
+            self._take(wanted, future, in_use)
 
     def _take(self, wanted: Load | str, future: Future[AdapterFacts], in_use: Counter[str]) -> None:
         """Use an adapter that was read, or say why it cannot be used."""

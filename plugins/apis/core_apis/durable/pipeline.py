@@ -110,7 +110,9 @@ class DurablePipeline(Pipeline):
             return await super().run(call, kind, answer_id, created, lasts=False)
         user = call.user
         job = Job(kind, answer_id, call.tenant, created, time.time(), user)
-        recorder = await self.streams.accept(job, call.prepared)
+        adapters = call.context.adapters
+        facts = None if adapters is None else adapters.facts(call.runs.model)
+        recorder = await self.streams.accept(job, call.prepared, "" if facts is None else facts.digest)
         return RecordedRun(call.context, call.runs, answer_id, user, call.arrival, recorder)
 
     async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:

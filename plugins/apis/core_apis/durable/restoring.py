@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.errors import UNREADABLE
+from core.api.errors import UNREADABLE, RequestError
 from core_apis.context import ServingContext
 from core_apis.durable.kept_responses import restored_response
 from core_apis.durable.pipeline import RecordedRun
@@ -113,7 +113,7 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> No
 def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:
     prepared = msgspec.msgpack.decode(accepted.body, type=context.preparer.here.bodies[accepted.kind].result)
     recorder = RequestRecorder(streams.journal.go_on(entry), entry)
-    sentence = _obstacle(streams, accepted)
+    sentence = _obstacle(context, streams, accepted, getattr(prepared, "chat", prepared))
     if sentence:
         events = _failing(sentence)
     else:
@@ -128,7 +128,7 @@ def _go_on_with_response(context: ServingContext, streams: DurableStreams, entry
     prepared = msgspec.msgpack.decode(accepted.body, type=PreparedResponse)
     recorder = RequestRecorder(streams.journal.go_on(entry), entry)
     run = _run(context, prepared, accepted, recorder)
-    sentence = _obstacle(streams, accepted)
+    sentence = _obstacle(context, streams, accepted, prepared.chat)
     outputs = _failing(sentence) if sentence else run.outputs
     tenant = streams.key_digests.tenant(accepted.tenant)
     response = response_run(context, tenant, prepared, accepted.id, run, outputs, created=accepted.created)
@@ -141,8 +141,15 @@ def _run(context: ServingContext, prepared: Any, accepted: Accepted, recorder: R
     return RecordedRun(context, runs, accepted.id, accepted.user, _arrival(context, accepted), recorder)
 
 
-def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
-    """Return the reason why a request cannot continue; empty if it can."""
+def _obstacle(context: ServingContext, streams: DurableStreams, accepted: Accepted, runs: Any) -> str:
+    """Return the reason why a request cannot continue; empty if it can. runs: its part that the engine runs."""
+    adapter = accepted.adapter
+    try:
+        facts = None if context.adapters is None else context.adapters.facts(runs.model)
+    except RequestError as error:
+        return str(error)
+    if adapter != ("" if facts is None else facts.digest):
+        return f"The adapter '{runs.model}' has other weights than when this answer began; send the request again."
     if accepted.origin == streams.origin:
         return ""
     return (

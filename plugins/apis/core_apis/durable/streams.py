@@ -64,8 +64,8 @@ class DurableStreams:
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
         self._aside: list[tuple[float, int]] = []
 
-    async def accept(self, job: Job, prepared: msgspec.Struct) -> RequestRecorder:
-        """Keep a request from now on. Raises RequestError (503) if it cannot be kept.
+    async def accept(self, job: Job, prepared: msgspec.Struct, adapter: str = "") -> RequestRecorder:
+        """Keep a request from now on. Raises RequestError (503) if it cannot be kept. adapter: digest of its adapter.
 
         Its calls get ids that the next server will give them as well.
         """
@@ -83,6 +83,7 @@ class DurableStreams:
             user=job.user,
             origin=self.origin + self._weight_version(),  # the next server begins with the weights of the files
             body=b"",
+            adapter=adapter,
         )
         frame = await asyncio.to_thread(_first_frame, self.journal.next_number(), accepted, prepared)
         return RequestRecorder(self.journal.accept(frame))

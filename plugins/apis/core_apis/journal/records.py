@@ -73,6 +73,7 @@ class Accepted(msgspec.Struct, array_like=True):
     user:     the user of the request, for the fair policy.
     origin:   digest of everything besides the request that its tokens depend on.
     body:     the prepared request, msgpack.
+    adapter:  digest of its adapter; empty: it has none.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Accepted(msgspec.Struct, array_like=True):
     user: str
     origin: str
     body: bytes
+    adapter: str = ""
 
 
 class Begun(msgspec.Struct, array_like=True):

@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.prepare.helper import PreparationHelper, preparation_lane
 from core_apis.prepare.preparation import Preparation
@@ -48,6 +50,8 @@ NUM_UNRENDERED = 64
 """Number of requests without a template after which the process for small bodies is ended, if none had a template: a
 server of completions has no use for its 50 MB.
 """
+MOST_TEMPLATES = 4
+"""Maximum number of adapters' own chat templates with helper processes, which take 50 MB each."""
 TURN_SECONDS = 0.005
 """Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
 own.
@@ -66,6 +70,7 @@ class Preparer:
         self.here = Preparation(settings, tokenizer)
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
+        self._own: dict[str, Preparer] = {}
         self._turn = asyncio.Lock()
         self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
         self._spent_s = 0.0
@@ -90,16 +95,32 @@ class Preparer:
 
         pieces: the bytes.
         """
+        row = self.here.bodies[kind]
+        preparer = self
         if self.adapters is not None:
-            await self.adapters.check_body(pieces)
-        prepared = await self._prepare(self.here.bodies[kind], pieces)
+            template = await self.adapters.check_body(pieces[row.before :])
+            if template is not None and row.renders:
+                preparer = await self._with_template(template)
+        prepared = await preparer._prepare(row, pieces)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared
 
     async def close(self) -> None:
         """End the helper processes."""
-        await asyncio.gather(self.small.close(), self.large.close())
+        await asyncio.gather(self.small.close(), self.large.close(), *(own.close() for own in self._own.values()))
+
+    async def _with_template(self, template: str) -> Preparer:
+        """Return the preparer of an adapter's own chat template, with helper processes of its own."""
+        own = self._own.pop(template, None)
+        if own is None:
+            settings = msgspec.structs.replace(self.here.settings, chat_template=template, tool_template=None)
+            own = Preparer(settings, self.here.tokenizer)
+        self._own[template] = own  # the newest last
+        if len(self._own) > MOST_TEMPLATES:
+            oldest = self._own.pop(next(iter(self._own)))
+            await oldest.close()
+        return own
 
     async def _prepare(self, kind: BodyKind, pieces: Sequence[Buffer]) -> Any:
         reads_pairs = self._reads_pairs and kind.pairs

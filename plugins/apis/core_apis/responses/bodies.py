@@ -69,5 +69,7 @@ def _as_it_is(preparation: Preparation, reference: Reference) -> Reference:
 
 BODIES: Final = (
     BodyKind(name="references", decode=json_of(Reference), prepare=_as_it_is, result=Reference),
-    BodyKind(name="response", decode=decoded, prepare=prepare_response, result=PreparedResponse, renders=True),
+    BodyKind(
+        name="response", decode=decoded, prepare=prepare_response, result=PreparedResponse, renders=True, before=1
+    ),
 )

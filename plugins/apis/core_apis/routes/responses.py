@@ -149,8 +149,6 @@ async def _prepare(context: ServingContext, tenant: Tenant, *pieces: bytearray) 
             status=413,
             code="body_too_large",
         )
-    if context.adapters is not None:  # the preparer sees the stored items before the body
-        await context.adapters.check_body(pieces)
     prepared: PreparedResponse = await context.preparer.prepare("response", kept, *pieces)
     return prepared
 

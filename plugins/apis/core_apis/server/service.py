@@ -83,6 +83,8 @@ async def serve_requests(
     Raises EngineDeadError when there is no engine any more.
     """
     settings = fit_connections(settings)
+    if journal is not None and engine.config.adapters is not None:
+        await engine.adapters.refresh()  # what the journal restores names some of them
     server, context = _application(settings, engine, journal)
     context.explain = explain
     context.preparer.warm(helper)

@@ -51,7 +51,7 @@ def memory_holds_a_step(facts: Facts) -> Findings:
     modules, _ = lora_modules(facts["lora_modules"])
     if kept and kept < most:
         yield Problem(f"--max-cpu-loras {kept}: fewer than --max-loras {most}; raise the one or lower the other.")
-    elif not kept:
+    elif facts["enable_lora"] and not kept:
         count = max(most, len(modules))
         # 0 counts as unset, so that it is replaced without a warning.
         yield Derive("max_cpu_loras", count, "as many as --max-loras, and as --lora-modules names", force=True)

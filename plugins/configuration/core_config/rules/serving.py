@@ -120,7 +120,7 @@ def paths_of_operators_need_an_operator(facts: Facts) -> Findings:
     """With several keys and no admin key, no client may call the paths that these arguments open."""
     if facts.context != "serve" or len(facts["api_key"] or ()) < 2 or facts["admin_api_key"]:
         return
-    names = ("enable_sleep_mode", "weight_transfer_config", "profiler_config")
+    names = ("enable_sleep_mode", "weight_transfer_config", "profiler_config", "allow_runtime_lora_updating")
     given = [flag_of(name) for name in names if facts[name]]
     if given:
         yield Warn(
