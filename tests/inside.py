@@ -34,3 +34,13 @@ def with_grammar(llm: LLM, name: str, prompt: str, params: SamplingParams, gramm
 
 def run_entries(llm: LLM, entries: Sequence[Any]) -> list[RequestOutput]:
     return run_batch(client_of(llm), llm._output, entries, False)
+
+
+def digest_of(llm: Any, adapter: Any) -> str:
+    """The digest of an adapter, which is loaded if it is not."""
+    return llm._adapter(adapter).digest
+
+
+def unload(llm: Any, name: str) -> None:
+    """Unload an adapter by its name."""
+    llm._call_engine("unload_adapter", name=name)

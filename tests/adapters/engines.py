@@ -7,17 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import msgspec
 import numpy as np
 
 from core import LLM, RequestOutput, SamplingParams
-from core.api.adapters import AdaptersConfig, AdapterSource
-from core.api.config import EngineConfig
-from core.plugin.registry import PluginRegistry
-from core_runtime.executor.uniproc import UniprocExecutor, UniprocMaker
-from tests.inside import core_of, run_entries
+from core_frontend.library.lora_request import LoRARequest
+from tests.inside import digest_of, run_entries, unload
 
 VOCABULARY = 260
 
@@ -25,42 +20,26 @@ Wanted = tuple[Sequence[int], Path | None]
 """A prompt, and the adapter of its request."""
 
 
-def with_adapters(config: EngineConfig, **limits: Any) -> EngineConfig:
-    rows = tuple(PluginRegistry().rows("adapter"))
-    plugins = msgspec.structs.replace(config.plugins, table=config.plugins.table + rows)
-    wanted = {"max_loras": 4, "max_cpu_loras": 4, "max_lora_rank": 64} | limits
-    return msgspec.structs.replace(config, plugins=plugins, adapters=AdaptersConfig(**wanted))
-
-
 class AdapterEngine:
-    """An `LLM` whose executor has adapters. limits: of `AdaptersConfig`; None: an engine without adapters."""
+    """An `LLM` with adapters. limits: arguments for them; None: an engine without adapters."""
 
     def __init__(self, model: Path, limits: dict[str, Any] | None = None, **settings: Any) -> None:
-        build = UniprocMaker.build
-
-        def built(maker: UniprocMaker, config: EngineConfig) -> UniprocExecutor:
-            return build(maker, with_adapters(config, **(limits or {})))
-
         usual = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 8, "enable_prefix_caching": False}
         usual |= {"max_logprobs": VOCABULARY, "logprobs_mode": "raw_logits"}
-        if limits is None:
-            self.llm = LLM(model=str(model), **(usual | settings))
-        else:
-            with mock.patch.object(UniprocMaker, "build", built):
-                self.llm = LLM(model=str(model), **(usual | settings))
+        if limits is not None:
+            usual |= {"enable_lora": True, "max_loras": 4, "max_cpu_loras": 4, "max_lora_rank": 64} | limits
+        self.llm = LLM(model=str(model), **(usual | settings))
         self.digests: dict[Path, str] = {}
         self._number = 0
 
-    @property
-    def executor(self) -> UniprocExecutor:
-        return core_of(self.llm).executor
-
     def load(self, *paths: Path) -> None:
-        """Read and place adapters."""
+        """Load adapters, each by the name of its path."""
         for path in paths:
-            facts = self.executor.read_adapter(AdapterSource(path.name, str(path)))
-            self.executor.place_adapter(facts.digest)
-            self.digests[path] = facts.digest
+            self.digests[path] = digest_of(self.llm, LoRARequest(str(path), lora_path=str(path)))
+
+    def drop(self, path: Path) -> None:
+        """Unload an adapter."""
+        unload(self.llm, str(path))
 
     def run(self, wanted: Sequence[Wanted], params: SamplingParams, begins: int = 0) -> list[RequestOutput]:
         """Run all at once. begins: first position that adapters compute."""

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core import SamplingParams
-from core.api.adapters import AdapterSource
 from core.api.errors import UserError
 from tests.adapters.engines import AdapterEngine, bits_of, engine
 from tests.adapters.made import save_adapter
@@ -102,7 +101,7 @@ def test_it_is_one_sentence(
     bad = copied(adapter, tmp_path / "bad", config, tensors)  # type: ignore[arg-type]
     before = bits_of(made.run([(PROMPT, adapter)], ASKED)[0])
     with pytest.raises(UserError, match=words) as error:
-        made.executor.read_adapter(AdapterSource("bad", str(bad)))
+        made.load(bad)
     assert "\n" not in str(error.value)
     assert bits_of(made.run([(PROMPT, adapter)], ASKED)[0]) == before
 
@@ -110,13 +109,13 @@ def test_it_is_one_sentence(
 def test_a_rank_over_the_limit_names_the_argument(made: AdapterEngine, tiny_llama: Path, tmp_path: Path) -> None:
     wide = save_adapter(tiny_llama, tmp_path / "wide", r=9)
     with pytest.raises(UserError, match="is 9; --max-lora-rank allows 8"):
-        made.executor.read_adapter(AdapterSource("wide", str(wide)))
+        made.load(wide)
 
 
 def test_modules_outside_of_the_targets_are_refused(tiny_llama: Path, adapter: Path) -> None:
     words = r"changes .*which --lora-target-modules q_proj mlp\.down_proj leaves out"
     with (
-        engine(tiny_llama, {"target_modules": ("q_proj", "mlp.down_proj")}) as made,
+        engine(tiny_llama, {"lora_target_modules": ["q_proj", "mlp.down_proj"]}) as made,
         pytest.raises(UserError, match=words),
     ):
         made.load(adapter)
@@ -127,7 +126,7 @@ def test_a_cut_file_and_a_missing_folder(made: AdapterEngine, adapter: Path, tmp
     cut.write_bytes(cut.read_bytes()[:-100])
     for path in (cut.parent, tmp_path / "absent"):
         with pytest.raises(UserError):
-            made.executor.read_adapter(AdapterSource("bad", str(path)))
+            made.load(path)
 
 
 def test_a_pickle_is_read_as_records_and_its_code_never_runs(
@@ -137,19 +136,20 @@ def test_a_pickle_is_read_as_records_and_its_code_never_runs(
     folder = copied(adapter, tmp_path / "pickled", nothing, nothing)
     (folder / "adapter_model.safetensors").unlink()
     torch.save(tensors, folder / "adapter_model.bin")
-    facts = made.executor.read_adapter(AdapterSource("pickled", str(folder)))
-    assert facts.digest == made.digests[adapter]  # the same numbers are the same adapter
+    made.load(folder)
+    assert made.digests[folder] == made.digests[adapter]  # the same numbers are the same adapter
 
     class Evil:
         def __reduce__(self) -> tuple:
             return (Path.write_text, (tmp_path / "ran", "code"))
 
-    torch.save(tensors | {"x": Evil()}, folder / "adapter_model.bin")
+    evil = folder.rename(tmp_path / "evil")
+    torch.save(tensors | {"x": Evil()}, evil / "adapter_model.bin")
     with pytest.raises(UserError):
-        made.executor.read_adapter(AdapterSource("evil", str(folder)))
+        made.load(evil)
     assert not (tmp_path / "ran").exists()
 
 
 def test_an_engine_without_adapters_says_which_argument_is_missing(tiny_llama: Path, adapter: Path) -> None:
-    with engine(tiny_llama) as made, pytest.raises(UserError, match="--enable-lora"):
+    with engine(tiny_llama) as made, pytest.raises(UserError, match="enable_lora=True"):
         made.load(adapter)

@@ -96,12 +96,12 @@ def test_positions_before_the_first_adapted_one_are_the_base_models(base: Path, 
 
 def test_adapters_come_and_go_between_steps(base: Path, adapters: list[Path], expected: list) -> None:
     first, _, narrow = adapters
-    with engine(base, {"max_cpu_loras": 1}) as made:
+    with engine(base, {"max_loras": 1, "max_cpu_loras": 1}) as made:
         for round_ in range(6):
             adapter = (first, narrow)[round_ % 2]
             made.load(adapter)
             (output,) = made.run([(PROMPTS[0], adapter)], ASKED)
             assert bits_of(output) == expected[adapters.index(adapter)]
-            made.executor.drop_adapter(made.digests[adapter])
+            made.drop(adapter)
         (plain,) = made.run([(PROMPTS[0], None)], ASKED)
     assert bits_of(plain) == expected[len(adapters)]

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from core import SamplingParams
-from core.api.adapters import AdapterSource
 from core.api.errors import UserError
 from core_adapters.gguf.format import GGUFFormat
 from tests.adapters.engines import engine, prompt_logits
@@ -71,4 +70,4 @@ def test_what_is_no_adapter_is_a_sentence(tiny_llama: Path, tmp_path: Path) -> N
         form.read(str(cut))
     assert not form.claims(str(tiny_llama)) and not form.claims(str(tmp_path / "peft"))
     with engine(tiny_llama, {}) as made, pytest.raises(UserError, match="no adapter of a known format"):
-        made.executor.read_adapter(AdapterSource("x", str(tiny_llama)))
+        made.load(tiny_llama)
