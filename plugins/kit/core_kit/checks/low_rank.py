@@ -24,7 +24,7 @@ RANKS = ((1, 3), (16, 8), (64, 33))
 """Ranks of the two parts of an adapter's updates."""
 TABLE_ROWS = 5
 MAX_RANK = 100
-ROWS = (1, 6, 41)
+ROWS = (1, 9)
 
 
 def low_rank_equals_reference(subject: Subject) -> None:
@@ -47,15 +47,15 @@ def low_rank_rows_are_apart(subject: Subject) -> None:
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
     for label, table, _, shape in _tables(subject):
         random = generator(label)
-        x = torch.randn(33, shape[1], generator=random)
-        rows = torch.arange(33, dtype=torch.int32) % (TABLE_ROWS + 1) - 1
-        before = torch.randn(33, shape[0], generator=random)
+        x = torch.randn(9, shape[1], generator=random)
+        rows = torch.arange(9, dtype=torch.int32) % (TABLE_ROWS + 1) - 1
+        before = torch.randn(9, shape[0], generator=random)
         together = before.clone()
         table(x, rows, together)
-        for row in (0, 13, 16, 32):
+        for row in (0, 3, 4, 8):
             alone = before[row : row + 1].clone()
             table(x[row : row + 1].clone(), rows[row : row + 1].clone(), alone)
-            same_bits(alone[0], together[row], f"row {row} of {label} alone, compared with among 33")
+            same_bits(alone[0], together[row], f"row {row} of {label} alone, compared with among 9")
 
 
 def low_rank_tables_change(subject: Subject) -> None:
