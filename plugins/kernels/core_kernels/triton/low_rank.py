@@ -31,7 +31,7 @@ BT: Final = 16
 BR: Final = 16
 BK: Final = 64
 BN: Final = 128
-AT_ONCE: Final = 8
+AT_ONCE: Final = 4
 """Ranks whose numbers are loaded together."""
 SINGLE_ROWS: Final = 128
 """Up to this many rows, each has programs of its own."""
@@ -252,7 +252,6 @@ def _rows() -> list[KernelRow]:
                         signature,
                         {**constants, **tile},
                         num_stages=3,
-                        uses_mma=kind == stored != "fp32",
                     )
                 )
                 tile = {"SEGMENTS": 8, "AT_ONCE": AT_ONCE, "BN": BN}

@@ -14,8 +14,9 @@ from core.api.specs import KernelQuery
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks.sampling import optional_kernel
 from core_kit.oracles.numbers import close, generator, same_bits
-from core_runtime.contracts import LowRankForm, LowRankTable
+from core_runtime.contracts import JoinsProducts, LowRankForm, LowRankTable
 from core_runtime.layers.low_rank import ReferenceLowRank
+from core_runtime.weights.formats import Dense
 from core_runtime.weights.low_rank import DTYPES, LowRank
 
 SHAPES = ((96, 64), (40, 72), (37, 77))
@@ -74,6 +75,28 @@ def low_rank_tables_change(subject: Subject) -> None:
         except ValueError:
             continue
         raise Failure(f"{label}: it packs an update with {shape[1] + 1} inputs for a layer with {shape[1]}")
+
+
+def low_rank_joins_as_apart(subject: Subject) -> None:
+    """A product that a table joins with its updates has the bits of both calls."""
+    for label, table, _, shape in _tables(subject):
+        if not isinstance(table, JoinsProducts):
+            raise Skipped("its tables join no products")
+        random = generator(label)
+        weight = Dense(torch.randn(shape, generator=random))
+        linear = subject.loaded.linear(weight, activation="none")
+        joined = table.joined(linear)
+        if joined is None:
+            continue
+        x = torch.randn(9, shape[1], generator=random)
+        rows = torch.arange(9, dtype=torch.int32) % (TABLE_ROWS + 1) - 1
+        before = torch.randn(9, shape[0], generator=random)
+        for accumulate in (False, True):
+            got, expected = before.clone(), before.clone()
+            joined(x, rows, got, accumulate=accumulate)
+            linear(x, expected, accumulate=accumulate)
+            table(x, rows, expected)
+            same_bits(got, expected, f"{label}, joined with the product, compared with in two calls")
 
 
 def _applied(table: LowRankTable, x: Tensor, row: int, outputs: int) -> Tensor:
