@@ -43,7 +43,7 @@ def low_rank_equals_reference(subject: Subject) -> None:
 
 
 def low_rank_rows_are_apart(subject: Subject) -> None:
-    """With `batch_invariant`: a row's bits are the same alone and among rows with other adapters."""
+    """With `batch_invariant`: low_rank gives a row the bits that it has by itself, whatever adapters other rows have."""
     if not subject.manifest.spec.capabilities.get("batch_invariant"):
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
     for label, table, _, shape in _tables(subject):
