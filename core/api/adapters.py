@@ -1,7 +1,7 @@
 """An adapter of the model: where it comes from, and what the engine must know of it.
 
-Owns: `AdapterSource`, `AdapterFacts`. Never does: read an adapter. Called by: whoever serves adapters, and executors that
-compute with them.
+Owns: `AdapterSource`, `AdapterFacts`, `AdaptersConfig`. Never does: read an adapter. Called by: the configuration, the parts
+that serve adapters, and executors that compute with them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,25 @@ class AdapterSource(msgspec.Struct, frozen=True):
     path: str
 
 
+class AdaptersConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of an engine that serves adapters; the names are those of the arguments.
+
+    max_loras:      different adapters of a step.
+    max_cpu_loras:  adapters that are kept, at least `max_loras`.
+    target_modules: the only modules that are adapted; empty: those of each adapter.
+    modules:        adapters that are read before the first request.
+    default:        name of the adapter of requests that name the base model; empty: none.
+    """
+
+    max_loras: int = 1
+    max_cpu_loras: int = 1
+    max_lora_rank: int = 16
+    lora_dtype: str = "auto"
+    target_modules: tuple[str, ...] = ()
+    modules: tuple[AdapterSource, ...] = ()
+    default: str = ""
+
+
 class AdapterFacts(msgspec.Struct, frozen=True):
     """What an executor found when it read an adapter.
 
@@ -33,24 +52,3 @@ class AdapterFacts(msgspec.Struct, frozen=True):
     rank: int
     nbytes: int
     invocation_tokens: tuple[int, ...] = ()
-
-
-class AdaptersConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on the adapters of an engine, and those that it starts with.
-
-    max_loras:      different adapters in one step.
-    max_cpu_loras:  adapters that are read at once.
-    max_lora_rank:  largest rank of a matrix.
-    lora_dtype:     dtype of the matrices in memory; `auto`: the model's.
-    target_modules: names of modules that adapters may change; empty: all.
-    modules:        adapters that are read before the first request.
-    default:        name of the adapter of requests that name the base model; empty: none.
-    """
-
-    max_loras: int = 1
-    max_cpu_loras: int = 1
-    max_lora_rank: int = 16
-    lora_dtype: str = "auto"
-    target_modules: tuple[str, ...] = ()
-    modules: tuple[AdapterSource, ...] = ()
-    default: str = ""

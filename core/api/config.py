@@ -20,21 +20,10 @@ from core.api.step_limits import StepLimits
 from core.api.weights import WeightsState
 
 __all__ = [
-    "AcceptanceConfig",
-    "AcceptanceMethod",
-    "CacheConfig",
-    "EngineConfig",
-    "KVEventsConfig",
-    "ModelConfig",
-    "PluginChoices",
-    "ProfilerConfig",
-    "ResolvedPlugin",
-    "RestartConfig",
-    "SchedulerConfig",
-    "StepLimits",
-    "StructuredOutputsConfig",
-    "WeightTransferConfig",
-]
+    "AcceptanceConfig", "AcceptanceMethod", "CacheConfig", "EngineConfig", "KVEventsConfig", "ModelConfig",
+    "PluginChoices", "ProfilerConfig", "ResolvedPlugin", "RestartConfig", "SchedulerConfig", "StepLimits",
+    "StructuredOutputsConfig", "WeightTransferConfig",
+]  # fmt: skip
 
 
 class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +149,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     lasting_file:      descriptor, in the engine process, of the file with the state that the next engine inherits; None: none.
     tensors_file:      descriptor, in the engine process, of the file with tensors received from memory; None: there is none.
     processor_timeout_s: seconds that a call of a logits processor may take.
-    adapters:          adapters of the model; None: requests name none.
+    adapters:          limits of adapters; None: there are none.
     """
 
     model: ModelConfig

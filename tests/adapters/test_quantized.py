@@ -15,9 +15,7 @@ SCORED = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, prompt_log
 
 @pytest.mark.parametrize("method", ["int8", "fp8"])
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["LoRA", "DoRA"])
-def test_a_large_change_is_that_of_the_plain_base(
-    tiny_llama: Path, tmp_path: Path, method: str, options: dict
-) -> None:
+def test_a_large_change_is_that_of_the_plain_base(tiny_llama: Path, tmp_path: Path, method: str, options: dict) -> None:
     """The base's rounding is the same with and without an adapter, so the change is compared, not the logits."""
     adapter = save_adapter(tiny_llama, tmp_path / "adapter", **options)
     with engine(tiny_llama, {"lora_dtype": "float32"}, quantization=method) as made:
