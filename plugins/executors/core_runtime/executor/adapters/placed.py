@@ -26,7 +26,7 @@ from core_runtime.layers.linear import Linear
 from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import BlockWeights, Decoder
 from core_runtime.models.fallback.model import ModuleModel
-from core_runtime.models.mixers import LatentMixer
+from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.mlp import ExpertsMLP
 from core_runtime.models.tensors.packing import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
@@ -147,7 +147,8 @@ class PlacedAdapters:
             linear, step = self._expert_linears[key]
             self.tables[key] = self._make((linear.out_features, linear.in_features), 2)
             linear.adapters = LayerAdapters(step, self.tables[key], linear.single)
-        return self.tables[key].pack(updates)
+        packed: PackedLowRank = self.tables[key].pack(updates)
+        return packed
 
     def release(self) -> None:
         """Forget all adapters, and the tables, whose memory is the device's."""
