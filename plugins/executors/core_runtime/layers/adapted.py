@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LowRankTable
+from core_runtime.contracts import JoinedLinear, JoinsProducts, LinearKernel, LowRankTable, is_recordable
 
 
 class OwnProduct(Protocol):
@@ -55,11 +55,13 @@ class LayerAdapters:
 
     step: the adapters of the current step.
     table: the resident adapters.
+    single: kernel of the whole layer; None: it has several.
     """
 
-    def __init__(self, step: StepAdapters, table: LowRankTable) -> None:
+    def __init__(self, step: StepAdapters, table: LowRankTable, single: LinearKernel | None) -> None:
         self._step = step
         self.table = table
+        self._joined = None if single is None else _joined(table, single)
 
     @property
     def active(self) -> bool:
@@ -71,6 +73,9 @@ class LayerAdapters:
         step = self._step
         assert step.rows is not None, "a step without adapters runs the layer alone"
         if step.gained is None or step.added is None:
+            if self._joined is not None:
+                self._joined(x, step.rows, out, accumulate=accumulate)
+                return
             own(x, out, accumulate=accumulate)
             self.table(x, step.rows, out)
         elif not accumulate:
@@ -88,3 +93,13 @@ class LayerAdapters:
         own(x, product)
         self.table(x, gained, product)
         out.copy_(torch.where((gained >= 0).unsqueeze(1), before + product, out))
+
+
+def _joined(table: LowRankTable, single: LinearKernel) -> JoinedLinear | None:
+    """Return a layer's product and its updates in one call, unless only separate calls can be recorded."""
+    if not isinstance(table, JoinsProducts):
+        return None
+    found = table.joined(single)
+    if found is not None and is_recordable(table) and not is_recordable(found):
+        return None
+    return found

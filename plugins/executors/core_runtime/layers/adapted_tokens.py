@@ -26,7 +26,7 @@ class TokenRows:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows."""
-        return self.rows.nbytes
+        return int(self.rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from core_runtime.layers.linear import Linear
 from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import BlockWeights, Decoder
 from core_runtime.models.fallback.model import ModuleModel
-from core_runtime.models.mixers import LatentMixer
+from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.mlp import ExpertsMLP
 from core_runtime.models.tensors.packing import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
@@ -93,7 +93,7 @@ class PlacedAdapters:
             if key not in self.tables:
                 shape = linear.out_features, linear.in_features
                 self.tables[key] = self._make(shape, len(model.spec.block_linears(key.block)[key.role]))
-            linear.adapters = LayerAdapters(self._step, self.tables[key])
+            linear.adapters = LayerAdapters(self._step, self.tables[key], linear.single)
         for index, block in enumerate(model.weights.blocks):
             self._bind_block(index, block)
         if model.embedding is not None:
@@ -135,7 +135,7 @@ class PlacedAdapters:
         for key, linear in expert_layers(separate, index):
             self._expert_linears[key] = linear, experts.step
             if key in self.tables:
-                linear.adapters = LayerAdapters(experts.step, self.tables[key])
+                linear.adapters = LayerAdapters(experts.step, self.tables[key], linear.single)
         mlp.adapters = ExpertsAdapters(self._step, experts, self._experts.setdefault(index, set()))
 
     def pack(self, key: LayerKey, updates: Sequence[LowRank]) -> PackedLowRank:
@@ -146,8 +146,9 @@ class PlacedAdapters:
                 raise ValueError("the experts of this model are one weight, which adapters cannot change")
             linear, step = self._expert_linears[key]
             self.tables[key] = self._make((linear.out_features, linear.in_features), 2)
-            linear.adapters = LayerAdapters(step, self.tables[key])
-        return self.tables[key].pack(updates)
+            linear.adapters = LayerAdapters(step, self.tables[key], linear.single)
+        packed: PackedLowRank = self.tables[key].pack(updates)
+        return packed
 
     def release(self) -> None:
         """Forget all adapters, and the tables, whose memory is the device's."""

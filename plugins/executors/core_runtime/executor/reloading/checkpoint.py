@@ -18,7 +18,7 @@ from core.api.config import EngineConfig
 from core.plugin.table import PluginTable
 from core_runtime.contracts import HasRow, Loader, ModelFamily
 from core_runtime.executor.plugin_loading import load_plugin
-from core_runtime.models.adapters.fitting import NamesOf
+from core_runtime.models.adapters.places import NamesOf
 from core_runtime.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
 from core_runtime.models.tensors.prepared import HasPrepared, MadeFor, PreparedWeights
 from core_runtime.models.tensors.weight_map import WeightMap

@@ -1,39 +1,25 @@
-"""The fitting of an adapter to a model: names, shapes and orders of rows.
+"""The fitting of an adapter to a model: shapes and orders of rows.
 
-Owns: the translation from modules, as the adapter's tool names them, to parts of the model's layers, and the checks. Never
-does: know a format of files, or compute. Called by: the executor's reading of adapters, in a thread next to steps.
-
-Names go through the checkpoint's own map, as if each changed matrix were a tensor of it. So what a family renames, wraps,
-stacks or reorders holds for adapters as well.
+Owns: the checks of shapes and ranks, and the order of rows. Never does: know a format of files, find a name (`places` does), or
+compute. Called by: the executor's reading of adapters, in a thread next to steps.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import Final
 
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import UserError
 from core.api.specs import AttentionSpec, RotaryPairs
-from core_runtime.models.adapters.layers import AdaptedPart, LayerKey, adapted_parts
+from core_runtime.models.adapters.layers import ABSORBED, AdaptedPart, LayerKey
+from core_runtime.models.adapters.places import EMBEDDING, HEAD, NamesOf, Places
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
-from core_runtime.specs.checkpoint import TensorInfo
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
-
-NamesOf = Callable[[dict[str, TensorInfo]], WeightMap]
-"""Puts tensors through the map of the checkpoint's names."""
-_STACK: Final = re.compile(r"\blayers\.(?P<block>\d+)\..*\bexperts\.(?P<side>gate_up_proj|up_proj|down_proj)$")
-"""Parameters with the matrices of all experts of a layer."""
-EMBEDDING: Final = "embedding"
-HEAD: Final = "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +69,9 @@ class Fitting:
         self, spec: DecoderSpec, names: WeightMap, names_of: NamesOf, max_rank: int, targets: Sequence[str] = ()
     ) -> None:
         self.spec = spec
-        self._parts = adapted_parts(spec)
-        self._names_of = names_of
+        self._places = Places(spec, names, names_of)
         self._max_rank = max_rank
         self._targets = tuple(targets)
-        self._outer = {f"{spec.embedding().name}.weight": EMBEDDING, "lm_head.weight": HEAD, "lm_head.bias": HEAD}
-        self._class_layers: dict[str, int] = {}
-        if spec.pooling_head is not None:
-            for number, layer in enumerate(spec.pooling_head.layers):
-                self._class_layers[f"{layer.name}.weight"] = number
-        sources = names.sources
-        self._known = {name: sources.get(f"{name}.weight", name).removesuffix(".weight") for name in self._parts}
-        self._others = set(spec.tensor_shapes()).difference(f"{name}.weight" for name in self._parts)
 
     def fit(self, name: str, contents: AdapterContents) -> Fitted:
         """Return the changes of the model. name: the adapter's, for messages. Raises UserError, in one sentence."""
@@ -102,9 +79,14 @@ class Fitting:
             raise UserError(f"Adapter '{name}' changes no module, so its answers would be those of the base model.")
         for change in contents.changes:
             self._check(name, change)
+        far = [token for token in contents.invocation_tokens if token >= self.spec.vocab_size]
+        if far:
+            raise UserError(
+                f"Adapter '{name}' is activated by token {far[0]}; the vocabulary of the model has {self.spec.vocab_size}."
+            )
         found = Fitted()
         changed: dict[str, str] = {}
-        for change, canonical, view in self._placed(name, contents.changes):
+        for change, canonical, view in self._places.of(name, contents.changes):
             if canonical in changed:
                 raise UserError(
                     f"Adapter '{name}' changes {changed[canonical]} twice, the second time as {change.module}."
@@ -112,11 +94,19 @@ class Fitting:
             changed[canonical] = change.module
             self._add(name, found, change, canonical, view)
         self._tie(found, contents)
+        absorbed = [parts for key, parts in found.layers.items() if key.role == ABSORBED]
+        if absorbed and contents.invocation_tokens:
+            raise UserError(
+                f"Adapter '{name}' is activated by tokens and changes {absorbed[0][0].module}, by which latent attention "
+                "multiplies queries of all positions at once; it can change other modules."
+            )
         return found
 
     def _add(self, name: str, found: Fitted, change: ModuleChange, canonical: str, view: TensorView) -> None:
         """Add the change of one canonical tensor."""
-        part = self._parts.get(canonical.removesuffix(".weight"))
+        if change.a is not None:
+            self._check_rank(name, change.module, len(change.a))
+        part = self._places.parts.get(canonical.removesuffix(".weight"))
         if part is not None:
             if change.weight is not None or change.tokens is not None:
                 raise UserError(
@@ -125,13 +115,13 @@ class Fitting:
                 )
             fitted = self._fitted(name, part, change, view)
             found.layers.setdefault(part.layer, []).append(PartChange(part, change.module, fitted))
-        elif canonical in self._class_layers:
-            layer = self._class_layers[canonical]
+        elif canonical in self._places.class_layers:
+            layer = self._places.class_layers[canonical]
             assert self.spec.pooling_head is not None, "a layer of the head was found"
             _check_shapes(name, change, self.spec.pooling_head.layers[layer].shape)
             found.class_layers[layer] = change
         else:
-            self._add_outer(name, found, change, self._outer[canonical])
+            self._add_outer(name, found, change, self._places.outer[canonical])
 
     def _add_outer(self, name: str, found: Fitted, change: ModuleChange, place: str) -> None:
         """Add the change of embedding or head."""
@@ -175,123 +165,21 @@ class Fitting:
             found.head = tied
 
     def _check(self, name: str, change: ModuleChange) -> None:
-        """Check what needs no model: numbers, the rank, and the targets."""
+        """Check what needs no model: numbers and targets."""
         for role, tensor in change.tensors().items():
             if not bool(tensor.isfinite().all()):
                 raise UserError(f"Adapter '{name}': {role} of {change.module} has numbers that are not finite.")
-        stacked = _STACK.search(change.module)
-        if change.a is not None and stacked is None and len(change.a) > self._max_rank:
-            raise UserError(
-                f"Adapter '{name}': the rank of {change.module} is {len(change.a)}; --max-lora-rank allows {self._max_rank}."
-            )
         allowed = not self._targets or any(_ends_with(change.module, target) for target in self._targets)
         if not allowed:
             raise UserError(
                 f"Adapter '{name}' changes {change.module}, which --lora-target-modules {' '.join(self._targets)} leaves out."
             )
 
-    def _placed(self, name: str, changes: Sequence[ModuleChange]) -> list[tuple[ModuleChange, str, TensorView]]:
-        """Return each change with the canonical tensor that it is about, and that tensor's place in the module's matrix."""
-        placed: list[tuple[ModuleChange, str, TensorView]] = []
-        by_module: dict[str, ModuleChange] = {}
-        for change in changes:
-            if _STACK.search(change.module):
-                placed += self._stacked(name, change)
-            else:
-                by_module[change.module] = change
-        shapes = {module: _shape_of(change) for module, change in by_module.items()}
-        found = self._mapped(name, shapes)
-        missing: dict[str, str] = {}
-        for module in shapes:
-            if module not in found:
-                missing |= {other: module for other in self._other_names(module)}
-        if missing:
-            for other, parts in self._mapped(
-                name, {other: shapes[module] for other, module in missing.items()}
-            ).items():
-                found.setdefault(missing[other], parts)
-        for module, change in by_module.items():
-            if module not in found:
-                raise UserError(self._nothing(name, module))
-            placed += [(change, part, view) for part, view in found[module]]
-        return placed
-
-    def _other_names(self, module: str) -> Iterator[str]:
-        """Yield the names that a module may have in the checkpoint, where its own is not known."""
-        # An adapter that was trained on the body of the model names modules without its prefix.
-        yield f"model.{module}"
-        # transformers calls experts `mlp`, whatever their module is called in files.
-        found = re.search(r"\blayers\.(\d+)\.mlp\.", module)
-        if found is not None and int(found[1]) < len(self.spec.blocks):
-            experts = self.spec.blocks[int(found[1])].experts
-            if experts is not None:
-                module_name, *_ = experts.names
-                yield module[: found.end() - len("mlp.")] + f"{module_name}." + module[found.end() :]
-
-    def _stacked(self, name: str, change: ModuleChange) -> Iterator[tuple[ModuleChange, str, TensorView]]:
-        """Yield the change of each expert's matrices, from the change of a parameter that has those of all experts."""
-        found = _STACK.search(change.module)
-        assert found is not None and change.a is not None and change.b is not None, "the caller has looked"
-        index = int(found["block"])
-        experts = self.spec.expert_linears(index) if index < len(self.spec.blocks) else []
-        count = len(experts)
-        if not count or len(change.a) % count:
+    def _check_rank(self, name: str, module: str, rank: int) -> None:
+        if rank > self._max_rank:
             raise UserError(
-                f"Adapter '{name}': A of {change.module} has {len(change.a)} rows, which is no rank for each of {count} "
-                "experts."
+                f"Adapter '{name}': the rank of {module} is {rank}; --max-lora-rank allows {self._max_rank}."
             )
-        names = self._stack_names(change, count)
-        rank = len(change.a) // count
-        # Factors of an expert e: rows [e * r, (e + 1) * r) of A, and columns e, e + experts, ... of B.
-        a = change.a.unflatten(0, (count, rank))
-        b = change.b.unflatten(1, (rank, count))
-        for canonical, view in names:
-            expert = 0 if view.expert is None else view.expert[0]
-            yield replace(change, a=a[expert], b=b[:, :, expert].contiguous()), canonical, view
-
-    def _stack_names(self, change: ModuleChange, count: int) -> list[tuple[str, TensorView]]:
-        """Return the matrices of experts that a parameter has, by the checkpoint's map, else as transformers stacks them."""
-        assert change.a is not None and change.b is not None, "the caller has looked"
-        shape = (count, len(change.b), change.a.shape[1])
-        tensor = TensorInfo(change.module, shape, "F32", 4 * math.prod(shape), 0, 0, change.module)
-        views = self._names_of({change.module: tensor}).views
-        known = [(name, view) for name, view in views.items() if name.removesuffix(".weight") in self._parts]
-        if known:
-            return known
-        found = _STACK.search(change.module)
-        assert found is not None, "the caller has looked"
-        names = []
-        for expert, linears in enumerate(self.spec.expert_linears(int(found["block"]))):
-            parts = linears.down if found["side"] == "down_proj" else linears.gate_up
-            for number, part in enumerate(parts):
-                view = TensorView(change.module, (expert, count), (number, len(parts)))
-                names.append((f"{part.name}.weight", view))
-        return names
-
-    def _mapped(self, name: str, shapes: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[str, TensorView]]]:
-        """Return the canonical tensors that each module's matrix contains, as far as adapters can change them."""
-        tensors = {}
-        for module, (rows, columns) in shapes.items():
-            tensor = f"{module}.weight"
-            tensors[tensor] = TensorInfo(tensor, (rows, columns), "F32", 4 * rows * columns, 0, 0, tensor)
-        try:
-            names = self._names_of(tensors)
-        except CheckpointError as error:
-            raise UserError(f"Adapter '{name}' does not fit the model: {error}") from error
-        found: dict[str, list[tuple[str, TensorView]]] = {}
-        for canonical, view in names.views.items():
-            module = view.source.removesuffix(".weight")
-            is_known = canonical in self._outer or canonical in self._class_layers
-            if is_known or canonical.removesuffix(".weight") in self._parts:
-                found.setdefault(module, []).append((canonical, view))
-            elif canonical in self._others:
-                raise UserError(f"Adapter '{name}' changes {module}, which adapters cannot change here.")
-        return found
-
-    def _nothing(self, name: str, module: str) -> str:
-        near = get_close_matches(module, list(self._known.values()), n=3, cutoff=0.5)
-        hint = f" Names like it are {', '.join(near)}." if near else ""
-        return f"Adapter '{name}' changes {module}, but the model has no such matrix.{hint}"
 
     def _fitted(self, name: str, part: AdaptedPart, change: ModuleChange, view: TensorView) -> ModuleChange:
         """Return the change of one part, with its outputs in the engine's order."""
@@ -307,7 +195,7 @@ class Fitting:
             problem = f"B of {change.module} has {b.shape[0]} outputs, the model's matrix has {rows}"
         if problem:
             raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
-        vectors = {}
+        vectors: dict[str, Tensor | None] = {}
         for what in ("magnitude", "added_bias", "bias"):
             vector = _outputs(getattr(change, what), view)
             if vector is not None and vector.shape != (rows,):
@@ -316,7 +204,15 @@ class Fitting:
                     f"[{rows}]; the adapter belongs to another base model."
                 )
             vectors[what] = _ordered(vector, part)
-        return ModuleChange(change.module, change.a, _ordered(b, part), change.scale, **vectors)
+        return ModuleChange(
+            change.module,
+            change.a,
+            _ordered(b, part),
+            change.scale,
+            magnitude=vectors["magnitude"],
+            added_bias=vectors["added_bias"],
+            bias=vectors["bias"],
+        )
 
 
 def _check_shapes(
@@ -341,13 +237,6 @@ def _check_shapes(
 
 def _ends_with(module: str, target: str) -> bool:
     return module == target or module.endswith(f".{target}")
-
-
-def _shape_of(change: ModuleChange) -> tuple[int, int]:
-    """Return the shape (N, K) of the changed matrix, as far as the adapter shows it."""
-    rows = next((len(one) for one in (change.b, change.magnitude, change.bias, change.weight) if one is not None), 1)
-    columns = 1 if change.a is None else int(change.a.shape[1])
-    return rows, columns
 
 
 def _outputs(tensor: Tensor | None, view: TensorView) -> Tensor | None:
