@@ -1,8 +1,8 @@
 """The model names that a server answers to: those of its arguments, and those of a file that may change while it runs.
 
 Owns: `ServedNames`: when the file is checked again, and the effect of a change. Never does: read the file itself
-(`core_config.served.names_file` does), or know what a name stands for: all of them are the one model. Called by: the
-preparation of requests, in each process of its own, and the routes.
+(`core_config.served.names_file` does), or know adapters: all these names are the base model. Called by: the preparation
+of requests, in each process of its own, and the routes.
 """
 
 from __future__ import annotations

@@ -39,13 +39,12 @@ class Load:
     facts: AdapterFacts | None = None
     failure: str = ""
 
-    def check_name(self, book: AdapterBook, facts: AdapterFacts, drop: Callable[[str], None]) -> None:
-        """Raise UtilityError, and drop what was read, when the name has been taken meanwhile."""
+    def check_name(self, book: AdapterBook, facts: AdapterFacts, discard: Callable[[str], None]) -> None:
+        """Raise UtilityError, and discard what was read, when the name has been taken meanwhile."""
         there = book.named(self.source.name)
         if there is None or self.replaces or there.facts.digest == facts.digest:
             return
-        if facts.digest not in book.known:
-            drop(facts.digest)
+        discard(facts.digest)
         raise UtilityError(taken(self.source.name))
 
 

@@ -74,10 +74,14 @@ class AdapterHolder:
     def enter(self, source: AdapterSource, facts: AdapterFacts, in_use: Mapping[str, int]) -> None:
         """Let a name stand for an adapter that was read, and keep it in memory if there is room."""
         self.book.enter(source, facts, self.weight_version)
-        kept = self.book.known[facts.digest]
-        if not kept.is_resident and not self.place(facts.digest, in_use):
-            self._between_steps(lambda: self.executor.drop_adapter(facts.digest))
-        self.changed()
+        try:
+            if not self.place(facts.digest, in_use):
+                self.discard(facts.digest)
+        except Exception:
+            self.book.forget_name(source.name)
+            raise
+        finally:
+            self.changed()
         logger.info(
             "Adapter '%s' (%.12s, rank %d, %.1f MB) is loaded from %s.",
             source.name, facts.digest, facts.rank, facts.nbytes / 1e6, source.path,
@@ -106,6 +110,23 @@ class AdapterHolder:
         self.book.touch(digest)
         self.store()
         return True
+
+    def take(self, digest: str, facts: AdapterFacts, in_use: Mapping[str, int]) -> bool:
+        """Place an adapter that was read again; False: there is no room, or it was forgotten meanwhile.
+
+        Raises CoreError when its files have changed.
+        """
+        kept = self.book.known.get(digest)
+        if kept is None:
+            return False
+        self.check_same(kept, facts)
+        return self.place(digest, in_use)
+
+    def discard(self, digest: str) -> None:
+        """Take an adapter that was only read out of memory; one that is placed stays."""
+        kept = self.book.known.get(digest)
+        if kept is None or not kept.is_resident:
+            self.drop(digest)
 
     def drop(self, digest: str) -> None:
         """Take an adapter that no request uses out of memory."""
@@ -162,8 +183,7 @@ class AdapterHolder:
         """Raise CoreError, and drop what was read, when the files of an adapter have changed since it was loaded."""
         if facts.digest == kept.facts.digest:
             return
-        if facts.digest not in self.book.known:
-            self._between_steps(lambda: self.executor.drop_adapter(facts.digest))
+        self.discard(facts.digest)
         raise CoreError(
             f"{kept.source.path} holds other weights than when it was loaded; load it again (load_inplace), or bring the "
             "files back."

@@ -188,12 +188,11 @@ class AdapterObserver(EngineObserver, Gate):
         try:
             facts = future.result()
             if isinstance(wanted, Load):
-                wanted.check_name(self.holder.book, facts, self.holder.executor.drop_adapter)
+                wanted.check_name(self.holder.book, facts, self.holder.discard)
                 self.holder.enter(wanted.source, facts, in_use)
                 wanted.facts = facts
-            else:
-                self.holder.check_same(self.holder.book.known[wanted], facts)
-                self.holder.place(wanted, in_use)
+            elif not self.holder.take(wanted, facts, in_use):
+                self.holder.discard(facts.digest)
         except EngineDeadError:
             raise
         except Exception as error:  # whatever a file or a plugin does, only those that want this adapter end
