@@ -126,6 +126,19 @@ template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long b
     panel_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
 }
 
+// Multiplies by an expanded panel, and meanwhile brings the packed panel that is expanded next into the cache, a slice for
+// each block of rows. Measured: waiting for that panel took a fifth of the time of 64 rows.
+template <class Kind> static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long panel, long begin, long end) {
+    const uint8_t *next = c.next ? c.next : packed.data + (panel + 1) * packed.panel_bytes;
+    const long bytes = c.next || panel + 1 < packed.panels ? (long)packed.panel_bytes : 0;
+    const long slice = bytes * kRowBlock / (end - begin) / 64 * 64 + 64;
+    const uint8_t *stop = next + bytes;
+    for (long row = begin; row < end; row += kRowBlock) {
+        for (const uint8_t *last = next + slice; next < last && next < stop; next += 64) __builtin_prefetch(next, 0, 2);
+        panel_rows<Kind>(c, panel, row, at_most(row + kRowBlock, end));
+    }
+}
+
 // Few rows are multiplied by integers assembled in registers; more rows by a panel that is expanded to bytes once.
 template <int Bits, bool Table> static bool planes(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
@@ -144,11 +157,11 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     LinearCall call = c;
     call.weight = &spread, call.panel = (const uint8_t *)scratch.memory;
     if (!integers)
-        panel_rows<GroupFloatKind<IntDecode<8>>>(call, panel, begin, end);
+        rows_and_next<GroupFloatKind<IntDecode<8>>>(call, l, panel, begin, end);
     else if (l.has_zeros)
-        panel_rows<IntDotKind<kSmallBytes, false, true>>(call, panel, begin, end);
+        rows_and_next<IntDotKind<kSmallBytes, false, true>>(call, l, panel, begin, end);
     else
-        panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>(call, panel, begin, end);
+        rows_and_next<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>(call, l, panel, begin, end);
     return true;
 }
 

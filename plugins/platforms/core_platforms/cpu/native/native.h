@@ -105,6 +105,7 @@ struct LinearCall {
     size_t staged_stride;
     GroupMeta *meta; // [rows, input_groups]
     const uint8_t *panel; // the panel to multiply, where it is not in the weight; or null
+    const uint8_t *next;  // the data read after this panel, which is prefetched; null: the weight's next panel
 };
 
 struct NormCall {
@@ -520,9 +521,10 @@ void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
 void run_logprobs(const LogprobsCall &call);
 
-// experts.cpp; false: out of memory
-bool run_route(const RouteCall &call); // the caller leaves `work` unset
-bool run_experts(const ExpertsCall &call);
+bool run_route(const RouteCall &call); // the caller leaves `work` unset; false: out of memory
+
+// experts.cpp
+bool run_experts(const ExpertsCall &call); // false: out of memory
 
 // low_rank.cpp; false: out of memory
 bool run_low_rank(const LowRankCall &call);

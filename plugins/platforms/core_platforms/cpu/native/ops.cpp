@@ -122,6 +122,16 @@ template <class Call> void over_rows(void (*function)(const Call *, long, long),
     pool_run(rows_tile<Call>, &job, ceil_div(call.rows, job.chunk));
 }
 
+struct RouteJob {
+    const KernelTable *table;
+    RouteCall call;
+};
+
+void route_tile(const void *context, long tile) {
+    const RouteJob &job = *(const RouteJob *)context;
+    job.table->route(&job.call, tile * 16, at_most(tile * 16 + 16, job.call.rows));
+}
+
 // updates: of adapters for the same rows, or null.
 bool run_product(const LinearRun &run, const LowRankWork *updates) {
     const PackedLinear *weight = run.weight;
@@ -130,7 +140,7 @@ bool run_product(const LinearRun &run, const LowRankWork *updates) {
     LinearJob job = {};
     std::atomic<bool> exhausted{false};
     job.table = kernels_active(), job.run = &run, job.exhausted = &exhausted;
-    job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr, nullptr};
+    job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr, nullptr, nullptr};
     size_t row_bytes = job.table->staged_bytes(weight);
     size_t meta_bytes = weight->input_groups * sizeof(GroupMeta);
     Scratch scratch((row_bytes + meta_bytes) * rows);
@@ -207,3 +217,18 @@ void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, 
 void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }
 void run_logprobs(const LogprobsCall &call) { over_rows(kernels_active()->logprobs, call, call.vocab); }
+
+bool run_route(const RouteCall &call) {
+    RouteJob job = {kernels_active(), call};
+    job.call.padded = ceil_div(call.experts, 16) * 16;
+    Scratch scratch(call.rows * 3 * job.call.padded * sizeof(float));
+    if (!scratch.memory) return false;
+    job.call.work = (float *)scratch.memory;
+    const long tiles = ceil_div(call.rows, 16);
+    if (call.rows * call.experts * call.top_k >= kSmallElements) {
+        pool_run(route_tile, &job, tiles);
+    } else {
+        for (long tile = 0; tile < tiles; tile++) route_tile(&job, tile);
+    }
+    return true;
+}
