@@ -1,7 +1,7 @@
 """A share of the machine's processors for a server: a real control group, or a stand-in that stops and continues it.
 
 Owns: groups that it makes (and removes), the stand-in's thread, and a library that lets a process see 32 processors.
-Called by: `benchmarks.quota`. Linux only.
+Called by: `benchmarks.quota`, `benchmarks.neighbour`. Linux only.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ class StandIn:
 
     def _period(self) -> None:
         tree = process_tree(self._pid)
-        end, before = time.monotonic() + PERIOD_S, _processor_time(tree)
+        end, before = time.monotonic() + PERIOD_S, processor_time(tree)
         while time.monotonic() < end and not self._ended.is_set():
-            if _processor_time(tree) - before >= self._quota * PERIOD_S:
+            if processor_time(tree) - before >= self._quota * PERIOD_S:
                 self._periods += 1
                 _signal(tree, signal.SIGSTOP)
                 time.sleep(max(end - time.monotonic(), 0))
@@ -144,11 +144,21 @@ def share(quota: float | None) -> Group | StandIn:
 
 
 @contextlib.contextmanager
-def neighbour() -> Iterator[None]:
-    """A program that keeps one processor busy."""
-    process = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+def neighbour(nice: int | None = 0) -> Iterator[int]:
+    """A program that keeps one processor busy; yields its process id. None: no program, and 0.
+
+    The kernel may compare nice values within a session only, and sessions by a value of their own, so both are set.
+    """
+    if nice is None:
+        yield 0
+        return
+    process = subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
     try:
-        yield
+        os.setpriority(os.PRIO_PROCESS, process.pid, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+        session = Path(f"/proc/{process.pid}/autogroup")
+        if session.exists():
+            session.write_text(str(nice))
+        yield process.pid
     finally:
         process.kill()
         process.wait()
@@ -175,7 +185,7 @@ def _version_1() -> Path:
     return GROUPS / "cpu"
 
 
-def _processor_time(pids: list[int]) -> float:
+def processor_time(pids: list[int]) -> float:
     """Seconds that the processes have computed, by their clocks."""
     total = 0.0
     for pid in pids:
