@@ -56,11 +56,12 @@ from core_runtime.contracts.linear_kernels import (
     HasGated,
     LinearKernel,
     PreparesInto,
+    RowLayouts,
     SavedKernel,
     SavesKernels,
     SumsInSegments,
 )
-from core_runtime.contracts.loader import Loader, ResolvesTensors
+from core_runtime.contracts.loader import KeepsTensors, Loader, ResolvesTensors, keeps_tensors
 from core_runtime.contracts.logits_processor import (
     BatchChanges,
     HasExampleParams,
@@ -83,7 +84,7 @@ from core_runtime.contracts.platform import (
     Trims,
     Uploads,
 )
-from core_runtime.contracts.quantization import QuantizationMethod
+from core_runtime.contracts.quantization import QuantizationMethod, StoresRows
 from core_runtime.contracts.recording import (
     PlansRecorded,
     Recordable,
@@ -149,6 +150,7 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
+    "KeepsTensors",
     "Kernels",
     "KnowsRequests",
     "LatentBackend",
@@ -179,10 +181,12 @@ __all__ = [
     "ResolvesTensors",
     "ResponseFormats",
     "RouteKernel",
+    "RowLayouts",
     "Runtime",
     "SavedKernel",
     "SavesKernels",
     "StateBackend",
+    "StoresRows",
     "SumsInSegments",
     "TakeNorm",
     "Trims",
@@ -191,5 +195,6 @@ __all__ = [
     "WarmUp",
     "WarmsUp",
     "is_recordable",
+    "keeps_tensors",
     "recordable_steps",
 ]

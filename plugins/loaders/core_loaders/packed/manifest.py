@@ -17,12 +17,12 @@ class PackedArguments(msgspec.Struct, frozen=True):
     """The loader's own arguments."""
 
     map: Annotated[
-        bool,
+        bool | None,
         msgspec.Meta(
-            description="Compute with the file's own pages: the start reads nothing, and processes share them, but pages are "
-            "small. Off: the file is read into huge pages."
+            description="Compute with the file's own pages, which the start does not copy and processes share. Off: the file "
+            "is read into huge pages. Left out: on where the system maps the file in huge pages."
         ),
-    ] = False
+    ] = None
 
 
 @hookimpl

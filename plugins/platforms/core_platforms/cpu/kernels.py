@@ -32,6 +32,7 @@ from core_platforms.cpu.extension import kernels_or_reason
 from core_platforms.cpu.kernels_limits import NUMERICS, OPERATIONS
 from core_platforms.cpu.native_linear import (
     FEATURES,
+    ROW_LAYOUTS,
     NativeLinear,
     activation_numbers,
     alone_numbers,
@@ -54,6 +55,7 @@ class NativeKernels:
     capturable = True
     max_segments = 8
     features = FEATURES | WEIGHT_FEATURES
+    row_layouts = frozenset(ROW_LAYOUTS)
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()
