@@ -17,12 +17,12 @@ class PackedArguments(msgspec.Struct, frozen=True):
     """The loader's own arguments."""
 
     map: Annotated[
-        bool | None,
+        bool,
         msgspec.Meta(
             description="Compute with the file's own pages, which the start does not copy and processes share. Off: the file "
-            "is read into huge pages. Left out: on where the system maps the file in huge pages."
+            "is read into memory, in huge pages also where the system maps files in small ones."
         ),
-    ] = None
+    ] = True
 
 
 @hookimpl

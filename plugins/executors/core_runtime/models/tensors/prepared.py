@@ -37,10 +37,6 @@ VERSION = 1
 PAGE = 4096
 READ_BYTES = 16 << 20
 READERS = 4
-HUGE_PAGE = 2 << 20
-PROBES = 8
-"""Places of a file that are mapped to see whether the system maps it in huge pages."""
-SMAPS = Path("/proc/self/smaps")
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -151,11 +147,10 @@ class RestoredKernel(NamedTuple):
 class PreparedWeights:
     """The kernels in a data file, read into memory on request. `finish` must be called before any of them computes.
 
-    mapped: the file's own pages serve as memory, and processes share them. Small ones cost speed; None: only where the
-        system maps this file in huge pages.
+    mapped: the file's own pages serve as memory, without a copy, and processes share them.
     """
 
-    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool | None = False) -> None:
+    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
         self._path = data
         self._index = index
         self._mapped = mapped
@@ -230,8 +225,6 @@ class PreparedWeights:
 
     def _memory(self, block: Block, room: Room | None) -> Tensor:
         """Return the bytes of a block, or the memory that they are being read into."""
-        if self._mapped is None:
-            self._mapped = _is_huge(self._whole())
         if self._mapped:
             memory = self._whole()[block.offset : block.offset + block.nbytes]
             read = _touch
@@ -254,6 +247,7 @@ class PreparedWeights:
             with open(self._path, "rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch requires writable memory
             if hasattr(mmap, "MADV_HUGEPAGE"):
+                # The system then reads pieces of a huge page's size, and maps them as such where the file system can.
                 with contextlib.suppress(OSError):  # a kernel without huge pages
                     data.madvise(mmap.MADV_HUGEPAGE)
             self._map = torch.frombuffer(data, dtype=torch.uint8)
@@ -275,19 +269,3 @@ class PreparedWeights:
 def _touch(mapped: Tensor, offset: int) -> None:
     """Have the system read and map the pages of a mapped file."""
     mapped.numpy()[::PAGE].max()
-
-
-def _is_huge(mapped: Tensor) -> bool:
-    """Whether the system maps most of a mapped file in huge pages, as it does on file systems with large folios."""
-    if len(mapped) < HUGE_PAGE:
-        return False
-    mapped.numpy()[:: max(len(mapped) // PROBES, 1)].max()
-    header = f"{mapped.data_ptr():08x}-"
-    try:
-        lines = SMAPS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        return False
-    place = next((number for number, line in enumerate(lines) if line.startswith(header)), len(lines))
-    sizes = (line.split() for line in lines[place:])
-    huge = next((int(words[1]) << 10 for words in sizes if words[0] == "FilePmdMapped:"), 0)
-    return huge >= min(PROBES, len(mapped) // HUGE_PAGE) // 2 * HUGE_PAGE > 0
