@@ -210,7 +210,10 @@ def num_processors() -> int:
     return os.cpu_count() or 1
 
 
-NAMES = ("dispatch", "pool", "prefault", "pack", "ops", "attention", "experts", "low_rank", "states", "tape", "module")
+NAMES = (
+    "dispatch", "pool", "prefault", "pack", "pack_rows", "ops", "attention", "experts", "low_rank", "states", "tape",
+    "module",
+)  # fmt: skip
 DISPATCH = str(NATIVE / "dispatch.cpp")  # the only file that knows which tables exist
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
 if __name__ == "__main__":  # a test reads the tables above

@@ -169,6 +169,13 @@ def test_a_proposers_own_weights_are_planned_and_leave_less_for_the_cache(tiny_l
     assert left == pytest.approx(490_000 * hidden, abs=64 << 20), "what is free changes a little between the two"
 
 
+def test_weights_larger_than_the_memory_are_refused_with_both_numbers(tiny_llama, heads):
+    with pytest.raises(ConfigError) as caught:
+        resolve({"model": str(tiny_llama), **SMALL, **heads("1 << 50", layers=1)}, context="llm", environ={})
+    (problem,) = caught.value.problems
+    assert "its weights need 1048576.0 GiB of memory, and the device has" in problem
+
+
 def test_explain_prints_a_proposers_weights(tiny_llama, heads, capsys):
     words = ["config", "explain", str(tiny_llama), "--device", "cpu", "--plugins", heads(layers=3)["plugins"]]
     drafts = ["--speculative-config.method", "heads", "--speculative-config.num-speculative-tokens", "2"]

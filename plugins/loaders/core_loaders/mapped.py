@@ -44,7 +44,7 @@ def torch_dtype(name: str) -> torch.dtype:
 def mapped_tensors(
     manifest: CheckpointManifest, reads: Sequence[str], strategy: str | None = None, make: Make | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor), each a view that is valid until the next one is drawn.
+    """Yield (name, tensor), each a view that keeps its file mapped.
 
     strategy: `lazy` maps files; `eager` reads each file into memory first; `prefetch` maps, while a thread reads the
         files ahead into the page cache; None: `lazy`, but `prefetch` where the files lie on a network.

@@ -21,6 +21,19 @@ def utilization_leaves_room(facts: Facts) -> Findings:
         yield Warn(f"--gpu-memory-utilization {share:g}: above {UTILIZATION_MOST} memory may run out; choose less.")
 
 
+def weights_fit_the_device(facts: Facts) -> Findings:
+    """Weights that are larger than the device's memory are refused before they are read."""
+    device = facts.device
+    if device is None:
+        return
+    total = device.total_bytes or device.memory_bytes
+    if 0 < total < facts.weights_bytes:
+        yield Problem(
+            f"{facts['model']}: its weights need {human_bytes(facts.weights_bytes)} of memory, and the device has "
+            f"{human_bytes(total)}. Choose a smaller model, or fewer bits a weight (--quantization, a smaller GGUF type)."
+        )
+
+
 def blocks_override_bytes(facts: Facts) -> Findings:
     """A number of blocks overrides bytes and a fraction."""
     count = facts["num_gpu_blocks_override"]
@@ -146,6 +159,7 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
 
 RULES: tuple[Rule, ...] = (
     Rule(utilization_leaves_room),
+    Rule(weights_fit_the_device, "memory"),
     Rule(blocks_override_bytes, "memory"),
     Rule(bytes_override_a_share, "memory"),
     Rule(bytes_come_from_a_share, "memory"),

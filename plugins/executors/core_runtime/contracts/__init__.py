@@ -57,11 +57,12 @@ from core_runtime.contracts.linear_kernels import (
     HasGated,
     LinearKernel,
     PreparesInto,
+    RowLayouts,
     SavedKernel,
     SavesKernels,
     SumsInSegments,
 )
-from core_runtime.contracts.loader import Loader, ResolvesTensors
+from core_runtime.contracts.loader import KeepsTensors, Loader, ResolvesTensors, keeps_tensors
 from core_runtime.contracts.logits_processor import (
     BatchChanges,
     HasExampleParams,
@@ -92,7 +93,7 @@ from core_runtime.contracts.platform import (
     Trims,
     Uploads,
 )
-from core_runtime.contracts.quantization import QuantizationMethod
+from core_runtime.contracts.quantization import QuantizationMethod, StoresRows
 from core_runtime.contracts.recording import (
     PlansRecorded,
     Recordable,
@@ -162,6 +163,7 @@ __all__ = [
     "HearsResults",
     "JoinedLinear",
     "JoinsProducts",
+    "KeepsTensors",
     "Kernels",
     "KnowsRequests",
     "LatentBackend",
@@ -195,10 +197,12 @@ __all__ = [
     "ResolvesTensors",
     "ResponseFormats",
     "RouteKernel",
+    "RowLayouts",
     "Runtime",
     "SavedKernel",
     "SavesKernels",
     "StateBackend",
+    "StoresRows",
     "SumsInSegments",
     "TakeNorm",
     "Trims",
@@ -207,5 +211,6 @@ __all__ = [
     "WarmUp",
     "WarmsUp",
     "is_recordable",
+    "keeps_tensors",
     "recordable_steps",
 ]

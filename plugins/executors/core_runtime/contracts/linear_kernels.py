@@ -82,6 +82,19 @@ class PreparesInto(Protocol):
 
 
 @runtime_checkable
+class RowLayouts(Protocol):
+    """A provider whose `linear` also prepares `StoredRows`: it reads rows as they lie in files.
+
+    It raises CheckpointError, or lets `StoredRows.canonical` do so, for scales that are not finite.
+    """
+
+    @property
+    def row_layouts(self) -> frozenset[str]:
+        """Layouts of rows that it reads; see `StoredRows`."""
+        ...
+
+
+@runtime_checkable
 class SumsInSegments(Protocol):
     """A provider whose products can be divided along K without a change of bits.
 

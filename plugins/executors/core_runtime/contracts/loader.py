@@ -33,6 +33,21 @@ class Loader(Protocol):
 
 
 @runtime_checkable
+class KeepsTensors(Protocol):
+    """Optional part of a loader: tensors that stay valid, such as pages of a mapped file."""
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether each tensor is valid as long as it is referenced, not only until the next one is drawn."""
+        ...
+
+
+def keeps_tensors(loader: Loader) -> bool:
+    """Whether the tensors of a loader are valid as long as they are referenced."""
+    return isinstance(loader, KeepsTensors) and loader.keeps_tensors
+
+
+@runtime_checkable
 class ResolvesTensors(Protocol):
     """Optional part of a loader: it finds tensors without a configuration, for weight updates."""
 

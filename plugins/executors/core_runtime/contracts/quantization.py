@@ -13,7 +13,7 @@ from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core_runtime.weights.formats import CanonicalWeight
+    from core_runtime.weights.formats import CanonicalWeight, StoredRows
 
 
 @runtime_checkable
@@ -26,4 +26,13 @@ class QuantizationMethod(Protocol):
 
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
         """Translate the tensors that the plan reads. They may be views of a file: copy what must be kept."""
+        ...
+
+
+@runtime_checkable
+class StoresRows(Protocol):
+    """A method for checkpoints whose rows some kernels read as they lie in the file."""
+
+    def stored(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> StoredRows | None:
+        """Return the rows of the tensors that the plan reads, without a copy; None where they need `pack`."""
         ...

@@ -16,6 +16,7 @@ import msgspec
 from torch import Tensor
 
 from core.api.weights import FileState, WeightSource, WeightsState
+from core_runtime.contracts import keeps_tensors
 from core_runtime.executor.reloading.file_states import check_unchanged
 from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
@@ -59,6 +60,7 @@ class WeightChain:
         for source in sources:
             tensors.update(source.tensors)
         self._newest_first = sources[::-1]
+        self.keeps_tensors = keeps_tensors(loader.inner)  # so are tensors of updates, until others replace them
         self.manifest = msgspec.structs.replace(checkpoint, tensors=tensors)
 
     def resolve(self, ref: str) -> CheckpointManifest:

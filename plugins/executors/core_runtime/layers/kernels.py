@@ -47,6 +47,7 @@ from core_runtime.contracts import (
     PreparesInto,
     RaceKernel,
     RouteKernel,
+    RowLayouts,
     SavedKernel,
     SavesKernels,
     SumsInSegments,
@@ -60,7 +61,7 @@ from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.reference import FEATURES, ReferenceKernels
 from core_runtime.layers.rows import RowKernels
-from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
+from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, StoredRows, SuperGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """Operations that the blocks and the head of every model use in addition to matrices."""
@@ -195,6 +196,12 @@ class KernelSet:
         """Return no reasons: the reference supports everything."""
         return []
 
+    @property
+    def row_layouts(self) -> frozenset[str]:
+        """Layouts in which some provider reads rows as they lie in files."""
+        able = [provider.row_layouts for provider in self.providers if isinstance(provider, RowLayouts)]
+        return frozenset().union(*able)
+
     def linear(
         self,
         weight: CanonicalWeight,
@@ -210,12 +217,15 @@ class KernelSet:
         segments: number of segments of K with partial sums, if the provider supports them (see `SumsInSegments`).
         """
         attributes: dict[str, int] = {}
-        if isinstance(weight, HasGroups):
-            attributes["group_size"] = weight.group_size
-        form = weight_format(weight)
+        described = weight.like if isinstance(weight, StoredRows) else weight
+        if isinstance(described, HasGroups):
+            attributes["group_size"] = described.group_size
+        form = weight_format(described)
         query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
-        needed = weight.features if isinstance(weight, IntGroups | SuperGroups) else frozenset()
+        needed = described.features if isinstance(described, IntGroups | SuperGroups) else frozenset()
         provider = self._best_linear(query, needed)
+        if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
+            weight = weight.canonical()
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
         rank = self.providers.index(provider)
         for operation, best in self._ranks.items():
@@ -372,6 +382,11 @@ class KernelSet:
         """Return the first provider that supports the query and has all features that the weight needs."""
         able = (provider for provider in self.providers if needed.issubset(features_of(provider)))
         return next(provider for provider in able if not provider.supports(query))
+
+
+def _reads_rows(provider: Kernels, layout: str) -> bool:
+    """Whether a provider prepares rows of this layout as they lie in a file."""
+    return isinstance(provider, RowLayouts) and layout in provider.row_layouts
 
 
 def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:

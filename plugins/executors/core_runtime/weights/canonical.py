@@ -92,6 +92,14 @@ class CanonicalWeight(ABC):
         moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
         return replace(self, **moved)
 
+    def joined(self, others: Sequence[Self]) -> Self:
+        """Return one weight of the rows of several, which must be of equal layout; see `can_fuse`."""
+        joined = {}
+        for name, tensor in self.tensors().items():
+            pieces = [as_bytes(tensor), *[as_bytes(other.tensors()[name]) for other in others]]
+            joined[name] = torch.cat(pieces).view(tensor.dtype)
+        return replace(self, **joined)
+
     def problem(self) -> str | None:
         """Return an error message if a stored scale or minimum is not finite, else None."""
         for name, tensor in self.tensors().items():
@@ -182,8 +190,5 @@ def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
         raise ValueError(f"weights of different formats cannot be fused: {', '.join(p.name for p in parts)}")
     if len(parts) == 1:
         return parts[0]
-    joined = {}
-    for name, first in parts[0].tensors().items():
-        pieces = [as_bytes(part.tensors()[name]) for part in parts]
-        joined[name] = torch.cat(pieces).view(first.dtype)
-    return replace(parts[0], **joined)
+    first, *others = parts
+    return first.joined(others)

@@ -15,6 +15,7 @@ from core_runtime.weights.dense import Dense
 from core_runtime.weights.fp8 import FP8
 from core_runtime.weights.int8_channel import Int8Channel
 from core_runtime.weights.int_groups import IntGroups
+from core_runtime.weights.stored_rows import StoredRows
 from core_runtime.weights.super_groups import SuperGroups
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "HasGroups",
     "Int8Channel",
     "IntGroups",
+    "StoredRows",
     "SuperGroups",
     "can_fuse",
     "fuse",

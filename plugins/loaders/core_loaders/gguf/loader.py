@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class GGUFLoader:
     """Loader plugin for GGUF: one file, the parts of a split one, or a directory that holds exactly one model."""
 
+    keeps_tensors = True
+
     def resolve(self, ref: str) -> CheckpointManifest:
         """Read headers, configuration and tokenizer; no torch, no weights. Raises CheckpointError."""
         path = find_file(ref)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PackedLoader:
     """Loader plugin for converted directories, with `HasPrepared`. mapped: see `PreparedWeights`."""
 
-    def __init__(self, *, mapped: bool = False) -> None:
+    def __init__(self, *, mapped: bool = True) -> None:
         self._mapped = mapped
 
     def resolve(self, ref: str) -> CheckpointManifest:

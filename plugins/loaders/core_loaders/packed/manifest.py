@@ -19,10 +19,10 @@ class PackedArguments(msgspec.Struct, frozen=True):
     map: Annotated[
         bool,
         msgspec.Meta(
-            description="Compute with the file's own pages: the start reads nothing, and processes share them, but pages are "
-            "small. Off: the file is read into huge pages."
+            description="Compute with the file's own pages, which the start does not copy and processes share. Off: the file "
+            "is read into memory, in huge pages also where the system maps files in small ones."
         ),
-    ] = False
+    ] = True
 
 
 @hookimpl

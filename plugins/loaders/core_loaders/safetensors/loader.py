@@ -31,6 +31,8 @@ SECOND_COPY = "consolidated"
 class SafetensorsLoader:
     """Loader plugin for safetensors. strategy: see `core_loaders.mapped`."""
 
+    keeps_tensors = True
+
     def __init__(self, strategy: str | None = None) -> None:
         self._strategy = strategy
 

@@ -33,6 +33,7 @@ from core_platforms.cpu.kernels_limits import NUMERICS, OPERATIONS
 from core_platforms.cpu.low_rank import Arena, NativeLowRank, low_rank_reasons
 from core_platforms.cpu.native_linear import (
     FEATURES,
+    ROW_LAYOUTS,
     NativeLinear,
     activation_numbers,
     alone_numbers,
@@ -55,6 +56,7 @@ class NativeKernels:
     capturable = True
     max_segments = 8
     features = FEATURES | WEIGHT_FEATURES
+    row_layouts = frozenset(ROW_LAYOUTS)
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()

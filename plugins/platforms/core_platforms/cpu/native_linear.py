@@ -19,7 +19,16 @@ from core_platforms.cpu.checks import check_rows, check_same
 from core_runtime.contracts import ActivatedLinear
 from core_runtime.layers.activations import PAIRED, parse
 from core_runtime.weights.canonical import INPUT_GROUP
-from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups, SuperGroups
+from core_runtime.weights.formats import (
+    FP8,
+    CanonicalWeight,
+    Codebook,
+    Dense,
+    Int8Channel,
+    IntGroups,
+    StoredRows,
+    SuperGroups,
+)
 from core_runtime.weights.tables import TABLES, Table
 
 FORMATS = {
@@ -54,6 +63,16 @@ ALLOWED: dict[str, tuple[Activation, ...]] = {
     **dict.fromkeys(("mxfp4", "nvfp4"), ("none", "bf16", "int8")),
     "int8_channel": ("none", "int8", "int8_row"),
 }
+ROW_LAYOUTS = {
+    name: number
+    for number, name in enumerate(
+        (
+            *("float32", "float16", "bfloat16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K"),
+            *("Q6_K", "TQ2_0", "IQ4_NL", "IQ4_XS", "MXFP4"),
+        )
+    )
+}
+"""Layouts of rows that the extension packs as they lie in files: RowLayout in `native/native.h`."""
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3, torch.bfloat16: 4}
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
 TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
@@ -94,6 +113,7 @@ class PackSource:
         the whole group.
     tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum;
         None is an absent one, and the last ones may be left out.
+    layout, places: how and where each row lies in a file; the tables then only say which of them there are.
     """
 
     format: int
@@ -104,6 +124,8 @@ class PackSource:
     scale_type: int = 0
     input_group: int = 0
     tables: list[Tensor | None] = field(default_factory=list)
+    layout: int = 0
+    places: Tensor | None = None
 
     @property
     def order(self) -> bytes | None:
@@ -120,7 +142,8 @@ class PackSource:
         absent = [None] * (NUM_TABLES - len(self.tables))
         tables = [*self.tables, *absent, bias, into]
         addresses = [0 if table is None else table.data_ptr() for table in tables]
-        return numbers + addresses
+        rows = 0 if self.places is None else self.places.data_ptr()
+        return [*numbers, *addresses, self.layout, rows]
 
 
 class NativeLinear:
@@ -153,7 +176,12 @@ class NativeLinear:
         source = pack_source(weight, activation)
         if into is not None:
             _check_memory(into, prepared_nbytes(native, weight, activation))
-        self._hold(native, source, activation, bias, into, segments)
+        try:
+            self._hold(native, source, activation, bias, into, segments)
+        except ValueError:
+            if isinstance(weight, StoredRows):
+                weight.canonical()  # raises the error that names the tensor
+            raise
 
     @classmethod
     def held(
@@ -260,7 +288,7 @@ def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Act
     Raises ValueError for an unknown format.
     """
     form = packed_form(weight, activation)
-    held = weight.tensors()
+    held = (weight.like if isinstance(weight, StoredRows) else weight).tensors()
     minimum = "minimum" in held or "minimum_scale" in held
     sizes = (form.format, *form.shape, form.group, form.super_size, form.scale_type)
     parts = (minimum, "zeros" in held, "sub_scale" in held, "sub_minimum" in held)
@@ -269,6 +297,8 @@ def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Act
 
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
     """Describe a weight's format to the extension, without its tables. Raises ValueError for an unknown format."""
+    if isinstance(weight, StoredRows):
+        return replace(packed_form(weight.like, activation), shape=weight.shape)
     if isinstance(weight, Dense):
         name = str(weight.weight.dtype).removeprefix("torch.")
         if activation == "bf16":
@@ -296,6 +326,9 @@ def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
 
 def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
     """Describe a weight with its tables to the extension. Raises ValueError for an unknown format."""
+    if isinstance(weight, StoredRows):
+        source = pack_source(weight.like, activation)
+        return replace(source, shape=weight.shape, layout=ROW_LAYOUTS[weight.layout], places=weight.places)
     source = packed_form(weight, activation)
     if isinstance(weight, Dense):
         dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight

@@ -7,6 +7,7 @@ Called by: the memory plan (`plan`), loading (`pack`).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core_runtime.weights.formats import Codebook, IntGroups, SuperGroups
+    from core_runtime.weights.formats import Codebook, IntGroups, StoredRows, SuperGroups
 
 ROW_SCALE_BYTES = 4
 PLAIN = ("F32", "F16", "BF16", "F64")
@@ -69,28 +70,40 @@ class GGUFMethod:
         CheckpointError.
         """
         from core_runtime.weights.formats import Codebook
+        from core_runtime.weights.stored_rows import not_finite
 
+        name, raw, row = self._blocks(spec, tensors)
+        weight = translate(raw, row)
+        for scale in self._scales(spec, row):
+            assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"
+            weight = replace(weight, row_scale=tensors[scale].float().reshape(1, 1).repeat(len(raw), 1))
+        problem = weight.problem()
+        if problem is not None:
+            raise CheckpointError(not_finite(name, problem))
+        return weight
+
+    def stored(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> StoredRows | None:
+        """Return the tensor's blocks as they are; None with a scale of the whole tensor. Raises CheckpointError."""
+        from core_runtime.weights.stored_rows import stored_rows
+
+        name, raw, row = self._blocks(spec, tensors)
+        if self._scales(spec, row):
+            return None
+        return stored_rows(name, self.manifest.tensors[name].dtype, raw, partial(translate, row=row))
+
+    def _blocks(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> tuple[str, Tensor, BlockFormat]:
+        """Return a part's tensor: its name, its blocks by rows, and their type. Raises CheckpointError."""
         name = f"{spec.name}.weight"
         info = self.manifest.tensors[name]
         raw = tensors[name]
         row = FORMATS[info.dtype]
         n, k = info.shape
-        row_bytes = k // row.block_size * row.block_bytes
-        expected = (n, row_bytes)
+        expected = (n, k // row.block_size * row.block_bytes)
         if tuple(raw.shape) != expected:
             raise CheckpointError(
                 f"Tensor '{name}' arrived as {tuple(raw.shape)} bytes; {info.dtype} needs {expected}."
             )
-        weight = translate(raw, row)
-        for scale in self._scales(spec, row):
-            assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"
-            weight = replace(weight, row_scale=tensors[scale].float().reshape(1, 1).repeat(n, 1))
-        problem = weight.problem()
-        if problem is not None:
-            raise CheckpointError(
-                f"Tensor '{name}' holds scales that are not finite ({problem}); the file is damaged, download it again."
-            )
-        return weight
+        return name, raw, row
 
     def _scales(self, spec: LayerSpec, row: BlockFormat) -> list[str]:
         """Return the name of the tensor with the scale of the whole matrix, where there is one."""

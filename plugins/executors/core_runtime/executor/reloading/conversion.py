@@ -17,7 +17,7 @@ from torch import Tensor
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.plugin.table import PluginTable
-from core_runtime.contracts import Loader
+from core_runtime.contracts import Loader, keeps_tensors
 from core_runtime.executor.device import Device
 from core_runtime.executor.instance import packing_of
 from core_runtime.executor.plugin_loading import open_runtime
@@ -79,6 +79,7 @@ class _Noting:
 
     def __init__(self, inner: Loader) -> None:
         self._inner = inner
+        self.keeps_tensors = keeps_tensors(inner)
         self.asked: list[str] = []
         self.sink: Callable[[str, Tensor], None] | None = None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError
-from core_runtime.contracts import LinearKernel, Loader
+from core_runtime.contracts import LinearKernel, Loader, keeps_tensors
 from core_runtime.models.decoder import DecoderWeights
 from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
@@ -56,8 +56,6 @@ class WeightLoading:
         self._check_tied(loader)
         waiting = PendingModel.of(self.spec, self._whole, self.packing)
         vectors = self._read(loader, waiting.pending, waiting.vectors, progress=progress)
-        if self.packing.prepared is not None:
-            self.packing.prepared.finish()
         return self._built(waiting, vectors)
 
     def _built(self, waiting: PendingModel, vectors: Mapping[str, Tensor]) -> DecoderWeights:
@@ -156,14 +154,19 @@ class WeightLoading:
         owners = {name: one for one in pending for name in one.missing}
         reads = [*owners, *sorted(names)]
         vectors: dict[str, Tensor] = {}
-        with loading_bar(self.manifest, reads, shown=progress) as bar:
+        keeps = keeps_tensors(loader)
+        prepared = self.packing.prepared
+        more = 0 if prepared is None else prepared.unread
+        with loading_bar(self.manifest, reads, shown=progress, more=more) as bar:
             for name, tensor in loader.iter(self.manifest, reads):
                 if name in names:
                     # A copy, because the loader may reuse the memory of the tensor.
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
-                    owners[name].arrive(name, tensor)
+                    owners[name].arrive(name, tensor, keeps=keeps)
                 bar.update(tensor.nbytes)
+            if prepared is not None:
+                prepared.finish(bar.update)
         absent: list[str] = []
         for one in pending:
             absent += sorted(one.missing)

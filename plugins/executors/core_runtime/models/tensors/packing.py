@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
-from core_runtime.contracts import HeadsKernel, LinearKernel, QuantizationMethod
+from core_runtime.contracts import HeadsKernel, LinearKernel, QuantizationMethod, StoresRows
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.kernels import KernelSet, Room
 from core_runtime.layers.linear import Linear
@@ -28,7 +28,8 @@ from core_runtime.models.tensors.row_order import row_order
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.weights.experts import Experts
-from core_runtime.weights.formats import CanonicalWeight, Dense, can_fuse, fuse
+from core_runtime.weights.formats import CanonicalWeight, Dense, StoredRows, can_fuse, fuse
+from core_runtime.weights.stored_rows import plain_rows
 
 Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -97,6 +98,7 @@ class Packing:
         self.prepared = prepared
         self._recorder = recorder
         self.kernels = kernels
+        self._row_layouts = kernels.row_layouts
 
     def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
         """Return the saved kernels of these parts, None where there are none. Raises CheckpointError."""
@@ -161,22 +163,39 @@ class Packing:
             return self._dtype, "dense", DENSE_ACTIVATION[self._dtype]
         return plan.format, plan.fuse_key, plan.activation
 
-    def pack(self, part: LayerSpec, tensors: Tensors, orders: Orders = NO_ORDERS) -> Packed:
+    def pack(self, part: LayerSpec, tensors: Tensors, orders: Orders = NO_ORDERS, *, stored: bool = False) -> Packed:
         """Return one part with its rows in the order of the engine, cut to this rank's share.
 
-        orders: see `MixerParts.orders`. Raises UserError where its format cannot be cut.
+        orders: see `MixerParts.orders`.
+        stored: the weight may be `StoredRows`, which need `tensors` as long as they are used.
+        Raises UserError where its format cannot be cut.
         """
         plan = self.plan(part)
+        weight = self._stored(part, plan, tensors) if stored else None
         if isinstance(plan, DensePlan):
-            matrix = tensors[plan.reads[0]]
-            plain = Dense(matrix.to(DTYPES[self._dtype], copy=True))
-            held = self._cut(self._ordered(plain, part, orders), part)
+            if weight is None:
+                weight = Dense(tensors[plan.reads[0]].to(DTYPES[self._dtype], copy=True))
+            held = self._cut(self._ordered(weight, part, orders), part)
             return Packed(part, held, "dense", DENSE_ACTIVATION[self._dtype])
-        assert self._method is not None, "only a method plans parts that are packed"
-        read = {name: tensors[name] for name in plan.reads}
-        packed = self._method.pack(self._whole[part.name], read)
-        held = self._cut(self._ordered(packed, part, orders), part)
+        if weight is None:
+            assert self._method is not None, "only a method plans parts that are packed"
+            read = {name: tensors[name] for name in plan.reads}
+            weight = self._method.pack(self._whole[part.name], read)
+        held = self._cut(self._ordered(weight, part, orders), part)
         return Packed(part, held, plan.fuse_key, plan.activation)
+
+    def _stored(self, part: LayerSpec, plan: DensePlan | PartPlan, tensors: Tensors) -> StoredRows | None:
+        """Return a part's rows as they lie in the file; None where the kernels cannot read them there."""
+        # On another device, and cut along their inputs, weights need their canonical form.
+        if self.device.type != "cpu" or self.part.size > 1 or not self._row_layouts:
+            return None
+        weight = None
+        if isinstance(plan, DensePlan):
+            name = plan.reads[0]
+            weight = plain_rows(name, tensors[name].to(DTYPES[self._dtype]))
+        elif isinstance(self._method, StoresRows):
+            weight = self._method.stored(self._whole[part.name], {name: tensors[name] for name in plan.reads})
+        return weight if weight is not None and weight.layout in self._row_layouts else None
 
     def _ordered(self, weight: CanonicalWeight, part: LayerSpec, orders: Orders) -> CanonicalWeight:
         """Return the whole weight with its rows in the order of the engine."""
@@ -194,7 +213,7 @@ class Packing:
         groups: list[list[Packed]] = []
         before: tuple[str, Activation] | None = None
         for part in parts:
-            packed = self.pack(part, tensors, orders)
+            packed = self.pack(part, tensors, orders, stored=True)
             key = packed.fuse_key, packed.activation
             if key == before and can_fuse([groups[-1][0].weight, packed.weight]):
                 groups[-1].append(packed)
@@ -206,7 +225,7 @@ class Packing:
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """Return the kernel of a part that stands alone: the embedding, the head."""
-        return self._kernel([part], [self.pack(part, tensors)], tensors, NO_ORDERS)
+        return self._kernel([part], [self.pack(part, tensors, stored=True)], tensors, NO_ORDERS)
 
     def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
         """Return the up-projection of a latent, cut by heads: from queries to latents, and from latents to values.

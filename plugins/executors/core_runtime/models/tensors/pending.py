@@ -51,11 +51,11 @@ class Pending(Generic[T]):
         """Return the built object. Only valid when nothing is missing."""
         return self._built[0]
 
-    def arrive(self, name: str, tensor: Tensor) -> None:
-        """Accept a tensor. The loader may reuse its memory afterwards, so all but the last one are copied."""
+    def arrive(self, name: str, tensor: Tensor, *, keeps: bool = False) -> None:
+        """Accept a tensor. keeps: the loader does not reuse its memory; otherwise all but the last one are copied."""
         self.missing.discard(name)
         if self.missing:
-            self._tensors[name] = tensor.clone()
+            self._tensors[name] = tensor if keeps else tensor.clone()
             return
         # The last tensor needs no copy: the part is built before the loader continues.
         self._tensors[name] = tensor

@@ -7,6 +7,7 @@ Called by: the conversion (writes), the packed loader (the index, without torch)
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -146,8 +147,7 @@ class RestoredKernel(NamedTuple):
 class PreparedWeights:
     """The kernels in a data file, read into memory on request. `finish` must be called before any of them computes.
 
-    mapped: the file's own pages serve as memory. They are not read at the start, and processes share them, but they are
-        small, which costs speed where huge pages are available.
+    mapped: the file's own pages serve as memory, without a copy, and processes share them.
     """
 
     def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
@@ -156,7 +156,12 @@ class PreparedWeights:
         self._mapped = mapped
         self._map: Tensor | None = None
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read-weights")
-        self._reads: list[Future[None]] = []
+        self._reads: list[tuple[int, Future[None]]] = []
+
+    @property
+    def unread(self) -> int:
+        """Bytes that `finish` waits for."""
+        return sum(nbytes for nbytes, _ in self._reads)
 
     def check(self, wanted: MadeFor) -> None:
         """Check that the kernels were made for these settings. Raises CheckpointError."""
@@ -192,11 +197,13 @@ class PreparedWeights:
             kernels.append(RestoredKernel(entry.layout, form, kernel))
         return kernels
 
-    def finish(self) -> None:
-        """Wait until all bytes have been read. Raises CheckpointError."""
+    def finish(self, progress: Callable[[int], None] | None = None) -> None:
+        """Wait until all bytes have been read. progress: called with numbers of them. Raises CheckpointError."""
         try:
-            for read in self._reads:
+            for nbytes, read in self._reads:
                 read.result()
+                if progress is not None:
+                    progress(nbytes)
         except OSError as error:
             raise CheckpointError(f"{self._path}: cannot be read ({error.strerror}).") from None
         finally:
@@ -219,15 +226,17 @@ class PreparedWeights:
     def _memory(self, block: Block, room: Room | None) -> Tensor:
         """Return the bytes of a block, or the memory that they are being read into."""
         if self._mapped:
-            whole = self._whole()
-            return whole[block.offset : block.offset + block.nbytes]
-        if room is None:
-            raise ValueError("this device gives no memory for prepared weights")
-        memory = room(block.nbytes)
+            memory = self._whole()[block.offset : block.offset + block.nbytes]
+            read = _touch
+        else:
+            if room is None:
+                raise ValueError("this device gives no memory for prepared weights")
+            memory = room(block.nbytes)
+            read = self._read
         # In pieces, so that several threads read one kernel.
         for start in range(0, block.nbytes, READ_BYTES):
             piece = memory[start : start + READ_BYTES]
-            self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
+            self._reads.append((len(piece), self._pool.submit(read, piece, block.offset + start)))
         return memory
 
     def _whole(self) -> Tensor:
@@ -237,6 +246,10 @@ class PreparedWeights:
         if self._map is None:
             with open(self._path, "rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch requires writable memory
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                # The system then reads pieces of a huge page's size, and maps them as such where the file system can.
+                with contextlib.suppress(OSError):  # a kernel without huge pages
+                    data.madvise(mmap.MADV_HUGEPAGE)
             self._map = torch.frombuffer(data, dtype=torch.uint8)
         return self._map
 
@@ -251,3 +264,8 @@ class PreparedWeights:
                 if not count:
                     raise OSError(0, "it became shorter while it was read")
                 view = view[count:]
+
+
+def _touch(mapped: Tensor, offset: int) -> None:
+    """Have the system read and map the pages of a mapped file."""
+    mapped.numpy()[::PAGE].max()

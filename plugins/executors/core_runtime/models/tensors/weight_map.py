@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core.api.errors import CheckpointError
-from core_runtime.contracts import Loader
+from core_runtime.contracts import Loader, keeps_tensors
 from core_runtime.models.weight_rules import (
     USUALLY_IGNORED,
     Ignored,
@@ -237,6 +237,7 @@ class MappedLoader:
         self._manifest = manifest
         self._views = views
         self._rows = rows
+        self.keeps_tensors = keeps_tensors(inner)
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Return the manifest under canonical names."""

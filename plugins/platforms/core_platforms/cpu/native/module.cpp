@@ -240,7 +240,7 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 22);
+    Arguments a(items, count, 24);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
     s.group = a.integer(), s.super = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
@@ -251,11 +251,15 @@ KERNEL(py_linear_pack) {
     s.high = a.pointer<void>(), s.sub_scale = a.pointer<void>(), s.sub_minimum = a.pointer<void>();
     s.bias = a.pointer<float>();
     s.into = a.pointer<uint8_t>();
+    s.layout = (int)a.integer(), s.rows = a.pointer<const uint8_t *const>();
     if (!a.ok()) return nullptr;
     PackedLinear *linear = nullptr;
+    bool fits = true;
     Py_BEGIN_ALLOW_THREADS;
-    linear = pack_linear(&s);
+    linear = pack_linear(&s, &fits);
+    if (linear && !fits) free_linear(linear);
     Py_END_ALLOW_THREADS;
+    if (linear && !fits) return PyErr_Format(PyExc_ValueError, "rows of another layout, or with scales that are not finite");
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
 }
 

@@ -30,6 +30,12 @@ enum Format {
     kPlanes2 = 8, kPlanes3 = 9, kPlanes4 = 10, kPlanes5 = 11, kPlanes6 = 12, kPlanesCode4 = 13,
     kPlanesCode3 = 14,
 };
+// Rows as they lie in files: the plain formats above, and the block types of GGUF.
+enum RowLayout {
+    kRowsF32 = 0, kRowsF16 = 1, kRowsBF16 = 2, kRowsQ4_0 = 3, kRowsQ4_1 = 4, kRowsQ5_0 = 5, kRowsQ5_1 = 6,
+    kRowsQ8_0 = 7, kRowsQ2_K = 8, kRowsQ3_K = 9, kRowsQ4_K = 10, kRowsQ5_K = 11, kRowsQ6_K = 12, kRowsTQ2_0 = 13,
+    kRowsIQ4_NL = 14, kRowsIQ4_XS = 15, kRowsMXFP4 = 16,
+};
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
 enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, kScaleBF16 = 4 };
 // How a group's scale follows from its super-group's: unchanged; multiplied by a nibble (the high nibble is the
@@ -498,10 +504,16 @@ struct PackSource {
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
     // Prepared_bytes of memory that outlives the weight; null: allocate. Without values it is already packed.
     uint8_t *into;
+    int layout;                 // a RowLayout, with `rows`
+    const uint8_t *const *rows; // [n] where each row lies as in a file; the tables then only say what there is. Or null
 };
+// pack_rows.cpp: the lanes of one panel, from `rows` of a RowLayout. False where they do not fit; see `pack_linear`.
+bool pack_rows(int layout, const uint8_t *const *rows, const PackedLinear &linear, long lanes, uint8_t *panel);
+
 // Computed from the sizes alone; minimum, zeros and sub-scales only need to be non-null where present.
 size_t prepared_bytes(const PackSource *source);
-PackedLinear *pack_linear(const PackSource *source); // null: out of memory
+// Null: out of memory. fits: false where the rows have another layout, or scales that are not finite.
+PackedLinear *pack_linear(const PackSource *source, bool *fits = nullptr);
 void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);
 

@@ -2,6 +2,7 @@
 #include "native.h"
 #include "pool.h"
 
+#include <atomic>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,27 +119,24 @@ float read_scale(const uint8_t *p, int type, long index) {
 struct PackJob {
     const PackSource *source;
     const PackedLinear *linear;
+    std::atomic<bool> *failed; // set where rows cannot be packed
 };
 
-void pack_dense(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
-    const size_t width = l.format == kF32 ? 4 : 2;
-    const uint8_t *row = (const uint8_t *)s.values + size_t(n) * l.k * width;
-    for (long k = 0; k < l.k; k++) {
-        size_t at = l.format == kBF16 ? (size_t(k / 2) * kPanel + lane) * 4 + (k & 1) * 2 : (size_t(k) * kPanel + lane) * width;
-        memcpy(panel + at, row + k * width, width);
-    }
+// Swaps the fields of `mask` with those `shift` bits above them.
+uint32_t swapped(uint32_t word, uint32_t mask, int shift) {
+    const uint32_t different = (word ^ word >> shift) & mask;
+    return word ^ different ^ different << shift;
 }
 
 // Regroups four bytes of 1-, 2- or 4-bit fields in the order k, k+1, ... into a word whose byte j holds k+j, k+j+4,
-// k+j+8, ...
+// k+j+8, ...: the transpose of a matrix of fields with four columns.
 template <int Bits> uint32_t regroup(const uint8_t *b) {
-    constexpr uint32_t kField = (1u << Bits) - 1;
-    const uint32_t word = b[0] | uint32_t(b[1]) << 8 | uint32_t(b[2]) << 16 | uint32_t(b[3]) << 24;
+    uint32_t word;
+    memcpy(&word, b, 4);
+    if constexpr (Bits == 4) return swapped(swapped(word, 0x0000ff00, 8), 0x00f000f0, 4);
+    if constexpr (Bits == 2) return swapped(swapped(word, 0x00cc00cc, 6), 0x0000f0f0, 12);
     uint32_t out = 0;
-    for (int at = 0; at < 8; at += Bits) {
-        const uint32_t quad = word >> 4 * at;
-        for (int j = 0; j < 4; j++) out |= (quad >> j * Bits & kField) << (8 * j + at);
-    }
+    for (int q = 0; q < 8; q++) out |= ((word >> 4 * q & 15) * 0x00204081 & 0x01010101) << q;
     return out;
 }
 
@@ -218,18 +216,31 @@ void pack_planes(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
     }
 }
 
+// Packs the rows of a panel as they lie in a file, or those of a plain matrix.
+bool pack_lying(const PackSource &s, const PackedLinear &l, long first, long lanes, uint8_t *data) {
+    if (s.rows) return pack_rows(s.layout, s.rows + first, l, lanes, data);
+    const uint8_t *rows[kPanel];
+    const size_t bytes = size_t(l.k) * (l.format == kF32 ? 4 : 2);
+    for (long lane = 0; lane < lanes; lane++) rows[lane] = (const uint8_t *)s.values + (first + lane) * bytes;
+    return pack_rows(l.format, rows, l, lanes, data);
+}
+
 void pack_panel(const void *context, long panel) {
     const PackJob &job = *(const PackJob *)context;
-    uint8_t *data = job.linear->data + panel * job.linear->panel_bytes;
+    const PackedLinear &l = *job.linear;
+    uint8_t *data = l.data + panel * l.panel_bytes;
+    const long first = panel * kPanel, lanes = at_most(kPanel, l.n - first);
     // Clears lanes beyond n and the padding of k: kernels multiply them too, and stale NaNs would spread.
-    memset(data, 0, job.linear->panel_bytes);
-    for (long lane = 0; lane < kPanel && panel * kPanel + lane < job.linear->n; lane++) {
-        if (has_planes(job.linear->format))
-            pack_planes(*job.source, *job.linear, panel * kPanel + lane, data, lane);
-        else if (job.linear->format >= kInt4)
-            pack_groups(*job.source, *job.linear, panel * kPanel + lane, data, lane);
+    if (lanes < kPanel || l.k % (l.group ? l.group : 2)) memset(data, 0, l.panel_bytes);
+    if (job.source->rows || l.format <= kBF16) {
+        if (!pack_lying(*job.source, l, first, lanes, data)) job.failed->store(true);
+        return;
+    }
+    for (long lane = 0; lane < lanes; lane++) {
+        if (has_planes(l.format))
+            pack_planes(*job.source, l, first + lane, data, lane);
         else
-            pack_dense(*job.source, *job.linear, panel * kPanel + lane, data, lane);
+            pack_groups(*job.source, l, first + lane, data, lane);
     }
 }
 
@@ -423,7 +434,7 @@ size_t prepared_bytes(const PackSource *s) {
     return l.panel_bytes * l.panels;
 }
 
-PackedLinear *pack_linear(const PackSource *s) {
+PackedLinear *pack_linear(const PackSource *s, bool *fits) {
     PackedLinear *l = (PackedLinear *)calloc(1, sizeof(PackedLinear));
     if (!l) return nullptr;
     describe(*l, *s);
@@ -438,8 +449,10 @@ PackedLinear *pack_linear(const PackSource *s) {
         free_linear(l);
         return nullptr;
     }
-    PackJob job = {s, l};
+    std::atomic<bool> failed{false};
+    PackJob job = {s, l, &failed};
     if (s->values) pool_run(pack_panel, &job, l->panels); // otherwise `into` already holds the packed weight
+    if (fits) *fits = !failed.load();
     return l;
 }
 
