@@ -3,11 +3,12 @@
     python -m benchmarks.accuracy [--model DIRECTORY|FILE.gguf] [--quantization int8 int8/int8_row fp8 ...]
     python -m benchmarks.accuracy [--model DIRECTORY|FILE.gguf] --kv-cache-dtype int8_per_token_head int4 ...
 
-The second compares types of the KV cache instead, in a model with bfloat16 weights. A name may tell the precision of the inputs behind a slash. A GGUF file is dequantized to a plain checkpoint first, in a
-temporary directory (`--keep` names one that stays), because only plain checkpoints are quantized while they load. The loss
-is the rise of the perplexity, with its standard error, which is large: a text of this length cannot tell 0.1% from 0.4%. The
-divergence (Kullback-Leibler, of the whole distribution at each token) is what that loss is on average over texts that the
-model itself would write, and is known ten times more exactly: methods are compared by it.
+The second compares types of the KV cache instead, in a model with bfloat16 weights. A name may tell the precision of the
+inputs behind a slash. A GGUF file is dequantized to a plain checkpoint first, in a temporary directory (`--keep` names one
+that stays), because only plain checkpoints are quantized while they load. The loss is the rise of the perplexity, with its
+standard error, which is large: a text of this length cannot tell 0.1% from 0.4%. The divergence (Kullback-Leibler, of the
+whole distribution at each token) is what that loss is on average over texts that the model itself would write, and is known
+ten times more exactly: methods are compared by it.
 Owns: the text (`prose.txt`, written for this purpose: no model has seen it) and the table. Never does: measure speed.
 """
 
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtype", nargs="+", default=(), metavar="TYPE", help="compare these instead")
     parser.add_argument("--keep", type=Path, help="where the plain copy of a GGUF file stays")
     parser.add_argument(
-        "--out", type=Path, help="a JSON file in whose part `accuracy` or `kv_accuracy` the model's scores are replaced"
+        "--out", type=Path, help="a JSON file in whose part (`accuracy`, `kv_accuracy`) the model's scores are replaced"
     )
     parser.add_argument("--called", default="default", help="the model's name there")
     asked = parser.parse_args()

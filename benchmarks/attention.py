@@ -88,7 +88,7 @@ def time_attention(seconds, spec, dtype, count, keys, new, shared):
     products = 4 * new * count * (keys - new / 2) * spec.num_heads * spec.head_size
     print(
         f"  {dtype:20} {count:3} x {keys:5} keys ({shared:3} shared), {new:4} new: {forward * 1e6:9.1f} us, "
-        f"{raws[0].numel() / forward / 1e9:6.1f} GB/s, {products / forward / 1e9:6.0f} GFLOP/s; cache write {write * 1e6:7.1f} us",
+        f"{raws[0].numel() / forward / 1e9:6.1f} GB/s, {products / forward / 1e9:5.0f} GFLOP/s; write {write * 1e6:7.1f} us",
         flush=True,
     )
 

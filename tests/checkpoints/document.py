@@ -182,7 +182,7 @@ def _kv_accuracy() -> Iterator[str]:
     if not found:
         return
     yield from ("", "## Accuracy of the KV cache", "")
-    yield "`--kv-cache-dtype` beside a cache of bfloat16, with bfloat16 weights and the same text of about 2,000 tokens, measured"
+    yield "`--kv-cache-dtype` beside a cache of bfloat16, with bfloat16 weights and the same text (1,800 tokens), measured"
     yield "alike (`python -m benchmarks.accuracy --kv-cache-dtype TYPES`). Bytes of a number include its share of the scales."
     yield from ("", "| model | type | bytes a number | loss | error | divergence |", "|---|---|---|---|---|---|")
     for model, scores in found.items():

@@ -4,9 +4,9 @@ Owns: the rotation, the sixteen levels, and the conversion to and from codes. Ne
 `cache.py`.
 
 A vector is multiplied by a Hadamard matrix, which spreads single large numbers over all of them, so that the result is
-close to a normal distribution. The root mean square of a value is its scale; each number is then rounded to the nearest
-of sixteen levels, the best ones for a normal distribution (Lloyd 1982; TurboQuant, arXiv 2504.19874). A code is the rank
-of a level's magnitude, plus 8 for negative numbers. Every sum is a fixed order of additions of whole tensors, so a vector's
+close to a normal distribution. The numbers of a value are divided by their root mean square and rounded to the nearest of
+sixteen levels, the best ones for a normal distribution (Lloyd 1982; TurboQuant, arXiv 2504.19874). The scale is the one
+that keeps the product of the value with itself. A code is the rank of a level's magnitude, plus 8 for negative numbers. Every sum is a fixed order of additions of whole tensors, so a vector's
 bits do not depend on the others.
 """
 
@@ -40,11 +40,14 @@ def turned(x: Tensor) -> Tensor:
 
 def encode(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes of turned numbers [..., W], two in a byte, uint8 [..., W / 2], and the scales, float32 [..., 1]."""
-    scales = _sum(numbers.square()).div(numbers.shape[-1]).sqrt()
-    scales = torch.where(scales < NO_SCALE, 0, scales)
-    sizes = torch.where(scales == 0, 0, numbers.abs() / scales)
+    squares = _sum(numbers.square())
+    roots = squares.div(numbers.shape[-1]).sqrt()
+    none = roots < NO_SCALE
+    sizes = torch.where(none, 0, numbers.abs() / roots)
     magnitudes = torch.tensor(MAGNITUDES, device=numbers.device)
-    codes = torch.bucketize(sizes, (magnitudes[:-1] + magnitudes[1:]) / 2).to(torch.uint8)
+    ranks = torch.bucketize(sizes, (magnitudes[:-1] + magnitudes[1:]) / 2)
+    scales = torch.where(none, 0, squares / _sum(numbers.abs() * magnitudes[ranks]))
+    codes = ranks.to(torch.uint8)
     codes += NEGATIVE * (numbers < 0)
     return codes[..., 0::2] | codes[..., 1::2] << 4, scales
 

@@ -32,9 +32,14 @@ def as_turned_key(x: Tensor) -> Tensor:
 
 
 def as_coded_value(x: Tensor) -> Tensor:
-    """Return a value x [..., W] as read back: turned, at the nearest levels times its root mean square, and turned back."""
+    """Return a value x [..., W] as read back: turned, at the levels nearest to numbers / root mean square, scaled so that
+    its product with x is that of x with itself, and turned back.
+    """
     numbers = turned(x)
-    scale = numbers.square().mean(-1, keepdim=True).sqrt().clamp(min=LEAST)
+    squares = numbers.square().sum(-1, keepdim=True)
+    root = (squares / x.shape[-1]).sqrt().clamp(min=LEAST)
     magnitudes = torch.tensor(MAGNITUDES, dtype=torch.float64)
-    rank = torch.bucketize((numbers / scale).abs(), (magnitudes[:-1] + magnitudes[1:]) / 2)
-    return turned(magnitudes[rank] * numbers.sign() * scale).float()
+    rank = torch.bucketize((numbers / root).abs(), (magnitudes[:-1] + magnitudes[1:]) / 2)
+    levels = magnitudes[rank] * numbers.sign()
+    scale = squares / (levels * numbers).sum(-1, keepdim=True).clamp(min=LEAST)
+    return turned(levels * scale).float()

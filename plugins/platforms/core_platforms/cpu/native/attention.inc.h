@@ -103,7 +103,8 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Attentio
 }
 
 // The same for few rows: all are one block, so each number is widened once, without a place in memory.
-template <int Narrow> static void attend_narrow(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span) {
+template <int Narrow>
+static void attend_narrow(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span) {
     if (t.rows == 1) attend_rows<true, Narrow, 1>(c, t, s, span, 0);
     if (t.rows == 2) attend_rows<true, Narrow, kNarrowRows >= 2 ? 2 : 1>(c, t, s, span, 0);
     if (t.rows == 3) attend_rows<true, Narrow, kNarrowRows >= 3 ? 3 : 1>(c, t, s, span, 0);
@@ -158,7 +159,6 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
         if (join_shared(c, t, s, i)) continue;
         Span span;
         span.first = i * kSpan;
-        if (i + 1 < t.span + t.spans) fetch_ahead(c, t, (i + 1) * kSpan, high);
         locate(c, t, s.span, span, low, high, narrow);
         if (narrow)
             c.element == kCacheI8 ? attend_narrow<kCacheI8>(c, t, s, span) : attend_narrow<kCacheK8V4>(c, t, s, span);
@@ -177,7 +177,8 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
 }
 
 // Merges up to 16 records of one row, in order: what `merge` does, with the powers of all of them computed at once.
-LANE void merge_records(const AttentionCall &c, const float *const *records, long count, float &maximum, float &total, float *sums) {
+LANE void merge_records(const AttentionCall &c, const float *const *records, long count, float &maximum, float &total,
+                        float *sums) {
     float old[16] = {}, fresh[16] = {};
     bool started = total != 0;
     for (long k = 0; k < count; k++) {

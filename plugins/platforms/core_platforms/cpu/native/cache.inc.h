@@ -161,5 +161,6 @@ static void cache_write(const CacheWriteCall *c, long begin, long end) {
     if (c->element == kCacheE4M3) write_element<kCacheE4M3>(*c, begin, end);
     if (c->element == kCacheE5M2) write_element<kCacheE5M2>(*c, begin, end);
     if (c->element == kCacheI8) write_element<kCacheI8>(*c, begin, end);
-    if (c->element == kCacheK8V4) c->block_size % 16 == 0 ? write_codes<true>(*c, begin, end) : write_codes<false>(*c, begin, end);
+    if (c->element != kCacheK8V4) return;
+    c->block_size % 16 == 0 ? write_codes<true>(*c, begin, end) : write_codes<false>(*c, begin, end);
 }

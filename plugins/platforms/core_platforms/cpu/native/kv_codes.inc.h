@@ -1,17 +1,20 @@
 // A KV cache of keys of 8 bits and values of 4 bits: both are turned first.
 //
 // A Hadamard matrix turns the numbers of a head, so that large single numbers are spread over all of them and the
-// result is close to a normal distribution. Turned keys are rounded like other keys of 8 bits. The scale of a value is
-// the root of its mean square, and its numbers are rounded to the best sixteen levels for a normal distribution (Lloyd
-// 1982; TurboQuant, arXiv 2504.19874), themselves rounded to bfloat16. The matrix is its own inverse: queries are
-// turned like keys, and sums of values are turned back once for each row.
+// result is close to a normal distribution. Turned keys are rounded like other keys of 8 bits. The numbers of a value are
+// divided by the root of their mean square and rounded to the best sixteen levels for a normal distribution (Lloyd 1982;
+// TurboQuant, arXiv 2504.19874), themselves rounded to bfloat16. These are a little too small on average, which the
+// scale makes up for. The matrix is its own inverse: queries are turned like keys, and sums of values are turned back
+// once for each row.
 //
 // A code is the sign in bit 3 and the rank of the magnitude below it. 16 bits hold the columns l, l + W, l + 2 * W and
 // l + 3 * W of a value with W = dim_v / 4; those of two neighbouring tokens lie side by side. So no two tokens share a
 // half, and 16 lanes of pairs are a shift and a table look-up away.
 
-constexpr float kLevels[16] = {0.12890625f,  0.388671875f,  0.65625f,  0.94140625f,  1.2578125f,  1.6171875f,  2.0625f,  2.734375f,
-                               -0.12890625f, -0.388671875f, -0.65625f, -0.94140625f, -1.2578125f, -1.6171875f, -2.0625f, -2.734375f};
+constexpr float kLevels[16] = {
+    0.12890625f,  0.388671875f,  0.65625f,  0.94140625f,  1.2578125f,  1.6171875f,  2.0625f,  2.734375f,
+    -0.12890625f, -0.388671875f, -0.65625f, -0.94140625f, -1.2578125f, -1.6171875f, -2.0625f, -2.734375f,
+};
 
 struct Signs { // the Hadamard matrix of sixteen lanes
     float row[16][16];
@@ -70,9 +73,14 @@ LANE float encode(const float *x, long width, uint32_t *codes) {
     F squares = zero();
     for (long i = 0; i < width; i += 16) squares = fma(load(turned + i), load(turned + i), squares);
     const float mean = sum(squares) / (float)width, root = __builtin_sqrtf(mean);
-    const F inverse = set1(root < 1e-30f ? 0 : 1 / root);
-    for (long i = 0; i < width; i += 16) istore(codes + i, level_codes(load(turned + i), inverse));
-    return root < 1e-30f ? 0 : root * turned_factor(width);
+    const F inverse = set1(root < 1e-30f ? 0 : 1 / root), levels = load(kLevels);
+    F products = zero();
+    for (long i = 0; i < width; i += 16) {
+        const I code = level_codes(load(turned + i), inverse);
+        products = fma(load(turned + i), lookup(levels, code), products);
+        istore(codes + i, code);
+    }
+    return root < 1e-30f ? 0 : sum(squares) / sum(products) * turned_factor(width);
 }
 
 // Stores the codes of a value as halves `stride` bytes apart.

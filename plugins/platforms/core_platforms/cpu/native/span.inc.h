@@ -130,13 +130,3 @@ static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &
         if (c.latent) turn_group(c, s, span, g);
     }
 }
-
-// Has the keys and values of the span at `first` fetched while the span before it is computed. Blocks lie anywhere in
-// memory, so the processor cannot foresee the next one.
-LANE void fetch_ahead(const AttentionCall &c, const AttentionTask &t, long first, long high) {
-    const long head_bytes = c.block_bytes / c.heads_kv, last = at_most(at_most(first + kSpan, high), table_keys(c, t.sequence));
-    for (long key = first; c.block_size <= kSpan && key < last; key = (key / c.block_size + 1) * c.block_size) {
-        const uint8_t *base = head_base(c, t, key);
-        for (long i = 0; i < head_bytes; i += 64) __builtin_prefetch(base + i, 0, 2);
-    }
-}
