@@ -1,6 +1,6 @@
 """Times one layer's attention and cache write, and the sampler, on the native kernels.
 
-    python benchmarks/attention.py [--threads 2] [--seconds 0.3] [--only decode,prefill,shared,types,gemma,sampling]
+    python benchmarks/attention.py [--threads 2] [--seconds 0.3] [--only decode,prefill,shared,types,gemma,long,sampling]
 
 Prints the fastest of many calls in microseconds, and for attention the bytes of cache that the batch's sequences see a second
 (a shared prefix counts once for each sequence that sees it).
@@ -9,6 +9,7 @@ Prints the fastest of many calls in microseconds, and for attention the bytes of
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 
 import numpy as np
@@ -26,12 +27,19 @@ from core_runtime.sampling import Sampler, SampleRows, SamplingColumns, Sequence
 SMALL = AttentionSpec(9, 3, 64, 64, 0.125)
 GEMMA = AttentionSpec(4, 1, 256, 256, 0.0625, window=512)
 BLOCK = 16
+NEAR, FAR = 1 << 21, 160_000_000
 VOCABULARY = 49152
 SECTIONS = {  # spec, KV type, sequences, keys, new tokens, shared prefix
     "decode": [(SMALL, "bfloat16", n, keys, 1, 0) for n in (1, 16, 64) for keys in (128, 400, 1024)],
     "prefill": [(SMALL, dtype, 1, keys, keys, 0) for dtype in ("bfloat16", "float32") for keys in (128, 1024)],
     "shared": [(SMALL, "bfloat16", 32, 832, new, shared) for new in (1, 32) for shared in (0, 768)],
     "types": [(SMALL, dtype, n, 1000, 1, 0) for n in (1, 64) for dtype in ELEMENTS],
+    "long": [
+        (SMALL, dtype, 1, keys, new, 0)
+        for keys in (8192, 32768)
+        for dtype in ("bfloat16", "int8_per_token_head", "k8v4_per_token_head")
+        for new in (1, 512)
+    ],
     "gemma": [(GEMMA, "bfloat16", n, 1024, new, 0) for n, new in ((1, 1), (16, 1), (1, 1024))],
 }
 
@@ -47,11 +55,18 @@ def best(run, seconds):
     return min(times)
 
 
+def layers_beyond_caches(nbytes):
+    """How many caches of `nbytes` are read in turn, so that a long one is read from memory as a model with many layers does."""
+    return max(1, min(24, FAR // nbytes)) if nbytes > NEAR else 1
+
+
 def time_attention(seconds, spec, dtype, count, keys, new, shared):
     """`count` sequences of `keys` keys, the last `new` of them this step's queries, the first `shared` in common."""
     backend, width = CpuPagedAttention(), keys // BLOCK + 1
     size = backend.kv_layout(spec, BLOCK, dtype).block_bytes
-    raw = torch.zeros(count * width, size, dtype=torch.uint8)
+    raws = [
+        torch.zeros(count * width, size, dtype=torch.uint8) for _ in range(layers_beyond_caches(count * width * size))
+    ]
     table = torch.randperm(count * width).int().view(count, width)
     table[:, : shared // BLOCK] = table[0, : shared // BLOCK].clone()
     positions = torch.arange(keys - new, keys).repeat(count)
@@ -62,15 +77,18 @@ def time_attention(seconds, spec, dtype, count, keys, new, shared):
         query_lens=[new] * count, seq_lens_list=[keys] * count, cu_seqlens_q=torch.arange(count + 1).int() * new,
         seq_lens=torch.full((count,), keys).int(), block_table=table, slot_mapping=slots, positions=positions,
     )  # fmt: skip
-    layer, metadata = backend.bind(spec, BLOCK, dtype, raw), backend.build(view)
+    layers = [backend.bind(spec, BLOCK, dtype, raw) for raw in raws]
+    metadata = backend.build(view)
     q = torch.randn(count * new, spec.num_heads, spec.head_size)
     out = torch.empty(count * new, spec.num_heads, spec.head_size_v)
     k = torch.randn(count * new, spec.num_kv_heads, spec.head_size)
-    write = best(lambda: backend.write(layer, k, k, metadata), seconds)
-    forward = best(lambda: backend.forward(layer, q, metadata, out), seconds)
+    places = itertools.cycle(layers)
+    write = best(lambda: backend.write(next(places), k, k, metadata), seconds)
+    forward = best(lambda: backend.forward(next(places), q, metadata, out), seconds)
+    products = 4 * new * count * (keys - new / 2) * spec.num_heads * spec.head_size
     print(
-        f"  {dtype:20} {count:3} x {keys:4} keys ({shared:3} shared), {new:4} new: {forward * 1e6:9.1f} us, "
-        f"{raw.numel() / forward / 1e9:6.1f} GB/s; cache write {write * 1e6:7.1f} us",
+        f"  {dtype:20} {count:3} x {keys:5} keys ({shared:3} shared), {new:4} new: {forward * 1e6:9.1f} us, "
+        f"{raws[0].numel() / forward / 1e9:6.1f} GB/s, {products / forward / 1e9:5.0f} GFLOP/s; write {write * 1e6:7.1f} us",
         flush=True,
     )
 

@@ -138,9 +138,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
         return "full" if self.window is None else "sliding"
 
     @property
-    def cached(self) -> tuple[int, int]:
-        """(heads, numbers per head) that the cache stores for a token: K and V together."""
-        return self.num_kv_heads, self.head_size + self.head_size_v
+    def cached(self) -> tuple[int, int, int]:
+        """(heads, numbers of K per head, numbers of V per head) that the cache stores for a token."""
+        return self.num_kv_heads, self.head_size, self.head_size_v
 
 
 class LatentSpec(msgspec.Struct, frozen=True, tag=True):
@@ -171,9 +171,9 @@ class LatentSpec(msgspec.Struct, frozen=True, tag=True):
         return None
 
     @property
-    def cached(self) -> tuple[int, int]:
-        """(heads, numbers per head) that the cache stores for a token: latent and rotated key together."""
-        return 1, self.rank + self.rope_size
+    def cached(self) -> tuple[int, int, int]:
+        """(heads, numbers of K per head, numbers of V per head): latent and rotated key together, and no V."""
+        return 1, self.rank + self.rope_size, 0
 
 
 class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -352,16 +352,17 @@ class KVType(msgspec.Struct, frozen=True):
     """A storage type of KV caches.
 
     item_bytes: bytes per number. scaled: whether each token and head has a float32 scale for K and one for V (in a latent
-    layer: for the latent and for the rotated key).
+    layer: for the latent and for the rotated key). packed: numbers of V in `item_bytes`.
     """
 
     item_bytes: int
     scaled: bool = False
+    packed: int = 1
 
     def token_bytes(self, spec: AttentionSpec | LatentSpec) -> int:
         """Return the bytes of one token in one layer, scales included."""
-        heads, numbers = spec.cached
-        return heads * (numbers * self.item_bytes + (8 if self.scaled else 0))
+        heads, keys, values = spec.cached
+        return heads * (keys * self.item_bytes + values * self.item_bytes // self.packed + (8 if self.scaled else 0))
 
 
 KV_TYPES: Final = MappingProxyType(
@@ -373,6 +374,7 @@ KV_TYPES: Final = MappingProxyType(
         "fp8_e5m2": KVType(1),
         "fp8_per_token_head": KVType(1, scaled=True),
         "int8_per_token_head": KVType(1, scaled=True),
+        "k8v4_per_token_head": KVType(1, scaled=True, packed=2),
     }
 )
 """The storage types to which `--kv-cache-dtype` can resolve. 8-bit types that are not `scaled` have one scale for a whole layer

@@ -65,6 +65,8 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
                 "fp8_e5m2",
                 "fp8_per_token_head",
                 "int8_per_token_head",
+                "int4",
+                "k8v4_per_token_head",
             ),
         ),
     ] = "auto"

@@ -115,7 +115,7 @@ class Case:
         for seq_len, n in zip(self.seq_lens, lens, strict=True):
             stop = start + seq_len
             k = stored(self.k[start:stop], self.dtype, self.params.k_scale)
-            v = stored(self.v[start:stop], self.dtype, self.params.v_scale)
+            v = stored(self.v[start:stop], self.dtype, self.params.v_scale, values=True)
             results.append(dense(self.q[stop - n : stop], k, v, self.spec, self.params))
             start = stop
         return results

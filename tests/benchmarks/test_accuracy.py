@@ -12,6 +12,7 @@ from benchmarks.accuracy import PROSE, Score, divergence, engine_arguments, plai
 from tests.real_models import gemma3_path, smollm2_path
 
 ALLOWED_DIVERGENCE = 0.003
+ALLOWED_OF_CACHE = 0.005
 NOISE = 0.006
 """Of the loss: two to three times the standard error that the benchmark prints."""
 
@@ -36,6 +37,7 @@ def test_a_method_names_its_scheme_and_the_precision_of_inputs() -> None:
     assert engine_arguments("float32") == {"dtype": "float32"}
     asked = engine_arguments("int8/int8_row")
     assert asked == {"dtype": "bfloat16", "quantization": "int8", "quantization_config": {"activation": "int8_row"}}
+    assert engine_arguments("kv/int4") == {"dtype": "bfloat16", "kv_cache_dtype": "int4"}
 
 
 def test_help_tells_how_to_choose_a_model() -> None:
@@ -57,3 +59,16 @@ def test_int8_weights_and_inputs_lose_almost_nothing(find, tmp_path: Path) -> No
     assert loss <= ALLOWED_DIVERGENCE + NOISE
     by_row = score(model, "int8/int8_row", text)
     assert by_row.divergence(best) > 3 * rounded.divergence(best), "a scale for a whole row is what the groups are for"
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("find", [smollm2_path, gemma3_path])
+def test_a_cache_of_4_bit_values_loses_half_a_percent_at_most(find, tmp_path: Path) -> None:
+    model = plain_checkpoint(str(find()), tmp_path)
+    text = PROSE.read_text(encoding="utf-8")
+    best = score(model, "kv/bfloat16", text)
+    rounded = score(model, "kv/int4", text)
+    loss, _ = rounded.loss(best)
+    assert rounded.divergence(best) <= ALLOWED_OF_CACHE
+    assert loss <= ALLOWED_OF_CACHE + NOISE
+    assert rounded.nbytes < 0.45 * best.nbytes

@@ -131,6 +131,7 @@ def document() -> str:
     lines += ["", "| type | bytes | GB/s, 1 row | GFLOP/s, 512 rows |", "|---|---|---|---|", *gguf_rows()]
     lines += _speeds()
     lines += _accuracy()
+    lines += _kv_accuracy()
     lines += ["", "## Other names", "", "| name | means |", "|---|---|"]
     lines += [f"| `{name}` | `{own}` |" for name, own in ALIASES.items()]
     lines += [f"| `{name}` | refused: {why} |" for name, why in REFUSED.items()]
@@ -173,6 +174,21 @@ def _accuracy() -> Iterator[str]:
         for one in scores:
             figures = f"{one['loss']:+.2%} | {one['error']:.2%} | {one['divergence']:.2%}"
             yield f"| {model} | {one['method']} | {one['bytes']:.2f} | {figures} |"
+
+
+def _kv_accuracy() -> Iterator[str]:
+    """Of the types of the KV cache."""
+    found = _figures("kv_accuracy")
+    if not found:
+        return
+    yield from ("", "## Accuracy of the KV cache", "")
+    yield "`--kv-cache-dtype` beside a cache of bfloat16, with bfloat16 weights and the same text (1,800 tokens), measured"
+    yield "alike (`python -m benchmarks.accuracy --kv-cache-dtype TYPES`). Bytes of a number include its share of the scales."
+    yield from ("", "| model | type | bytes a number | loss | error | divergence |", "|---|---|---|---|---|---|")
+    for model, scores in found.items():
+        for one in scores:
+            figures = f"{one['loss']:+.2%} | {one['error']:.2%} | {one['divergence']:.2%}"
+            yield f"| {model} | `{one['method']}` | {one['bytes']:.2f} | {figures} |"
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def test_a_platform_may_have_room_for_the_rows_of_all_its_sequences():
 
 
 @pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])
-@pytest.mark.parametrize("dtype", ["float16", "fp8", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"])
+@pytest.mark.parametrize("dtype", ["float16", "fp8", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head", "int4"])
 def test_every_kv_type_uses_exactly_what_was_planned(registry, tiny_llama, dtype, backend):
     found = compare(registry, tiny_llama, kv_cache_dtype=dtype, attention_backend=backend)
     assert all(planned == used for planned, used in found), found

@@ -279,6 +279,8 @@ CASES = [
      [{"gpu_memory_utilization": 0.75}, CPU | {"weights_bytes": GIB}], ("kv_cache_memory_bytes", 7 * GIB)),
     ("bytes_come_from_a_share", [KV, CPU], [{}, GPU | {"weights_bytes": 0}], ("kv_cache_memory_bytes", 72 * GIB)),
     ("fp8_means_e4m3", [{"kv_cache_dtype": "bfloat16"}], [{"kv_cache_dtype": "fp8"}], ("kv_cache_dtype", "fp8_e4m3")),
+    ("int4_means_k8v4", [{"kv_cache_dtype": "bfloat16"}], [{"kv_cache_dtype": "int4"}],
+     ("kv_cache_dtype", "k8v4_per_token_head")),
     ("kv_dtype_fits_the_platform", [{"kv_cache_dtype": "fp8_e4m3"}, platform(kv_dtypes=["fp8_e4m3"])],
      [{"kv_cache_dtype": "fp8_e5m2"}, platform(kv_dtypes=["fp8_e4m3"])], "'some' serves fp8_e4m3"),
     ("kv_dtype_needs_scales", [{"kv_cache_dtype": "fp8_e4m3"}, model(["model.layers.0.self_attn.k_scale"])],

@@ -15,7 +15,7 @@ RUN_AXES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 TYPE_AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("bfloat16", "float32"),
-    "kv": ("auto", "fp8_e4m3", "int8_per_token_head"),
+    "kv": ("auto", "fp8_e4m3", "int8_per_token_head", "k8v4_per_token_head"),
 }
 BASELINE: Case = {
     "company": "alone", "chunk": "whole", "cache": "cold", "block": "16", "memory": "ample", "planning": "sync",

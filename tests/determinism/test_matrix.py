@@ -34,6 +34,7 @@ SLICE: list[Row] = [
     for case in (RUNS[1], *HERE[:5])
 ]
 SLICE += [("torch", "tiny_llama", {"dtype": "float32", "kv": "auto"} | case) for case in HERE[:2]]
+SLICE += [("native", "tiny_llama", {"dtype": "bfloat16", "kv": "k8v4_per_token_head"} | case) for case in HERE[2:4]]
 FULL: list[Row] = [
     *(("native", model, types | case) for model in TINY for types in TYPES for case in RUNS),
     *(("torch", model, case) for model in TINY for case in BOTH),

@@ -73,7 +73,7 @@ class Sequences:
         """Attention of all tokens of sequence i, in float64, over the rounded cache."""
         spec, group = self.spec, self.spec.num_heads // self.spec.num_kv_heads
         k = stored(self.k[i], self.dtype, self.params.k_scale).repeat_interleave(group, 1)
-        v = stored(self.v[i], self.dtype, self.params.v_scale).repeat_interleave(group, 1)
+        v = stored(self.v[i], self.dtype, self.params.v_scale, values=True).repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", self.q[i].double(), k) * spec.scale
         if spec.cap:
             scores = spec.cap * torch.tanh(scores / spec.cap)
@@ -155,7 +155,7 @@ def test_equal_values_stay_as_they_are_whatever_the_weights(kernels, isa):
     torch.testing.assert_close(sequences.step([300])[0], torch.full((300, 6, 64), 1.25), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8_per_token_head"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8_per_token_head", "k8v4_per_token_head"])
 @pytest.mark.parametrize("window", [None, 70, -130])  # below 0: in chunks
 def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kernels, isa, window, dtype):
     spec = spec_of(6, 2, 64, window=window and abs(window), chunked=window == -130)
@@ -180,7 +180,8 @@ def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kerne
 
 COMPANIES = [(spec_of(9, 3, 64), "bfloat16"), (spec_of(4, 1, 80, window=150, cap=8.0), "fp8_e4m3"),
              (spec_of(6, 2, 32, sinks=True), "int8_per_token_head"), (spec_of(2, 2, 64, window=30), "float16"),
-             (spec_of(4, 2, 64, window=160, chunked=True), "bfloat16")]  # fmt: skip
+             (spec_of(4, 2, 64, window=160, chunked=True), "bfloat16"),
+             (spec_of(8, 2, 48, 80, window=200), "k8v4_per_token_head")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spec", "dtype"), COMPANIES, ids=lambda x: str(x)[:60])
@@ -249,6 +250,8 @@ def test_what_is_unsupported_is_said(kernels):
     assert codes(spec_of()) == []
     assert codes(spec_of(size=20)) == codes(spec_of(size=8)) == codes(spec_of(size=520)) == ["head_size"]
     assert codes(spec_of(), dtype="fp8_ds_mla") == ["kv_cache_dtype"]
+    assert codes(spec_of(size=40)) == codes(spec_of(size=48), dtype="k8v4_per_token_head") == []
+    assert codes(spec_of(size=40), dtype="k8v4_per_token_head") == ["head_size"]
     assert codes(spec_of(), device="cuda") == ["device"]
     with pytest.raises(PluginError, match="head_size"):
         CpuPagedAttention().bind(spec_of(size=20), 16, "float32", torch.zeros(1, 1, dtype=torch.uint8))

@@ -137,4 +137,5 @@ def test_what_is_unsupported_is_said(kernels):
     assert codes(spec_of()) == codes(spec_of(128, 512, 64)) == []
     assert codes(spec_of(rank=20)) == codes(spec_of(rank=8)) == ["rank"]
     assert codes(spec_of(rank=512, rope=128)) == codes(spec_of(rope=3)) == ["rope_size"]
-    assert codes(spec_of(), "int8_per_token_head") == codes(spec_of(), "no_such") == ["kv_cache_dtype"]
+    for dtype in ("int8_per_token_head", "k8v4_per_token_head", "no_such"):
+        assert codes(spec_of(), dtype) == ["kv_cache_dtype"]

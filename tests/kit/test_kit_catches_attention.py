@@ -15,7 +15,7 @@ STATES = [f"states/{name}.py" for name in ("functions", "step", "convolution", "
 STATES += [f"states/{name}.py" for name in ("mamba1", "mamba2", "gated_delta", "kda", "__init__")]
 STORE = "from __future__ import annotations\n" + "".join(
     line
-    for file in ("cache.py", "latent.py", *STATES, "backend.py")
+    for file in ("levels.py", "cache.py", "latent.py", *STATES, "backend.py")
     for line in (SDPA / file).read_text().splitlines(keepends=True)
     if not line.startswith(("from __future__", "from core_attention."))
 )

@@ -16,9 +16,11 @@ ELEMENTS = {  # the kernel's number of each KV type
     "fp8_e5m2": 4,
     "fp8_per_token_head": 3,
     "int8_per_token_head": 5,
+    "k8v4_per_token_head": 6,
 }
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
+CODED_MULTIPLE = 16  # of head sizes where values are 4-bit codes
 VERSION = 2  # raise when results change
 STATE_OPS = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
 MAX_TAPS = 8
@@ -61,17 +63,18 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
     if query.role != "decoder":
         reasons.append(Reason("role", "decoder", query.role))
     if isinstance(spec, AttentionSpec):
-        return reasons + _head_reasons(spec)
+        return reasons + _head_reasons(spec, query.dtype)
     if isinstance(spec, LatentSpec):
         return reasons + _latent_reasons(spec, query.dtype)
     return [Reason("layer_kind", "full, sliding or latent", spec.kind)]
 
 
-def _head_reasons(spec: AttentionSpec) -> list[Reason]:
+def _head_reasons(spec: AttentionSpec, dtype: str) -> list[Reason]:
     reasons = []
+    multiple = CODED_MULTIPLE if dtype in KV_TYPES and KV_TYPES[dtype].packed > 1 else HEAD_MULTIPLE
     for size in (spec.head_size, spec.head_size_v):
-        if size % HEAD_MULTIPLE or not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
-            expected = f"a multiple of {HEAD_MULTIPLE} from {MIN_HEAD_SIZE} to {MAX_HEAD_SIZE}"
+        if size % multiple or not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
+            expected = f"a multiple of {multiple} from {MIN_HEAD_SIZE} to {MAX_HEAD_SIZE}"
             reasons.append(Reason("head_size", expected, str(size)))
             break
     if spec.num_heads % spec.num_kv_heads:

@@ -15,11 +15,15 @@ from torch import Tensor
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.cpu_paged.limits import ELEMENTS
 
-CODES = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
+BITS = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
 """Integer dtypes by element size: elements are copied without interpreting them."""
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per element; all other types take one byte."""
+
+CODED = "k8v4_per_token_head"
+CODES = 4
+"""4-bit codes of a value that share an element, of two bytes."""
 
 UNPAIRED = ("float32", "float16")
 GROUP = 16
@@ -32,7 +36,7 @@ class BlockLayout:
     heads: of keys and values.
     dim, dim_v: elements of a key and of a value; dim_v is 0 where values are part of the keys.
     block_size: tokens.
-    item_bytes: bytes per element.
+    k_bytes, v_bytes: bytes per element.
     pair: neighbouring tokens stored together.
     """
 
@@ -40,7 +44,8 @@ class BlockLayout:
     dim: int
     dim_v: int
     block_size: int
-    item_bytes: int
+    k_bytes: int
+    v_bytes: int
     pair: int
 
     @classmethod
@@ -49,9 +54,12 @@ class BlockLayout:
         name = next(name for name, number in ELEMENTS.items() if number == element)
         item_bytes = ITEM_BYTES.get(name, 1)
         pair = 1 if name in UNPAIRED or block_size % GROUP else 2
+        sizes = (block_size, item_bytes, item_bytes, pair)
         if isinstance(spec, LatentSpec):
-            return cls(1, spec.rank + spec.rope_size, 0, block_size, item_bytes, pair)
-        return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, item_bytes, pair)
+            return cls(1, spec.rank + spec.rope_size, 0, *sizes)
+        if name == CODED:
+            return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v // CODES, block_size, 1, 2, pair)
+        return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v, *sizes)
 
     def move(self, raw: Tensor, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n] each, within a cache uint8 [blocks, block bytes]."""
@@ -69,15 +77,15 @@ class BlockLayout:
         """
         grouped = self.block_size % GROUP == 0
         by_head = raw.unflatten(1, (self.heads, -1))
-        k_bytes = self.block_size * self.dim * self.item_bytes
-        v_bytes = self.block_size * self.dim_v * self.item_bytes
+        k_bytes = self.block_size * self.dim * self.k_bytes
+        v_bytes = self.block_size * self.dim_v * self.v_bytes
         scale_bytes = by_head.shape[2] - k_bytes - v_bytes
         keys, values, scales = by_head.split([k_bytes, v_bytes, scale_bytes], 2)
-        code = CODES[self.item_bytes]
         together = GROUP if grouped else 1
-        yield keys.view(code).unflatten(2, (-1, self.dim // self.pair, together, self.pair)), together
+        k_parts = keys.view(BITS[self.k_bytes])
+        yield k_parts.unflatten(2, (-1, self.dim // self.pair, together, self.pair)), together
         if self.dim_v:
-            yield values.view(code).unflatten(2, (-1, self.dim_v, self.pair)), self.pair
+            yield values.view(BITS[self.v_bytes]).unflatten(2, (-1, self.dim_v, self.pair)), self.pair
         if scales.shape[2]:
             of_tokens = scales.view(torch.int32).unflatten(2, (2, self.block_size, 1, 1))
             yield of_tokens[:, :, 0], 1

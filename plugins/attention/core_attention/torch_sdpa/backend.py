@@ -128,14 +128,14 @@ class TorchSDPA:
         heads = spec.num_kv_heads
         num_heads = block_size * heads
         k_bytes = num_heads * spec.head_size * kv_type.item_bytes
-        v_bytes = num_heads * spec.head_size_v * kv_type.item_bytes
+        v_bytes = num_heads * spec.head_size_v * kv_type.item_bytes // kv_type.packed
         scale_bytes = num_heads * SCALE_BYTES if kv_type.scaled else 0
         sizes = [k_bytes, v_bytes, scale_bytes, scale_bytes]
         k, v, k_scales, v_scales = raw.split(sizes, dim=1)
         k_shape = (num_blocks, block_size, heads, spec.head_size)
         v_shape = (num_blocks, block_size, heads, spec.head_size_v)
         keys = StoredHeads(k, k_scales, k_shape, dtype, params.k_scale)
-        values = StoredHeads(v, v_scales, v_shape, dtype, params.v_scale)
+        values = StoredHeads(v, v_scales, v_shape, dtype, params.v_scale, kv_type.packed)
         return LayerHandle(spec, block_size, keys, values, params.sinks, params.slopes)
 
     def build(self, view: BatchView) -> StepMetadata:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import KV_TYPES
+from core_attention.torch_sdpa.levels import decode, encode, turned
 
 DTYPES = {
     "float32": torch.float32,
@@ -20,6 +21,7 @@ DTYPES = {
     "fp8_e5m2": torch.float8_e5m2,
     "fp8_per_token_head": torch.float8_e4m3fn,
     "int8_per_token_head": torch.int8,
+    "k8v4_per_token_head": torch.int8,
 }
 SCALE_BYTES = 4
 """Bytes of the float32 scale of a token and head."""
@@ -33,14 +35,20 @@ class StoredHeads:
     shape: (num_blocks, block_size, Hkv, D).
     dtype: the KV type's name.
     scale: of the whole layer, for 8-bit types without per-token scales.
+    packed: numbers in a byte; two are 4-bit codes.
     """
 
-    def __init__(self, data: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: str, scale: float) -> None:
+    def __init__(
+        self, data: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: str, scale: float, packed: int = 1
+    ) -> None:
         self._dtype = DTYPES[dtype]
         eight_bits = self._dtype.itemsize == 1
         # torch can index few of the 8-bit types, so their bytes are indexed instead.
         self._codes = torch.uint8 if eight_bits else self._dtype
-        self._data = data.view(self._codes).unflatten(1, shape[1:])
+        self._coded = packed > 1
+        self._turns = KV_TYPES[dtype].packed > 1
+        *slots, width = shape[1:]
+        self._data = data.view(self._codes).unflatten(1, (*slots, width // packed))
         self._scales: Tensor | None = None
         if KV_TYPES[dtype].scaled:
             self._scales = scales.view(torch.float32).unflatten(1, shape[1:3])
@@ -49,6 +57,13 @@ class StoredHeads:
 
     def write(self, block: Tensor, offset: Tensor, x: Tensor) -> None:
         """Store x [T, Hkv, D] at (block [T], offset [T])."""
+        if self._turns:
+            x = turned(x.float())
+        if self._scales is not None and self._coded:
+            codes, scales = encode(x)
+            self._data[block, offset] = codes
+            self._scales[block, offset] = scales.squeeze(-1)
+            return
         if self._scales is not None:
             wide = x.float()
             magnitude = wide.abs().amax(-1, keepdim=True)
@@ -82,6 +97,10 @@ class StoredHeads:
     def read(self, blocks: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the contents of blocks, [len(blocks) * block_size, Hkv, D], in `dtype`."""
         stored = self._data[blocks].flatten(0, 1)
+        if self._scales is not None and self._turns:
+            scales = self._scales[blocks].flatten(0, 1).unsqueeze(-1)
+            numbers = decode(stored) if self._coded else stored.view(self._dtype).float()
+            return turned(numbers * scales).to(dtype)
         if self._codes is torch.uint8:
             stored = stored.view(self._dtype)
         values = stored.to(dtype)

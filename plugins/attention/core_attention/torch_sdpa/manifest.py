@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from core.api.specs import KV_TYPES
+from core.api.reason import Reason
+from core.api.specs import KV_TYPES, AttentionQuery, LatentSpec, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_runtime.contracts import AttentionBackend
 
 CONTRACT = 1
+CODED_MULTIPLE = 4
+"""Of head sizes where values are 4-bit codes: the scales after them are float32."""
 
 
 @hookimpl
@@ -38,6 +41,18 @@ def core_spec() -> PluginSpec:
         },
         priority=0,
     )
+
+
+@hookimpl
+def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
+    """Require separate values, which end with a whole word, where they are 4-bit codes."""
+    if isinstance(query, StateQuery) or query.dtype not in KV_TYPES or KV_TYPES[query.dtype].packed == 1:
+        return []
+    spec = query.spec
+    if isinstance(spec, LatentSpec):
+        return [Reason("kv_cache_dtype", "a type for keys and values alike, for latent layers", query.dtype)]
+    odd = [size for size in (spec.head_size, spec.head_size_v) if size % CODED_MULTIPLE]
+    return [Reason("head_size", f"a multiple of {CODED_MULTIPLE} for {query.dtype}", str(odd[0]))] if odd else []
 
 
 @hookimpl

@@ -107,6 +107,13 @@ def fp8_means_e4m3(facts: Facts) -> Findings:
         yield Derive("kv_cache_dtype", "fp8_e4m3", "fp8 means fp8_e4m3", canonical=True)
 
 
+def int4_means_k8v4(facts: Facts) -> Findings:
+    """`int4` is a spelling of `k8v4_per_token_head`: values of 4 bits, and keys of 8, since 4-bit keys cost much accuracy."""
+    if facts["kv_cache_dtype"] == "int4":
+        reason = "int4 means values of 4 bits with keys of 8: keys of 4 bits raise perplexity by 4% and more"
+        yield Derive("kv_cache_dtype", "k8v4_per_token_head", reason, canonical=True)
+
+
 def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
     """A platform that declares `kv_dtypes` serves only these."""
     allowed, dtype = facts.capability("kv_dtypes"), facts["kv_cache_dtype"]
@@ -164,6 +171,7 @@ RULES: tuple[Rule, ...] = (
     Rule(bytes_override_a_share, "memory"),
     Rule(bytes_come_from_a_share, "memory"),
     Rule(fp8_means_e4m3),
+    Rule(int4_means_k8v4),
     Rule(kv_dtype_fits_the_platform, "platform"),
     Rule(kv_dtype_needs_scales, "model"),
     Rule(host_memory_holds_offloaded_blocks, "platform"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import AttentionSpec, LatentSpec
+from core_kit.oracles.levels import as_coded_value, as_turned_key
 from core_kit.oracles.padding import NO_PADDING, Padding
 from core_runtime.contracts import AttentionParams, BatchView, PlansRecorded
 
@@ -29,6 +30,7 @@ SCALED_CACHES = {
     "int8_per_token_head": (127.0, torch.int8),
 }
 """By KV dtype with per-token scales: the largest number of its elements, and their type."""
+CODED_CACHE = "k8v4_per_token_head"
 LAYER_SCALES = {
     "fp8_e4m3": (16.0, 40.0),
     "fp8_e5m2": (0.5, 1.5),
@@ -138,10 +140,10 @@ def changed_blocks(raw: Tensor, before: Tensor) -> set[int]:
     return set(changed.nonzero()[:, 0].tolist())
 
 
-def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
+def as_cached(x: Tensor, dtype: str, scale: float = 1.0, *, values: bool = False) -> Tensor:
     """Return x [L, Hkv, D] as read back from a cache of a KV dtype; unchanged for a backend's own dtype.
 
-    scale: of the whole layer; numbers beyond the largest are clamped to it.
+    scale: of the whole layer; numbers beyond the largest are clamped to it. values: whether x is V rather than K.
     """
     plain = CACHE_DTYPES.get(dtype)
     if dtype in LAYER_SCALES and plain is not None:
@@ -150,6 +152,8 @@ def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
         return stored.float() * scale
     if plain is not None:
         return x.to(plain).float()
+    if dtype == CODED_CACHE:
+        return as_coded_value(x) if values else as_turned_key(x)
     if dtype not in SCALED_CACHES:
         return x
     largest, narrow = SCALED_CACHES[dtype]
@@ -187,7 +191,8 @@ class Conversation:
         if dtype in LAYER_SCALES:
             q = q / 1000
             k = k * 1000
-        sizes = _uneven(length, like.num_kv_heads) if dtype in SCALED_CACHES else torch.ones(1)
+        scaled = dtype in SCALED_CACHES or dtype == CODED_CACHE
+        sizes = _uneven(length, like.num_kv_heads) if scaled else torch.ones(1)
         if isinstance(spec, LatentSpec):
             c = k[..., : spec.rank] * sizes
             k_pe = k[..., spec.rank :]
@@ -201,7 +206,7 @@ class Conversation:
         if dtype in LAYER_SCALES:
             v *= 4000
         held_k = as_cached(k, dtype, params.k_scale)
-        held_v = as_cached(v, dtype, params.v_scale)
+        held_v = as_cached(v, dtype, params.v_scale, values=True)
         return cls(q, k, v, (held_k, held_v))
 
 

@@ -7,6 +7,7 @@
 
 namespace {
 
+constexpr long kPartSpans = 16, kPartsPerThread = 8;
 constexpr long kWriteRows = 32; // up to this many new tokens make a single tile, which the caller writes alone
 
 struct AttentionJob {
@@ -95,8 +96,8 @@ bool computed(const AttentionCall &c, const AttentionTask &t, long span) { // wh
     return !c.shared || c.shared->place[t.sequence * c.shared->spans + span] == kNotShared;
 }
 
-// Runs every span of every task separately, then merges in span order: the same bits as running one task after
-// another.
+// Runs the spans of every task in parts, each span by itself, then merges in span order: the same bits as running one
+// task after another. A part is as long as leaves several for each thread.
 bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans, long record) {
     long floats = 0;
     for (long i = 0; i < count; i++) floats += long(job.tasks[i].spans) * job.tasks[i].rows * record;
@@ -104,12 +105,18 @@ bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans,
     if (!scratch.memory) return false;
     AttentionTask *parts = (AttentionTask *)scratch.memory;
     float *partial = (float *)(parts + spans);
+    const long longest = at_most(kPartSpans, ceil_div(spans, kPartsPerThread * pool_size()));
     long part = 0;
     for (long i = 0; i < count; i++) {
         AttentionTask &t = job.tasks[i];
         t.partial = partial;
         for (long span = t.span; span < t.span + t.spans; span++, partial += t.rows * record) {
             if (!computed(c, t, span)) continue;
+            AttentionTask *before = span > t.span && computed(c, t, span - 1) ? &parts[part - 1] : nullptr;
+            if (before && before->spans < longest) {
+                before->spans++;
+                continue;
+            }
             parts[part] = t;
             parts[part].span = int32_t(span), parts[part].spans = 1, parts[part].partial = partial;
             part++;

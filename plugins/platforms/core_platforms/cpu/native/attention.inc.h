@@ -62,6 +62,8 @@ LANE void finish_row(const AttentionCall &c, const Row &row, float maximum, floa
     }
     if (c.v_scale != 1) share *= c.v_scale;
     if (c.latent) return store_latent(out, sums, c.dim_v, element_pair(c.element) == 2, share);
+    float turned[kMaxHead];
+    if (c.element == kCacheK8V4) turn(sums, c.dim_v, turned), sums = turned, share *= turned_factor(c.dim_v);
     F factor = set1(share);
     for (long i = 0; i < c.dim_v; i += 16) {
         const long column = i < c.dim_v - 16 ? i : c.dim_v - 16;
@@ -69,10 +71,10 @@ LANE void finish_row(const AttentionCall &c, const Row &row, float maximum, floa
     }
 }
 
-template <bool Half, int R>
+template <bool Half, int Narrow, int R>
 LANE long attend_rows(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span, long row) {
     for (; row + R <= t.rows; row += R) {
-        attend<Half, R>(c, s, span, row);
+        attend<Half, Narrow, R>(c, s, span, row);
         if (!t.partial && (!t.members || t.folded)) {
             merge(R, c.dim_v, s.maximum + row, s.total + row, s.sums + row * kWidest, kWidest, s.peaks, s.totals, s.out,
                   kWidest);
@@ -92,26 +94,38 @@ LANE long attend_rows(const AttentionCall &c, const AttentionTask &t, AttentionS
 template <bool Half>
 static void attend_span(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span) {
     long row = 0;
-    if (kMaxRows >= 12) row = attend_rows<Half, kMaxRows >= 12 ? 12 : 1>(c, t, s, span, row);
-    if (kMaxRows >= 4) row = attend_rows<Half, kMaxRows >= 4 ? 4 : 1>(c, t, s, span, row);
+    if (kMaxRows >= 12) row = attend_rows<Half, 0, kMaxRows >= 12 ? 12 : 1>(c, t, s, span, row);
+    if (kMaxRows >= 4) row = attend_rows<Half, 0, kMaxRows >= 4 ? 4 : 1>(c, t, s, span, row);
     // Groups of three query heads are common.
-    if (kMaxRows >= 4) row = attend_rows<Half, kMaxRows >= 4 ? 3 : 1>(c, t, s, span, row);
-    row = attend_rows<Half, 2>(c, t, s, span, row);
-    attend_rows<Half, 1>(c, t, s, span, row);
+    if (kMaxRows >= 4) row = attend_rows<Half, 0, kMaxRows >= 4 ? 3 : 1>(c, t, s, span, row);
+    row = attend_rows<Half, 0, 2>(c, t, s, span, row);
+    attend_rows<Half, 0, 1>(c, t, s, span, row);
+}
+
+// The same for few rows: all are one block, so each number is widened once, without a place in memory.
+template <int Narrow>
+static void attend_narrow(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span) {
+    if (t.rows == 1) attend_rows<true, Narrow, 1>(c, t, s, span, 0);
+    if (t.rows == 2) attend_rows<true, Narrow, kNarrowRows >= 2 ? 2 : 1>(c, t, s, span, 0);
+    if (t.rows == 3) attend_rows<true, Narrow, kNarrowRows >= 3 ? 3 : 1>(c, t, s, span, 0);
+    if (t.rows == 4) attend_rows<true, Narrow, kNarrowRows >= 4 ? 4 : 1>(c, t, s, span, 0);
 }
 
 // The factor log2(e) turns the softmax's powers of e into powers of two.
 template <bool Half> static void load_queries(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
     const float scale = c.k_scale == 1 ? c.scale * kLog2E : c.scale * kLog2E * c.k_scale;
+    const bool turns = c.element == kCacheK8V4;
+    const F factor = set1(turns ? scale * turned_factor(c.dim) : scale);
     for (long r = 0; r < t.rows; r++) {
         const Row &row = s.row[r];
         const float *q = c.q + row.token * c.q_row_stride + row.head * c.q_head_stride;
         const float *pe = c.q_pe + row.token * c.pe_row_stride + row.head * c.pe_head_stride;
         float query[kMaxHead];
         if (c.latent) q = joined(q, pe, c.dim_v, c.dim, query);
+        if (turns) turn(q, c.dim, query), q = query;
         for (long i = 0; i < c.dim; i += 16) {
             const long j = i < c.dim - 16 ? i : c.dim - 16;
-            store_broadcast<Half>(s.q + (r * kWidest + j) * kBroadcastBytes<Half>, mul(load(q + j), set1(scale)));
+            store_broadcast<Half>(s.q + (r * kWidest + j) * kBroadcastBytes<Half>, mul(load(q + j), factor));
         }
     }
 }
@@ -129,6 +143,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     const AttentionCall &c = *call;
     const AttentionTask &t = *task;
     const bool half = element_pair(c.element) == 2;
+    const bool narrow = c.element >= kCacheI8 && !c.latent && t.rows <= kNarrowRows;
     AttentionScratch &s = *(AttentionScratch *)memory;
     set_rows(c, t, s.row);
     half ? load_queries<true>(c, t, s) : load_queries<false>(c, t, s);
@@ -144,8 +159,11 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
         if (join_shared(c, t, s, i)) continue;
         Span span;
         span.first = i * kSpan;
-        locate(c, t, s.span, span, low, high);
-        half ? attend_span<true>(c, t, s, span) : attend_span<false>(c, t, s, span);
+        locate(c, t, s.span, span, low, high, narrow);
+        if (narrow)
+            c.element == kCacheI8 ? attend_narrow<kCacheI8>(c, t, s, span) : attend_narrow<kCacheK8V4>(c, t, s, span);
+        else
+            half ? attend_span<true>(c, t, s, span) : attend_span<false>(c, t, s, span);
     }
     if (t.partial || (t.members && !t.folded)) return;
     for (long r = 0; r < t.rows; r++) {
@@ -158,6 +176,30 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     }
 }
 
+// Merges up to 16 records of one row, in order: what `merge` does, with the powers of all of them computed at once.
+LANE void merge_records(const AttentionCall &c, const float *const *records, long count, float &maximum, float &total,
+                        float *sums) {
+    float old[16] = {}, fresh[16] = {};
+    bool started = total != 0;
+    for (long k = 0; k < count; k++) {
+        if (records[k][1] == 0) continue;
+        const float own = records[k][0], peak = started && maximum > own ? maximum : own;
+        if (started) old[k] = maximum - peak;
+        fresh[k] = own - peak, maximum = peak, started = true;
+    }
+    store(old, power_of_two(load(old)));
+    store(fresh, power_of_two(load(fresh)));
+    for (long i = 0; i < c.dim_v; i += 16) {
+        F sum = load(sums + i);
+        for (long k = 0; k < count; k++)
+            if (records[k][1] != 0)
+                sum = add(mul(sum, set1(old[k])), mul(load(records[k] + kRecordHead + i), set1(fresh[k])));
+        store(sums + i, sum);
+    }
+    for (long k = 0; k < count; k++)
+        if (records[k][1] != 0) total = total * old[k] + records[k][1] * fresh[k];
+}
+
 // Finishes the rows of a task whose spans were computed as separate tasks.
 static void attention_merge(const AttentionCall *call, const AttentionTask *task) {
     const AttentionTask &t = *task;
@@ -165,12 +207,16 @@ static void attention_merge(const AttentionCall *call, const AttentionTask *task
     set_rows(*call, t, rows);
     for (long r = 0; r < t.rows; r++) {
         float sums[kMaxHead], maximum = 0, total = 0;
+        const float *records[16];
+        long count = 0;
         for (long i = 0; i < call->dim_v; i += 16) store(sums + i, zero());
         for (long span = t.span; span < t.span + t.spans; span++) {
             bool folded = false;
             const float *record = shared_record(*call, rows[r], t.head_kv, span, folded);
-            if (!record) record = own_record(*call, t, span, r);
-            if (!folded) merge_record(*call, record, &maximum, &total, sums);
+            if (!folded) records[count++] = record ? record : own_record(*call, t, span, r);
+            if (count < 16 && span + 1 < t.span + t.spans) continue;
+            merge_records(*call, records, count, maximum, total, sums);
+            count = 0;
         }
         finish_row(*call, rows[r], maximum, total, sums);
     }

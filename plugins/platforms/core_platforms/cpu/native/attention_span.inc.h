@@ -15,6 +15,8 @@ constexpr bool kRounds = false;
 #endif
 constexpr float kLog2E = 1.44269504f;
 constexpr long kNever = 1L << 40;
+// Rows up to which numbers of 8 bits and fewer are widened as they are read: four vectors of sums each stay in registers.
+constexpr int kNarrowRows = kAttentionSums / 4 < 4 ? kAttentionSums / 4 : 4;
 // One vector more than needed: with a power of two, rows would compete for the same few cache sets.
 constexpr long kWidest = kMaxHead + 16;
 
@@ -42,6 +44,22 @@ struct AttentionScratch { // working memory of one task
 };
 static_assert(sizeof(AttentionScratch) <= kAttentionBytes, "a task's memory is too small");
 
+// acc[r] += x[r] * pair at step i of two keys or dimensions.
+template <int R, int V> LANE void multiply_pairs(F (&acc)[R][V], const uint8_t *x, long row_bytes, long i, const I (&pair)[V]) {
+    for (int r = 0; r < R; r++) {
+#ifdef CORE_BF16_DOT
+        I both = iset1(read_i32(x + r * row_bytes + 4 * i));
+        for (int v = 0; v < V; v++) acc[r][v] = dot_bf16(acc[r][v], pair[v], both);
+#else
+        const float *even = (const float *)(x + r * row_bytes) + 2 * i;
+        for (int v = 0; v < V; v++) {
+            acc[r][v] = fma(set1(even[0]), as_float(shift_left<16>(pair[v])), acc[r][v]);
+            acc[r][v] = fma(set1(even[1]), as_float(iand(pair[v], iset1((int32_t)0xffff0000))), acc[r][v]);
+        }
+#endif
+    }
+}
+
 // acc[r] += x[r] * m, one key or dimension per step (bf16: two, of which `mask` may hide one).
 template <bool Half, int R, int V>
 LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long step_bytes, long steps,
@@ -60,18 +78,17 @@ LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t 
             pair[v] = iload(m[v] + i * step_bytes);
             if (mask != -1) pair[v] = iand(pair[v], iset1(mask));
         }
-        for (int r = 0; r < R; r++) {
-#ifdef CORE_BF16_DOT
-            I both = iset1(read_i32(x + r * row_bytes + 4 * i));
-            for (int v = 0; v < V; v++) acc[r][v] = dot_bf16(acc[r][v], pair[v], both);
-#else
-            const float *even = (const float *)(x + r * row_bytes) + 2 * i;
-            for (int v = 0; v < V; v++) {
-                acc[r][v] = fma(set1(even[0]), as_float(shift_left<16>(pair[v])), acc[r][v]);
-                acc[r][v] = fma(set1(even[1]), as_float(iand(pair[v], iset1((int32_t)0xffff0000))), acc[r][v]);
-            }
-#endif
-        }
+        multiply_pairs<R, V>(acc, x, row_bytes, i, pair);
+    }
+}
+
+// The same over keys of bytes, which are widened as they are read. dim: numbers of a key.
+template <int R, int V>
+LANE void outer_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long dim) {
+    for (long i = 0; i < dim / 2; i++) {
+        I pair[V];
+        for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m[v] + 32 * i);
+        multiply_pairs<R, V>(acc, x, row_bytes, i, pair);
     }
 }
 
@@ -134,7 +151,7 @@ static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
 // The keys [low, high) that a row sees.
 LANE void row_range(const Row &row, long &low, long &high) { low = row.first, high = row.end; }
 
-template <bool Half, int R, int V>
+template <bool Half, int Narrow, int R, int V>
 LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &span, long row, long begin, long end) {
     const long row_bytes = kWidest * kBroadcastBytes<Half>;
     for (long g = begin / V * V; g < end; g += V) {
@@ -144,7 +161,10 @@ LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &
         for (int v = 0; v < V; v++) m[v] = span.k[clamp(g + v, begin, end - 1)];
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) acc[r][v] = zero();
-        outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, 64, Half ? c.dim / 2 : c.dim);
+        if (Narrow)
+            outer_bytes(acc, s.q + row * row_bytes, row_bytes, m, c.dim);
+        else
+            outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, 64, Half ? c.dim / 2 : c.dim);
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) store(s.scores + r * (kSpan + 16) + (g + v) * 16, acc[r][v]);
     }
@@ -252,8 +272,44 @@ LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span 
         for (int v = 0; v < V; v++) store(s.out + r * kWidest + column + v * 16, acc[r][v]);
 }
 
+// The same of the columns l of each quarter, whose codes share a half (`Narrow` kCacheK8V4), or of V vectors of bytes
+// from column l. A neighbour that no row sees has the weight 0, and these types have no NaN.
+template <int Narrow, int R, int V>
+LANE void weigh_narrow(const AttentionCall &c, AttentionScratch &s, const Span &span, long l, long low, long high) {
+    constexpr long bytes = kBroadcastBytes<true>, row_bytes = (kSpan + 16) * bytes;
+    const long step = Narrow == kCacheI8 ? 2 * c.dim_v : c.dim_v, apart = Narrow == kCacheI8 ? 16 : c.dim_v / 4;
+    const Levels levels;
+    F acc[R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) acc[r][v] = zero();
+    for (long g = low / 16; g * 16 < high; g++) {
+        const long from = clamp(low - g * 16, 0, 16), to = clamp(high - g * 16, 0, 16);
+        const uint8_t *m = span.v[g] + l * (Narrow == kCacheI8 ? 2 : 4);
+        for (long i = from / 2; i < (to + 1) / 2; i++) {
+            I pair[V];
+            if (Narrow == kCacheI8)
+                for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m + i * step + 32 * v);
+            else
+                quarters(levels, iload(m + i * step), pair);
+            multiply_pairs<R, V>(acc, s.weights + g * 16 * bytes, row_bytes, i, pair);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) store(s.out + r * kWidest + l + v * apart, acc[r][v]);
+}
+
+// The outputs of all columns. The last vector may recompute a few, or run into the next quarter, which is stored after it.
+template <int Narrow, int R>
+LANE void weigh_all_narrow(const AttentionCall &c, AttentionScratch &s, const Span &span, long low, long high) {
+    const long width = Narrow == kCacheI8 ? c.dim_v : c.dim_v / 4;
+    long l = 0;
+    for (; Narrow == kCacheI8 && l + 64 <= width; l += 64) weigh_narrow<Narrow, R, 4>(c, s, span, l, low, high);
+    for (; l < width; l += 16)
+        weigh_narrow<Narrow, R, Narrow == kCacheI8 ? 1 : 4>(c, s, span, l > width - 16 && width > 16 ? width - 16 : l, low, high);
+}
+
 // Softmax and output of R rows over one span, into peaks, totals and out; a row that sees no key has the total 0.
-template <bool Half, int R>
+template <bool Half, int Narrow, int R>
 static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionScratch &s, const Span &span, long row) {
     constexpr int V = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
     long low[R], high[R], first = kSpan, last = 0;
@@ -266,8 +322,9 @@ static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionSc
     }
     if (first >= last) return;
     const long begin = first / 16, end = (last + 15) / 16;
-    score_groups<Half, R, V>(c, s, span, row, begin, end);
+    score_groups<Half, Narrow, R, V>(c, s, span, row, begin, end);
     for (int r = 0; r < R; r++) softmax_row<Half>(c, s, span, r, s.row[row + r], begin, end, low[r], high[r]);
+    if (Narrow) return weigh_all_narrow<Narrow, R>(c, s, span, first, last);
     long column = 0;
     for (; column + V * 16 <= c.dim_v; column += V * 16) weigh_columns<Half, R, V>(c, s, span, column, first, last);
     for (; column < c.dim_v; column += 16) // the last vector may recompute a few columns

@@ -90,6 +90,32 @@ template <int Element, bool Grouped> LANE void write_keys(const CacheWriteCall &
     }
 }
 
+// Keys of bytes and values of 4-bit codes, both turned (kv_codes.inc.h). No two tokens share what is written at once.
+template <bool Grouped> static void write_codes(const CacheWriteCall &c, long begin, long end) {
+    for (long row = begin; row < end; row++)
+        for (long head = 0; head < c.heads_kv && c.slots[row] >= 0; head++) {
+            float turned[kMaxHead], inverse;
+            uint32_t codes[kMaxHead];
+            const float *v = c.v + row * c.v_row_stride + head * c.v_head_stride;
+            uint8_t *base = c.cache + (size_t)(c.slots[row] / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
+            uint8_t *values = base + c.block_size * c.dim;
+            const long offset = c.slots[row] % c.block_size, half = c.dim_v / 2;
+            float *scales = (float *)(values + c.block_size * half) + offset;
+            turn(c.k + row * c.k_row_stride + head * c.k_head_stride, c.dim, turned);
+            scales[0] = row_scale(turned, c.dim, 127, inverse) * turned_factor(c.dim);
+            narrow_row<kCacheI8>(turned, c.dim, inverse, codes);
+            if (Grouped)
+                scatter<kCacheI8>(base + offset / 16 * 16 * c.dim + offset % 16 * 2, codes, c.dim, 2, 32);
+            else
+                scatter<kCacheI8>(base + offset * c.dim, codes, c.dim, 1, 1);
+            scales[c.block_size] = encode(v, c.dim_v, codes);
+            if (Grouped)
+                store_codes(values + offset / 2 * 2 * half + offset % 2 * 2, 4, codes, c.dim_v);
+            else
+                store_codes(values + offset * half, 2, codes, c.dim_v);
+        }
+}
+
 // Whether the previous row writes this row's values: it is the odd one of a pair, in the same call.
 LANE bool follows(const CacheWriteCall &c, long row) {
     return row > 0 && row < c.rows && c.slots[row] >= 0 && c.slots[row] % 2 == 1 && c.slots[row - 1] == c.slots[row] - 1;
@@ -135,4 +161,6 @@ static void cache_write(const CacheWriteCall *c, long begin, long end) {
     if (c->element == kCacheE4M3) write_element<kCacheE4M3>(*c, begin, end);
     if (c->element == kCacheE5M2) write_element<kCacheE5M2>(*c, begin, end);
     if (c->element == kCacheI8) write_element<kCacheI8>(*c, begin, end);
+    if (c->element != kCacheK8V4) return;
+    c->block_size % 16 == 0 ? write_codes<true>(*c, begin, end) : write_codes<false>(*c, begin, end);
 }

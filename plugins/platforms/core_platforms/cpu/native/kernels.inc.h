@@ -17,6 +17,7 @@ namespace {
 #include "stage.inc.h"
 #include "small_ops.inc.h"
 #include "activations.inc.h"
+#include "kv_codes.inc.h"
 #include "kv_elements.inc.h"
 #include "latent.inc.h"
 #include "span.inc.h"

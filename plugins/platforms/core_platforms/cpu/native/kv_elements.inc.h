@@ -3,8 +3,12 @@
 // 8-bit numbers widen exactly to pairs of bfloat16; float16 widens to float32. E4M3 has no infinity (OCP 8-bit
 // floating point specification 1.0). Values beyond a type's largest number are stored as that number, NaN as NaN.
 
-// Bytes of one number, and the number of neighbouring elements that a product sums and that are stored together.
-LANE long element_bytes(int element) { return element == kCacheF32 ? 4 : element <= kCacheF16 ? 2 : 1; }
+// Bytes of some numbers of keys and of values, and the number of neighbouring elements that a product sums and that are
+// stored together.
+LANE long key_bytes(int element, long numbers) {
+    return element == kCacheF32 ? numbers * 4 : element <= kCacheF16 ? numbers * 2 : numbers;
+}
+LANE long value_bytes(int element, long numbers) { return element == kCacheK8V4 ? numbers / 2 : key_bytes(element, numbers); }
 LANE long element_pair(int element) { return element == kCacheF32 || element == kCacheF16 ? 1 : 2; }
 LANE bool element_widens(int element) { return element > kCacheBF16; }
 
@@ -43,11 +47,13 @@ template <int Element> static void widen_all(const uint8_t *from, uint8_t *to, l
     for (long i = 0; i < bytes; i += 32) istore(to + 2 * i, widen<Element>(from + i));
 }
 
-static void widen_any(int element, const uint8_t *from, uint8_t *to, long bytes) {
+// Widens 16 keys or values of `width` numbers; 4-bit codes are widened by kv_codes.inc.h.
+static void widen_any(int element, const uint8_t *from, uint8_t *to, long width) {
+    const long bytes = key_bytes(element, 16 * width);
     if (element == kCacheF16) widen_all<kCacheF16>(from, to, bytes);
     if (element == kCacheE4M3) widen_all<kCacheE4M3>(from, to, bytes);
     if (element == kCacheE5M2) widen_all<kCacheE5M2>(from, to, bytes);
-    if (element == kCacheI8) widen_all<kCacheI8>(from, to, bytes);
+    if (element >= kCacheI8) widen_all<kCacheI8>(from, to, bytes);
 }
 
 // The bits of x as a float with Mantissa bits, rounded to the nearest, ties to even. Adding and subtracting a large

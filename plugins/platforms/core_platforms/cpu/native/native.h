@@ -154,7 +154,7 @@ struct RowsCall { // gated, activate, add, open_gate, scale and soft_cap
 };
 
 // Element types of a KV cache; kv_elements.inc.h converts them.
-enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3, kCacheE5M2 = 4, kCacheI8 = 5 };
+enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3, kCacheE5M2 = 4, kCacheI8 = 5, kCacheK8V4 = 6 };
 
 // One layer's paged KV cache; span.inc.h describes the layout of a block.
 struct CacheShape {

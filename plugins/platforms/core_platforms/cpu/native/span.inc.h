@@ -5,7 +5,8 @@
 // [block_size / 16][dim / 2][16 keys][2] and V [block_size / 2][dim_v][2]. So the lanes of a score are keys and the
 // lanes of an output are its columns. Where 16 does not divide the block size, K is [block_size][dim] and V
 // [block_size][dim_v], and spans are first gathered into the layout above (slower). Per-token scales follow: float32
-// [block_size] for K, then for V.
+// [block_size] for K, then for V. Where values are 4-bit codes (kv_codes.inc.h), 16 bits hold four columns: V is
+// [block_size / 2][dim_v / 4][2].
 //
 // Types that no product reads are widened one span at a time, once for all rows of a task.
 
@@ -33,7 +34,7 @@ LANE const uint8_t *head_base(const AttentionCall &c, const AttentionTask &t, lo
 }
 
 LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
-    return (const float *)(base + c.block_size * (c.dim + c.dim_v) * element_bytes(c.element));
+    return (const float *)(base + key_bytes(c.element, c.block_size * c.dim) + value_bytes(c.element, c.block_size * c.dim_v));
 }
 
 // Returns a head's part of the block that holds a key, and the key's place there.
@@ -47,44 +48,52 @@ LANE const uint8_t *find_key(const AttentionCall &c, const AttentionTask &t, lon
 }
 
 // Copies the visible keys of a group one by one, from blocks of any size and from the slots of a sequence's tail.
-// Other keys keep their old content and are masked.
-template <class Bits>
+// Other keys keep their old content and are masked. Keys are copied in units of KeyBits, values in units of ValueBits:
+// one number, or the codes that share a half of a value.
+template <class KeyBits, class ValueBits>
 static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, const Span &span, long g, long low, long high,
                    uint8_t *to_k, uint8_t *to_v) {
-    const long pair = element_pair(c.element), values_stored = c.latent ? 0 : c.dim_v;
+    const long pair = element_pair(c.element), values_stored = c.latent ? 0 : value_bytes(c.element, c.dim_v) / sizeof(ValueBits);
     const bool grouped = c.block_size % 16 == 0;
     const long k_step = grouped ? 16 * pair : pair, v_step = grouped ? pair : 1;
-    Bits *keys = (Bits *)to_k, *values = (Bits *)to_v;
+    KeyBits *keys = (KeyBits *)to_k;
+    ValueBits *values = (ValueBits *)to_v;
     for (long lane = low; lane < high; lane++) {
         long offset;
         const uint8_t *base = find_key(c, t, span.first + g * 16 + lane, offset);
-        const Bits *k = (const Bits *)base, *v = (const Bits *)base + c.block_size * c.dim;
+        const KeyBits *k = (const KeyBits *)base;
+        const ValueBits *v = (const ValueBits *)(base + key_bytes(c.element, c.block_size * c.dim));
         k += grouped ? offset / 16 * 16 * c.dim + offset % 16 * pair : offset * c.dim;
-        v += grouped ? offset / pair * pair * c.dim_v + offset % pair : offset * c.dim_v;
+        v += grouped ? offset / pair * pair * values_stored + offset % pair : offset * values_stored;
         for (long i = 0; i < c.dim; i++) keys[(i / pair * 16 + lane) * pair + i % pair] = k[i / pair * k_step + i % pair];
-        for (long i = 0; i < values_stored; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i * v_step];
+        for (long i = 0; i < values_stored; i++) values[(lane / pair * values_stored + i) * pair + lane % pair] = v[i * v_step];
         if (!c.scaled) continue;
         s.k_scales[g * 16 + lane] = scales_of(c, base)[offset];
         s.v_scales[g * 16 + lane] = scales_of(c, base)[c.block_size + offset];
     }
 }
 
-static void gather_any(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long g, long low, long high) {
-    const bool widens = element_widens(c.element);
-    const long bytes = element_bytes(c.element);
-    uint8_t *k = widens ? s.raw_k : s.k + g * 16 * c.dim * bytes, *v = widens ? s.raw_v : s.v + g * 16 * c.dim_v * bytes;
-    if (bytes == 4) gather<uint32_t>(c, t, s, span, g, low, high, k, v);
-    if (bytes == 2) gather<uint16_t>(c, t, s, span, g, low, high, k, v);
-    if (bytes == 1) gather<uint8_t>(c, t, s, span, g, low, high, k, v);
+static void gather_any(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long g, long low, long high,
+                       bool widens) {
+    uint8_t *k = widens ? s.raw_k : s.k + key_bytes(c.element, g * 16 * c.dim);
+    uint8_t *v = widens ? s.raw_v : s.v + value_bytes(c.element, g * 16 * c.dim_v);
+    const long bytes = c.element == kCacheK8V4 ? 0 : key_bytes(c.element, 1);
+    if (bytes == 4) gather<uint32_t, uint32_t>(c, t, s, span, g, low, high, k, v);
+    if (bytes == 2) gather<uint16_t, uint16_t>(c, t, s, span, g, low, high, k, v);
+    if (bytes == 1) gather<uint8_t, uint8_t>(c, t, s, span, g, low, high, k, v);
+    if (bytes == 0) gather<uint8_t, uint16_t>(c, t, s, span, g, low, high, k, v);
     span.k[g] = k, span.v[g] = v;
     if (c.scaled) span.k_scales[g] = s.k_scales + g * 16, span.v_scales[g] = s.v_scales + g * 16;
 }
 
 static void widen_group(const AttentionCall &c, SpanScratch &s, Span &span, long g) {
-    const long bytes = element_bytes(c.element);
-    uint8_t *k = s.k + g * 32 * c.dim * bytes, *v = s.v + g * 32 * c.dim_v * bytes;
-    widen_any(c.element, span.k[g], k, 16 * c.dim * bytes);
-    if (!c.latent) widen_any(c.element, span.v[g], v, 16 * c.dim_v * bytes);
+    const long group = element_pair(c.element) == 2 ? 32 : 64; // bytes of one number of 16 keys
+    uint8_t *k = s.k + g * group * c.dim, *v = s.v + g * group * c.dim_v;
+    widen_any(c.element, span.k[g], k, c.dim);
+    if (c.element == kCacheK8V4)
+        widen_value_codes(span.v[g], v, c.dim_v);
+    else if (!c.latent)
+        widen_any(c.element, span.v[g], v, c.dim_v);
     span.k[g] = k, span.v[g] = v;
 }
 
@@ -96,8 +105,10 @@ static void turn_group(const AttentionCall &c, SpanScratch &s, Span &span, long 
 }
 
 // Locates the groups with keys in [low, high). Blocks outside may already belong to other sequences and are not read.
-static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high) {
-    const long bytes = element_bytes(c.element), in_place = c.block_size % 16 == 0 ? table_keys(c, t.sequence) : 0;
+// narrow: numbers are widened later, as they are read.
+static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high, bool narrow) {
+    const bool widens = element_widens(c.element) && !narrow;
+    const long in_place = c.block_size % 16 == 0 ? table_keys(c, t.sequence) : 0;
     for (long g = 0; g < kGroups; g++) {
         const long key = span.first + g * 16, from = clamp(low - key, 0, 16), to = clamp(high - key, 0, 16);
         span.k[g] = span.v[g] = nullptr;
@@ -106,16 +117,16 @@ static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &
         if (c.block_size % 16 == 0 && (!c.tails || key + to <= in_place)) {
             const long offset = key % c.block_size;
             const uint8_t *base = head_base(c, t, key);
-            span.k[g] = base + offset * c.dim * bytes;
-            span.v[g] = base + (c.block_size * c.dim + offset * c.dim_v) * bytes;
+            span.k[g] = base + key_bytes(c.element, offset * c.dim);
+            span.v[g] = base + key_bytes(c.element, c.block_size * c.dim) + value_bytes(c.element, offset * c.dim_v);
             if (c.scaled) {
                 span.k_scales[g] = scales_of(c, base) + offset;
                 span.v_scales[g] = scales_of(c, base) + c.block_size + offset;
             }
         } else {
-            gather_any(c, t, s, span, g, from, to);
+            gather_any(c, t, s, span, g, from, to, widens);
         }
-        if (element_widens(c.element)) widen_group(c, s, span, g);
+        if (widens) widen_group(c, s, span, g);
         if (c.latent) turn_group(c, s, span, g);
     }
 }
