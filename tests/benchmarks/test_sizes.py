@@ -51,7 +51,7 @@ def test_random_blocks_have_mean_zero_and_the_deviation_asked_for(kind):
     packed = random_blocks(kind, (64, 512), 0.05, np.random.default_rng(0))
     values = gguf.quants.dequantize(packed, kind)
     assert values.shape == (64, 512)
-    assert abs(values.mean()) < 0.002
+    assert abs(values.mean()) < 0.1 * 0.05
     assert 0.6 * 0.05 < values.std() < 1.7 * 0.05
 
 
