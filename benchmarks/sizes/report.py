@@ -48,17 +48,50 @@ python -m benchmarks.sizes report
 """
 
 
+HEADING = "## Models of real sizes"
+NEXT = "\n## "
+FIGURES = "## Figures\n"
+
+
 def write(results: Results, page: Path) -> None:
-    """Write the page, and the picture beside it."""
-    parts = [INTRODUCTION, "## Ratios", "\n\n".join(filter(None, (ratios(results, case) for case in results.cases())))]
-    parts += ["## Where core is slower", slower(results), "## Figures"]
+    """Write the page and the picture beside it, and the section of `performance.md` in the same folder, if that is there."""
+    parts = [INTRODUCTION, "## Ratios", all_ratios(results), "## Where core is slower", slower(results), "## Figures"]
     for case in results.cases():
         parts += [f"### {title(case)}", state(results, case), *figures(results, case)]
-    missing = [one for one in MODELS if one not in {case.model for case in results.cases()}]
-    if missing:
-        parts.append(f"Not measured yet: {', '.join(missing)}.")
-    page.write_text("\n\n".join([*parts, NOTES.rstrip()]) + "\n")
+    parts += [*missing(results), NOTES.rstrip()]
+    page.write_text("\n\n".join(parts) + "\n")
     page.with_suffix(".svg").write_text(svg(list(_bars(results))))
+    performance = page.with_name("performance.md")
+    if performance.exists():
+        performance.write_text(replaced(performance.read_text(), section(results)))
+
+
+def replaced(text: str, part: str) -> str:
+    """The page with its section about real sizes exchanged, or put before its figures."""
+    before, found, rest = text.partition(HEADING)
+    if found:
+        return f"{before}{part}\n\n{rest[rest.index(NEXT) + 1 :]}"
+    before, found, rest = text.partition(FIGURES)
+    return f"{before}{part}\n\n{found}{rest}" if found else text
+
+
+def section(results: Results) -> str:
+    """The part of `performance.md` about real sizes."""
+    words = "Widths of models that people use, random weights, as many layers as were measured ([sizes.md](sizes.md))."
+    parts = [HEADING, words, all_ratios(results), *missing(results)]
+    return "\n\n".join(filter(None, parts))
+
+
+def all_ratios(results: Results) -> str:
+    """A table a case; a sentence where there is nothing to divide."""
+    tables = filter(None, (ratios(results, case) for case in results.cases()))
+    return "\n\n".join(tables) or "No peer was measured in the same run yet."
+
+
+def missing(results: Results) -> list[str]:
+    """A sentence about models without any figure."""
+    names = [one for one in MODELS if one not in {case.model for case in results.cases()}]
+    return [f"Not measured yet: {', '.join(names)}."] if names else []
 
 
 def title(case: Case) -> str:

@@ -168,3 +168,18 @@ def test_the_page_names_what_is_slower_what_failed_and_what_was_not_measured(tmp
     assert "vllm all: it serves no Q4_K_M on a processor" in text
     assert "Not measured yet: gemma3-4b" in text
     assert Path(tmp_path / "sizes.svg").read_text().startswith("<svg")
+
+
+def test_the_page_of_performance_gets_its_section_once(tmp_path):
+    performance = tmp_path / "performance.md"
+    performance.write_text("# Performance\n\n## Figures\n\n### S1\n")
+    results = Results(tmp_path / "sizes.jsonl")
+    for engine, speed in (("core", 30), ("llama.cpp", 10)):
+        results.add(line("a", engine, speed))
+    write(results, tmp_path / "sizes.md")
+    once = performance.read_text()
+    assert once.startswith("# Performance\n\n## Models of real sizes\n")
+    assert once.endswith("## Figures\n\n### S1\n")
+    assert "| S11 decode behind 128, one stream | 3.00× |" in once
+    write(results, tmp_path / "sizes.md")
+    assert performance.read_text() == once
