@@ -47,7 +47,7 @@ def write_model(path: Path) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    _add_tokenizer(writer)
+    add_tokenizer(writer, VOCABULARY)
     draw = np.random.default_rng(0)
 
     def matrix(name: str, rows: int, inputs: int) -> None:
@@ -74,19 +74,19 @@ def write_model(path: Path) -> None:
     writer.close()
 
 
-def _add_tokenizer(writer: Any) -> None:
+def add_tokenizer(writer: Any, vocabulary: int) -> None:
     """One token a byte, one of two bytes, and tokens that no text has."""
     from tokenizers import pre_tokenizers
 
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
-    tokens += [f"<unused{index}>" for index in range(VOCABULARY - len(tokens))]
+    tokens += [f"<unused{index}>" for index in range(vocabulary - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * VOCABULARY)
+    writer.add_token_types([1] * vocabulary)
     writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(VOCABULARY - 1)
-    writer.add_bos_token_id(VOCABULARY - 2)
+    writer.add_eos_token_id(vocabulary - 1)
+    writer.add_bos_token_id(vocabulary - 2)
 
 
 def files(folder: Path, quantize: str) -> dict[str, Path]:

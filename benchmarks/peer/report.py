@@ -161,8 +161,8 @@ def commands(results: Results) -> str:
     return "\n".join(["```", *lines[:-1], "```"])
 
 
-def render(results: Results, shares: Sequence[LimitShare], plot: str) -> str:
-    """The whole page. plot: file name of the picture beside it."""
+def render(results: Results, shares: Sequence[LimitShare], plot: str, sizes: str = "") -> str:
+    """The whole page. plot: file name of the picture beside it. sizes: the section about real sizes."""
     machine = results.data["machine"]
     parts = [
         INTRODUCTION.format(model=results.data["model"]),
@@ -172,6 +172,8 @@ def render(results: Results, shares: Sequence[LimitShare], plot: str) -> str:
     parts += ["## Ratios and targets", ratio_table(results)]
     if shares:
         parts.append(share_table(shares))
+    if sizes:
+        parts.append(sizes)
     parts.append("## Figures")
     for scenario, what in WHAT.items():
         if scenario in results.blocks:

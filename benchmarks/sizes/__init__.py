@@ -1,0 +1,1 @@
+"""Models of the sizes that people use, with random weights: their files, the figures beside other engines, the report."""

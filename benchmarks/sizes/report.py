@@ -1,0 +1,183 @@
+"""`docs/sizes.md` and its picture: figures of real sizes, ratios, and where ours is slower.
+
+Owns: the words and the tables. Never does: measure. Called by: the command `report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.peer.plot import Bar, svg
+from benchmarks.peer.report import number, table
+from benchmarks.sizes.models import MODELS
+from benchmarks.sizes.results import Case, Results
+from benchmarks.sizes.rows import Row, parse
+
+ABOUT_ENGINES = {"start s": "start s", "peak MB": "peak MB"}
+LESS_IS_BETTER = frozenset(ABOUT_ENGINES)
+INTRODUCTION = """# Models of real sizes
+
+`core` beside other engines on models with the widths that people use and random weights, on two cores. Prompts are random
+tokens that are new to every cache. Layers are the first ones of the model where not all of them are named; time per token of
+all layers is then about proportional, apart from the embedding and the head. This file is written by
+`python -m benchmarks.sizes report` from [sizes.jsonl](sizes.jsonl), which has every run.
+
+![How many times faster core is](sizes.svg)"""
+NOTES = """## How to read it
+
+- A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
+  A figure is the median over all runs, so figures of engines that took part in different runs do not divide to the ratio.
+- **GB/s**: what two threads read of memory just before a run. It differs by a factor of two from hour to hour on virtual
+  machines, and decoding follows it.
+- **core** is asked through `LLM` in one process. Decoding is the time of further tokens behind a prompt that lies in the
+  cache. **llama.cpp** and **ik_llama.cpp** run as their own `llama-batched-bench`, built for this processor, the first with
+  `-fa on`, the second with `-rtr` (which repacks while it loads), and `-mla 3` for latent attention. **vLLM** reads the same
+  widths in bfloat16.
+- **start s**: from the start of a process to its first token with the file in the page cache; of llama.cpp what it prints as
+  load time. **peak MB**: the largest resident size during the first row, with the pages of a mapped file that were read.
+- Outputs are not compared here, as weights are random; each family's logits are compared with transformers in
+  `tests/families/`, and each format's weights in `tests/checkpoints/`.
+
+## Measure it again
+
+```
+python -m benchmarks.sizes measure --models llama-8b --layers 6 --rows 128x1,1kx1 --repeats 3
+python -m benchmarks.sizes report
+```
+"""
+
+
+HEADING = "## Models of real sizes"
+NEXT = "\n## "
+FIGURES = "## Figures\n"
+
+
+def write(results: Results, page: Path) -> None:
+    """Write the page and the picture beside it, and the section of `performance.md` in the same folder, if that is there."""
+    parts = [INTRODUCTION, "## Ratios", all_ratios(results), "## Where core is slower", slower(results), "## Figures"]
+    for case in results.cases():
+        parts += [f"### {title(case)}", state(results, case), *figures(results, case)]
+    parts += [*missing(results), NOTES.rstrip()]
+    page.write_text("\n\n".join(parts) + "\n")
+    page.with_suffix(".svg").write_text(svg(list(_bars(results))))
+    performance = page.with_name("performance.md")
+    if performance.exists():
+        performance.write_text(replaced(performance.read_text(), section(results)))
+
+
+def replaced(text: str, part: str) -> str:
+    """The page with its section about real sizes exchanged, or put before its figures."""
+    before, found, rest = text.partition(HEADING)
+    if found:
+        return f"{before}{part}\n\n{rest[rest.index(NEXT) + 1 :]}"
+    before, found, rest = text.partition(FIGURES)
+    return f"{before}{part}\n\n{found}{rest}" if found else text
+
+
+def section(results: Results) -> str:
+    """The part of `performance.md` about real sizes."""
+    words = "Widths of models that people use, random weights, as many layers as were measured ([sizes.md](sizes.md))."
+    parts = [HEADING, words, all_ratios(results), *missing(results)]
+    return "\n\n".join(filter(None, parts))
+
+
+def all_ratios(results: Results) -> str:
+    """A table a case; a sentence where there is nothing to divide."""
+    tables = filter(None, (ratios(results, case) for case in results.cases()))
+    return "\n\n".join(tables) or "No peer was measured in the same run yet."
+
+
+def missing(results: Results) -> list[str]:
+    """A sentence about models without any figure."""
+    names = [one for one in MODELS if one not in {case.model for case in results.cases()}]
+    return [f"Not measured yet: {', '.join(names)}."] if names else []
+
+
+def title(case: Case) -> str:
+    """`llama-8b Q4_K_M, 6 of 32 layers`."""
+    every = MODELS[case.model].layers
+    layers = "all layers" if case.layers == every else f"{case.layers} of {every} layers"
+    return f"{case.model} {case.form}, {layers}"
+
+
+def scenario(row: Row) -> str:
+    """Number of the scenario that a row's decoding belongs to, or nothing."""
+    return {1: "S11", 4: "S12", 16: "S13"}.get(row.streams, "")
+
+
+def named(results: Results, case: Case) -> list[Row]:
+    """Measured rows."""
+    return parse(",".join(name for name in results.rows(case) if name != "all"), 0)
+
+
+def peers(results: Results, case: Case) -> list[str]:
+    """Engines beside ours."""
+    return [engine for engine in results.engines(case) if engine != "core"]
+
+
+def comparisons(results: Results, case: Case) -> Iterator[tuple[str, str | None, str]]:
+    """(what, row, figure) of everything that may be divided."""
+    for row in named(results, case):
+        if row.streams == 1:
+            yield f"S10 prefill of {row.prompt:,}", row.name, "prefill tok/s"
+        streams = "one stream" if row.streams == 1 else f"{row.streams} streams"
+        yield f"{scenario(row)} decode behind {row.prompt:,}, {streams}".strip(), row.name, "decode tok/s"
+    yield "S14 start", None, "start s"
+    yield "S15 peak memory", None, "peak MB"
+
+
+def ratios(results: Results, case: Case) -> str:
+    """A table of ours over theirs; empty without peers."""
+    others = peers(results, case)
+    rows = []
+    for what, row, figure in comparisons(results, case):
+        found = [results.ratio(case, row, peer, figure) for peer in others]
+        if any(found):
+            less = " (less is better)" if figure in LESS_IS_BETTER else ""
+            rows.append([what + less, *("–" if one is None else f"{one:.2f}×" for one in found)])
+    return table([title(case), *others], rows) if rows else ""
+
+
+def slower(results: Results) -> str:
+    """A list of every figure in which a peer is better."""
+    found = []
+    for case in results.cases():
+        for what, row, figure in comparisons(results, case):
+            for peer in peers(results, case):
+                ratio = results.ratio(case, row, peer, figure)
+                if ratio is not None and (ratio > 1) == (figure in LESS_IS_BETTER) and ratio != 1:
+                    found.append(f"- {title(case)}: {what}, {ratio:.2f}× of {peer}")
+    return "\n".join(found) or "Nowhere in what was measured."
+
+
+def state(results: Results, case: Case) -> str:
+    """When it was measured, and what memory gave."""
+    lines = results.of(case)
+    rates = [line["read GB/s"] for line in lines]
+    runs = len({line["run"] for line in lines})
+    return f"*{lines[0]['date'][:10]}, {runs} runs, {min(rates):.0f} to {max(rates):.0f} GB/s read before each*"
+
+
+def figures(results: Results, case: Case) -> Iterator[str]:
+    """Tables of medians, and the errors of who could not."""
+    engines = results.engines(case)
+    rows = []
+    for what, row, figure in comparisons(results, case):
+        found = [results.median(case, row, engine, figure) for engine in engines]
+        if any(found):
+            rows.append([f"{what}, {figure}", *("–" if one is None else number(one) for one in found)])
+    yield table(["", *engines], rows)
+    errors = results.errors(case)
+    if errors:
+        yield "\n".join(f"- {who}: {why}" for who, why in errors.items())
+
+
+def _bars(results: Results) -> Iterator[Bar]:
+    """Every speed beside every peer; the tick is at equal speed."""
+    for case in results.cases():
+        for what, row, figure in comparisons(results, case):
+            for peer in peers(results, case) if figure not in LESS_IS_BETTER else ():
+                ratio = results.ratio(case, row, peer, figure)
+                if ratio:
+                    yield Bar(f"{case.model} {what.partition(' ')[2]} / {peer}", ratio, 1.0)
