@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from core_runtime.contracts import LowRankForm
+    from core_runtime.contracts.low_rank import LowRankForm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
