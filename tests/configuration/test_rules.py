@@ -266,6 +266,8 @@ CASES = [
      [{"headless": True, "port": 1, "stream_interval": 2}], "--stream-interval, --port: only the API server reads this"),
     ("api_servers_are_one_process", [{"data_parallel_size_local": 0}], [{"data_parallel_size_local": 0, "api_server_count": 2}],
      "is one process"),
+    ("weights_fit_the_device", [{"=model": "m"}, {**GPU, "weights_bytes": 80 * GIB}],
+     [{"=model": "m"}, {**GPU, "weights_bytes": 81 * GIB}], "need 81.0 GiB of memory, and the device has 80.0 GiB"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),
     ("blocks_override_bytes", [KV], [{"num_gpu_blocks_override": 3, **KV}, {"block_bytes": 10}], ("kv_cache_memory_bytes", 30)),
     ("blocks_override_bytes", [KV],

@@ -62,9 +62,9 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     original = Packing.pack
 
-    def noting(self: Packing, part: Any, *arguments: Any) -> Any:
+    def noting(self: Packing, part: Any, *arguments: Any, **options: Any) -> Any:
         names.append(part.name)
-        return original(self, part, *arguments)
+        return original(self, part, *arguments, **options)
 
     monkeypatch.setattr(Packing, "pack", noting)
     return names

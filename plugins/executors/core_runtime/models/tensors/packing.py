@@ -171,7 +171,7 @@ class Packing:
         Raises UserError where its format cannot be cut.
         """
         plan = self.plan(part)
-        weight = self._stored(part, plan, tensors) if stored else None
+        weight: CanonicalWeight | None = self._stored(part, plan, tensors) if stored else None
         if isinstance(plan, DensePlan):
             if weight is None:
                 weight = Dense(tensors[plan.reads[0]].to(DTYPES[self._dtype], copy=True))

@@ -225,14 +225,13 @@ class PreparedWeights:
 
     def _memory(self, block: Block, room: Room | None) -> Tensor:
         """Return the bytes of a block, or the memory that they are being read into."""
+        read: Callable[[Tensor, int], None] = _touch if self._mapped else self._read
         if self._mapped:
             memory = self._whole()[block.offset : block.offset + block.nbytes]
-            read = _touch
+        elif room is None:
+            raise ValueError("this device gives no memory for prepared weights")
         else:
-            if room is None:
-                raise ValueError("this device gives no memory for prepared weights")
             memory = room(block.nbytes)
-            read = self._read
         # In pieces, so that several threads read one kernel.
         for start in range(0, block.nbytes, READ_BYTES):
             piece = memory[start : start + READ_BYTES]
