@@ -79,7 +79,12 @@ CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
     (setting(use_dora=True), nothing, "no magnitude"),
     (setting(alora_invocation_tokens=["a"]), nothing, "expected a list of token ids"),
     (setting(modules_to_save=["score"]), nothing, "no tensor of such a module"),
-    (nothing, renamed("q_proj", "q_prj"), r"model has no such matrix\. Names like it are .*q_proj"),
+    (setting(target_modules=["q_prj"]), nothing, "target_modules names 'q_prj'.*Did you mean 'q_proj'"),
+    (
+        setting(target_modules=None),
+        renamed("q_proj", "q_prj"),
+        r"model has no such matrix\. Names like it are .*q_proj",
+    ),
     (nothing, renamed("lora_A", "lora_C"), "is of no kind"),
     (nothing, renamed("base_model.model.", ""), "is of no kind"),
     (nothing, replaced(FIRST, None), "has a matrix B but no A"),

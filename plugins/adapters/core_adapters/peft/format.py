@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import CheckpointError, UserError, nearest
 from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of
 from core_adapters.peft.keys import check_keys
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
@@ -176,6 +176,16 @@ class _Reading:
             if not any(_is_named(module, name) for module in modules):
                 raise UserError(
                     f"{self._path}: modules_to_save names '{name}', but there is no tensor of such a module."
+                )
+        targets = self._config.get("target_modules")
+        if not modules or isinstance(targets, str) or not targets:  # a string is a pattern, or "all-linear"
+            return
+        for name in self._list("target_modules"):
+            if not any(_is_named(module, name) for module in modules):
+                known = sorted({module.rpartition(".")[2] for module in modules})
+                raise UserError(
+                    f"{self._path}: target_modules names '{name}', but there is no tensor of such a module; there are "
+                    f"tensors of {', '.join(known)}.{nearest(name, known)}"
                 )
 
     def _change(self, module: str, found: Mapping[str, Tensor]) -> ModuleChange:

@@ -44,7 +44,7 @@ KEYS: Final = (
     Key("target_parameters", "used"),
     Key("alora_invocation_tokens", "used"),
     Key("init_lora_weights", "used"),
-    Key("target_modules", "neutral", IN_NAMES),
+    Key("target_modules", "used"),
     Key("exclude_modules", "neutral", IN_NAMES),
     Key("layers_to_transform", "neutral", IN_NAMES),
     Key("layers_pattern", "neutral", IN_NAMES),
