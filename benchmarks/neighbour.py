@@ -35,6 +35,8 @@ TOKENS = 256
 PROMPT = 1024
 SETTLE_S = 0.5
 IDLE_S = 5.0
+PREFAULT_S = 15.0
+"""Seconds before a server counts as idle: memory of the KV cache is taken from the system after the start."""
 
 Rates = dict[tuple[str, str, str], list[float]]
 """(server, scenario, condition): a figure a round."""
@@ -130,7 +132,7 @@ def main() -> None:
         for server in servers.values():  # the first runs warm up
             for run in SCENARIOS.values():
                 run(server)
-        time.sleep(SETTLE_S)
+        time.sleep(PREFAULT_S)
         for name, server in servers.items():
             print(f"{name}, idle: {idle(server):.1%} of a processor", flush=True)
         rates, received = measure(servers, options.rounds)
