@@ -27,6 +27,7 @@ from benchmarks.peer.machine import commit
 from benchmarks.sizes.engines import Case, Outcome, run_core, run_llama, run_mistralrs, run_vllm
 from benchmarks.sizes.files import RECIPES, fitting_layers, make
 from benchmarks.sizes.models import MODELS
+from benchmarks.sizes.pressure import Pressure
 from benchmarks.sizes.report import write
 from benchmarks.sizes.results import Results
 from benchmarks.sizes.rows import FULL, QUICK, Row, parse
@@ -129,9 +130,10 @@ def measure(options: argparse.Namespace, console: Console) -> None:
                 "layers": layers,
             }
             for engine, runner in runners.items():
+                pressure = Pressure()
                 for row, outcome in outcomes(engine, runner, (name, form, layers), rows, options, repetition):
                     key = "error" if isinstance(outcome, str) else "figures"
-                    results.add(line | {"row": row, "engine": engine, key: outcome})
+                    results.add(line | {"row": row, "engine": engine, key: outcome, "waiting": pressure.share()})
                     shown = outcome if isinstance(outcome, str) else {k: round(v, 1) for k, v in outcome.items()}
                     console.print(f"{name} {form} {layers}l {row} {engine}: {shown}", markup=False, soft_wrap=True)
 

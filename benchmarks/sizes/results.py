@@ -3,7 +3,8 @@
 Owns: the file, medians, ratios. Never does: measure. Called by: the command, the report.
 
 A line: {"run", "date", "commit", "read GB/s", "model", "form", "layers", "row", "engine", "figures": {name: number}} or
-`error` in place of `figures`. Lines with equal `run` were measured one after the other and may be divided.
+`error` in place of `figures`, and "waiting" (see `pressure`). Lines with equal `run` were measured one after the other and
+may be divided.
 """
 
 from __future__ import annotations
