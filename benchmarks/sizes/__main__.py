@@ -66,6 +66,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     measuring.add_argument("--env-dir", type=Path, default=CACHE / "core-peers", help="environments of the peers")
     measuring.add_argument("--program", action="append", default=[], help="PEER=PATH of a llama-batched-bench")
     measuring.add_argument("--results", type=Path, default=DOCS / "sizes.jsonl")
+    measuring.add_argument("--note", default="", help="kept with the figures and shown beside them")
     measuring.add_argument("--engine-arguments", type=json.loads, default={}, help="more for LLM(...), as JSON")
     reporting = commands.add_parser("report", help="write tables and the picture from the results")
     reporting.add_argument("--results", type=Path, default=DOCS / "sizes.jsonl")
@@ -128,6 +129,7 @@ def measure(options: argparse.Namespace, console: Console) -> None:
                 "model": name,
                 "form": form,
                 "layers": layers,
+                **({"note": options.note} if options.note else {}),
             }
             for engine, runner in runners.items():
                 pressure = Pressure()

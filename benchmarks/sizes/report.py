@@ -164,7 +164,8 @@ def state(results: Results, case: Case) -> str:
         text += (
             f", some process waited for a processor in {min(waiting):.0%} to {max(waiting):.0%} of the time of a row"
         )
-    return f"*{text}*"
+    notes = dict.fromkeys(line["note"] for line in lines if "note" in line)
+    return "\n\n".join([f"*{text}*", *notes])
 
 
 def figures(results: Results, case: Case) -> Iterator[str]:
