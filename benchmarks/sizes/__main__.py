@@ -27,6 +27,7 @@ from benchmarks.peer.machine import commit
 from benchmarks.sizes.engines import Case, Outcome, run_core, run_llama, run_mistralrs, run_vllm
 from benchmarks.sizes.files import RECIPES, fitting_layers, make
 from benchmarks.sizes.models import MODELS
+from benchmarks.sizes.pressure import Pressure
 from benchmarks.sizes.report import write
 from benchmarks.sizes.results import Results
 from benchmarks.sizes.rows import FULL, QUICK, Row, parse
@@ -65,6 +66,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     measuring.add_argument("--env-dir", type=Path, default=CACHE / "core-peers", help="environments of the peers")
     measuring.add_argument("--program", action="append", default=[], help="PEER=PATH of a llama-batched-bench")
     measuring.add_argument("--results", type=Path, default=DOCS / "sizes.jsonl")
+    measuring.add_argument("--note", default="", help="kept with the figures and shown beside them")
     measuring.add_argument("--engine-arguments", type=json.loads, default={}, help="more for LLM(...), as JSON")
     reporting = commands.add_parser("report", help="write tables and the picture from the results")
     reporting.add_argument("--results", type=Path, default=DOCS / "sizes.jsonl")
@@ -127,11 +129,13 @@ def measure(options: argparse.Namespace, console: Console) -> None:
                 "model": name,
                 "form": form,
                 "layers": layers,
+                **({"note": options.note} if options.note else {}),
             }
             for engine, runner in runners.items():
+                pressure = Pressure()
                 for row, outcome in outcomes(engine, runner, (name, form, layers), rows, options, repetition):
                     key = "error" if isinstance(outcome, str) else "figures"
-                    results.add(line | {"row": row, "engine": engine, key: outcome})
+                    results.add(line | {"row": row, "engine": engine, key: outcome, "waiting": pressure.share()})
                     shown = outcome if isinstance(outcome, str) else {k: round(v, 1) for k, v in outcome.items()}
                     console.print(f"{name} {form} {layers}l {row} {engine}: {shown}", markup=False, soft_wrap=True)
 

@@ -30,6 +30,8 @@ NOTES = """## How to read it
   A figure is the median over all runs, so figures of engines that took part in different runs do not divide to the ratio.
 - **GB/s**: what two threads read of memory just before a run. It differs by a factor of two from hour to hour on virtual
   machines, and decoding follows it.
+- **Waiting**: share of the time in which some process of the machine waited for a processor, after the kernel's count. On a
+  machine without other work it is a few percent; far more says that something else ran too, and the figures are too low.
 - **core** is asked through `LLM` in one process. Decoding is the time of further tokens behind a prompt that lies in the
   cache. **llama.cpp** and **ik_llama.cpp** run as their own `llama-batched-bench`, built for this processor, the first with
   `-fa on`, the second with `-rtr` (which repacks while it loads), and `-mla 3` for latent attention. **vLLM** reads the same
@@ -156,7 +158,14 @@ def state(results: Results, case: Case) -> str:
     lines = results.of(case)
     rates = [line["read GB/s"] for line in lines]
     runs = len({line["run"] for line in lines})
-    return f"*{lines[0]['date'][:10]}, {runs} runs, {min(rates):.0f} to {max(rates):.0f} GB/s read before each*"
+    text = f"{lines[0]['date'][:10]}, runs: {runs}, {min(rates):.0f} to {max(rates):.0f} GB/s read before each"
+    waiting = [line["waiting"] for line in lines if line.get("waiting") is not None]
+    if waiting:
+        text += (
+            f", some process waited for a processor in {min(waiting):.0%} to {max(waiting):.0%} of the time of a row"
+        )
+    notes = dict.fromkeys(line["note"] for line in lines if "note" in line)
+    return "\n\n".join([f"*{text}*", *notes])
 
 
 def figures(results: Results, case: Case) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 Owns: the file, medians, ratios. Never does: measure. Called by: the command, the report.
 
-A line: {"run", "date", "commit", "read GB/s", "model", "form", "layers", "row", "engine", "figures": {name: number}} or
-`error` in place of `figures`. Lines with equal `run` were measured one after the other and may be divided.
+A line: {"run", "date", "commit", "read GB/s", "model", "form", "layers", "row", "engine", "figures": {name: number}}, with
+`error` in place of `figures` where there are none, "waiting" (see `pressure`), and "note" where one was given. Lines with
+equal `run` were measured one after the other and may be divided.
 """
 
 from __future__ import annotations
