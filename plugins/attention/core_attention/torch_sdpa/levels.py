@@ -6,8 +6,8 @@ Owns: the rotation, the sixteen levels, and the conversion to and from codes. Ne
 A vector is multiplied by a Hadamard matrix, which spreads single large numbers over all of them, so that the result is
 close to a normal distribution. The numbers of a value are divided by their root mean square and rounded to the nearest of
 sixteen levels, the best ones for a normal distribution (Lloyd 1982; TurboQuant, arXiv 2504.19874). The scale is the one
-that keeps the product of the value with itself. A code is the rank of a level's magnitude, plus 8 for negative numbers. Every sum is a fixed order of additions of whole tensors, so a vector's
-bits do not depend on the others.
+that keeps the product of the value with itself. A code is the rank of a level's magnitude, plus 8 for negative numbers.
+Every sum is a fixed order of additions of whole tensors, so a vector's bits do not depend on the others.
 """
 
 from __future__ import annotations

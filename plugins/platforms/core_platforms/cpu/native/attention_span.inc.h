@@ -60,11 +60,16 @@ template <int R, int V> LANE void multiply_pairs(F (&acc)[R][V], const uint8_t *
     }
 }
 
-// acc[r] += x[r] * m, one key or dimension per step (bf16: two, of which `mask` may hide one).
+// Line by line as the span before is read: all lines of a span at once would keep its own reads waiting.
+LANE void fetch(const uint8_t *p) { __builtin_prefetch(p); }
+
+// acc[r] += x[r] * m, one key or dimension per step (bf16: two, of which `mask` may hide one). What is `ahead` bytes
+// further is fetched.
 template <bool Half, int R, int V>
-LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long step_bytes, long steps,
-                int32_t mask = -1) {
+LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], const ptrdiff_t (&ahead)[V],
+                long step_bytes, long steps, int32_t mask = -1) {
     for (long i = 0; i < steps; i++) {
+        for (int v = 0; v < V && R <= 4; v++) fetch(m[v] + ahead[v] + i * step_bytes);
         if (!Half) {
             F value[V];
             for (int v = 0; v < V; v++) value[v] = load((const float *)(m[v] + i * step_bytes));
@@ -84,9 +89,11 @@ LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t 
 
 // The same over keys of bytes, which are widened as they are read. dim: numbers of a key.
 template <int R, int V>
-LANE void outer_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long dim) {
+LANE void outer_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V],
+                      const ptrdiff_t (&ahead)[V], long dim) {
     for (long i = 0; i < dim / 2; i++) {
         I pair[V];
+        for (int v = 0; v < V && i % 2 == 0; v++) fetch(m[v] + ahead[v] + 32 * i);
         for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m[v] + 32 * i);
         multiply_pairs<R, V>(acc, x, row_bytes, i, pair);
     }
@@ -157,14 +164,18 @@ LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &
     for (long g = begin / V * V; g < end; g += V) {
         F acc[R][V];
         const uint8_t *m[V];
+        ptrdiff_t ahead[V];
         // Groups past the end repeat a neighbour; their scores are not read.
-        for (int v = 0; v < V; v++) m[v] = span.k[clamp(g + v, begin, end - 1)];
+        for (int v = 0; v < V; v++) {
+            const long at = clamp(g + v, begin, end - 1);
+            m[v] = span.k[at], ahead[v] = span.ahead[at];
+        }
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) acc[r][v] = zero();
         if (Narrow)
-            outer_bytes(acc, s.q + row * row_bytes, row_bytes, m, c.dim);
+            outer_bytes(acc, s.q + row * row_bytes, row_bytes, m, ahead, c.dim);
         else
-            outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, 64, Half ? c.dim / 2 : c.dim);
+            outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, ahead, 64, Half ? c.dim / 2 : c.dim);
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) store(s.scores + r * (kSpan + 16) + (g + v) * 16, acc[r][v]);
     }
@@ -255,17 +266,20 @@ LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span 
         const long from = clamp(low - g * 16, 0, 16), to = clamp(high - g * 16, 0, 16);
         const long first = (from + pair - 1) / pair, last = to / pair;
         const uint8_t *x = s.weights + g * 16 * kBroadcastBytes<Half>, *m[V];
+        ptrdiff_t ahead[V];
         for (int v = 0; v < V; v++) m[v] = span.v[g] + (column + v * 16) * 4 + first * step;
+        for (int v = 0; v < V; v++) ahead[v] = span.ahead[g];
         // The even neighbour lies outside the window or does not exist: its value may be garbage, and 0 * NaN is NaN.
         if (Half && from % 2) {
             const uint8_t *edge[V];
             for (int v = 0; v < V; v++) edge[v] = m[v] - step;
-            outer<Half>(acc, x + (first - 1) * pair * kBroadcastBytes<Half>, row_bytes, edge, step, 1, (int32_t)0xffff0000);
+            const int32_t odd = (int32_t)0xffff0000;
+            outer<Half>(acc, x + (first - 1) * pair * kBroadcastBytes<Half>, row_bytes, edge, ahead, step, 1, odd);
         }
-        outer<Half>(acc, x + first * pair * kBroadcastBytes<Half>, row_bytes, m, step, last - first);
+        outer<Half>(acc, x + first * pair * kBroadcastBytes<Half>, row_bytes, m, ahead, step, last - first);
         if (Half && to % 2) { // the odd neighbour is not written yet
             for (int v = 0; v < V; v++) m[v] += (last - first) * step;
-            outer<Half>(acc, x + last * pair * kBroadcastBytes<Half>, row_bytes, m, step, 1, 0x0000ffff);
+            outer<Half>(acc, x + last * pair * kBroadcastBytes<Half>, row_bytes, m, ahead, step, 1, 0x0000ffff);
         }
     }
     for (int r = 0; r < R; r++)
@@ -287,6 +301,7 @@ LANE void weigh_narrow(const AttentionCall &c, AttentionScratch &s, const Span &
         const uint8_t *m = span.v[g] + l * (Narrow == kCacheI8 ? 2 : 4);
         for (long i = from / 2; i < (to + 1) / 2; i++) {
             I pair[V];
+            for (long at = 0; at < V * 32; at += 64) fetch(m + span.ahead[g] + i * step + at);
             if (Narrow == kCacheI8)
                 for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m + i * step + 32 * v);
             else

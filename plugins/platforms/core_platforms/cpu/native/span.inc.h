@@ -19,8 +19,11 @@ struct SpanScratch {
 };
 
 // Addresses of the span's groups of 16 keys; null for groups that no row of the task sees. Scales: null without.
+// `ahead`: bytes from there to the same group of the next span, which is fetched while this one is computed: blocks lie
+// anywhere in memory, so the processor cannot foresee them. 0: nothing is fetched.
 struct Span {
     long first; // absolute position of the first key
+    ptrdiff_t ahead[kGroups];
     const uint8_t *k[kGroups], *v[kGroups];
     const float *k_scales[kGroups], *v_scales[kGroups];
 };
@@ -107,16 +110,19 @@ static void turn_group(const AttentionCall &c, SpanScratch &s, Span &span, long 
 // Locates the groups with keys in [low, high). Blocks outside may already belong to other sequences and are not read.
 // narrow: numbers are widened later, as they are read.
 static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high, bool narrow) {
+    const long last = (t.span + t.spans) * kSpan; // of the task's keys
     const bool widens = element_widens(c.element) && !narrow;
     const long in_place = c.block_size % 16 == 0 ? table_keys(c, t.sequence) : 0;
     for (long g = 0; g < kGroups; g++) {
         const long key = span.first + g * 16, from = clamp(low - key, 0, 16), to = clamp(high - key, 0, 16);
-        span.k[g] = span.v[g] = nullptr;
+        span.k[g] = span.v[g] = nullptr, span.ahead[g] = 0;
         span.k_scales[g] = span.v_scales[g] = nullptr;
         if (from >= to) continue;
         if (c.block_size % 16 == 0 && (!c.tails || key + to <= in_place)) {
             const long offset = key % c.block_size;
             const uint8_t *base = head_base(c, t, key);
+            const bool follows = key + kSpan + 16 <= at_most(at_most(in_place, last), high);
+            if (follows && !widens) span.ahead[g] = head_base(c, t, key + kSpan) - base;
             span.k[g] = base + key_bytes(c.element, offset * c.dim);
             span.v[g] = base + key_bytes(c.element, c.block_size * c.dim) + value_bytes(c.element, offset * c.dim_v);
             if (c.scaled) {
