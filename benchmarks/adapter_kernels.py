@@ -2,9 +2,10 @@
 
 Owns: that comparison. Never does: load a model, or run attention, norms and sampling, which are the same on both sides.
 
-Two tapes of a whole SmolLM2 are replayed in turns: its products, and the same with an update of all seven matrices after
-them. All layers have memory of their own, so that weights and adapters come from where they do in a model. Figures are
-medians: microseconds a step, what the adapters add, and base / with adapters, the share of the base's speed that is left.
+Three tapes of a whole SmolLM2 are replayed in turns: its products, the same with an update of all seven matrices after them,
+and with products that are joined with their updates. All layers have memory of their own, so that weights and adapters come
+from where they do in a model. Figures are medians: microseconds a step, what the adapters add, and the share of the base's
+speed that is left.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.kernels import make
 from core_platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.low_rank import NativeLowRank
+from core_platforms.cpu.native_linear import NativeLinear
 from core_platforms.cpu.tape import Tape, record
-from core_runtime.contracts import LinearKernel, LowRankForm, LowRankTable
+from core_runtime.contracts import LowRankForm
 from core_runtime.weights.low_rank import LowRank
 
 LAYERS = 30
@@ -35,10 +39,17 @@ ROUNDS = 5
 class Layer:
     """A product, its table of adapters, and buffers."""
 
-    linear: LinearKernel
-    table: LowRankTable | None
+    linear: NativeLinear
+    table: NativeLowRank | None
     x: Tensor
     out: Tensor
+
+    def joined(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """Run the product with its updates in one call."""
+        assert self.table is not None
+        call = self.table.joined(self.linear)
+        assert call is not None
+        call(x, rows, out)
 
 
 def updates_of(shape: tuple[int, int], rank: int, dtype: torch.dtype) -> list[LowRank]:
@@ -71,13 +82,17 @@ def layers_of(kernels: NativeKernels, weights: str, ranks: list[int], rows: int,
     return found
 
 
-def tape_of(layers: list[Layer], rows: Tensor | None) -> Tape:
-    """Record a step. rows: of the tables, or None for a step without adapters."""
+def tape_of(layers: list[Layer], rows: Tensor | None, *, joined: bool = False) -> Tape:
+    """Record a step. rows: of the tables, or None for a step without adapters. joined: products with their updates."""
 
     def run() -> None:
         for layer in layers:
-            layer.linear(layer.x, layer.out)
-            if rows is not None and layer.table is not None:
+            if rows is None or layer.table is None:
+                layer.linear(layer.x, layer.out)
+            elif joined:
+                layer.joined(layer.x, rows, layer.out)
+            else:
+                layer.linear(layer.x, layer.out)
                 layer.table(layer.x, rows, layer.out)
 
     tape = record(run, len(layers[0].x), 1)
@@ -102,23 +117,16 @@ def compare(kernels: NativeKernels, weights: str, ranks: list[int], rows: int, d
     """Measure one row of the table and print it."""
     layers = layers_of(kernels, weights, ranks, rows, dtype)
     which = torch.arange(rows, dtype=torch.int32) % len(ranks)
-    base, adapted = tape_of(layers, None), tape_of(layers, which)
-    without: list[float] = []
-    with_adapters: list[float] = []
-    ratios = []
-    for _ in range(ROUNDS):
-        first = times(lambda: base(rows, 1), turn)
-        second = times(lambda: adapted(rows, 1), turn)
-        ratios.append(statistics.median(first) / statistics.median(second))
-        without += first
-        with_adapters += second
-    before, after = statistics.median(without) * 1e6, statistics.median(with_adapters) * 1e6
+    tapes = [tape_of(layers, None), tape_of(layers, which), tape_of(layers, which, joined=True)]
+    rounds = [[statistics.median(times(partial(tape, rows, 1), turn)) for tape in tapes] for _ in range(ROUNDS)]
+    base = statistics.median(one[0] for one in rounds) * 1e6
     named = f"{ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {min(ranks)} to {max(ranks)}"
-    print(
-        f"{weights:10} rows {rows:3} ranks {named:12} {before:8.0f} us, with adapters {after:8.0f} us "
-        f"(+{after - before:5.0f}); speed left {statistics.median(ratios):.3f}",
-        flush=True,
-    )
+    line = f"{weights:10} rows {rows:3} ranks {named:12} {base:8.0f} us"
+    for title, index in (("apart", 1), ("joined", 2)):
+        more = statistics.median(one[index] - one[0] for one in rounds) * 1e6
+        left = statistics.median(one[0] / one[index] for one in rounds)
+        line += f"; {title} +{more:5.0f} us, speed left {left:.3f}"
+    print(line, flush=True)
 
 
 def main() -> None:

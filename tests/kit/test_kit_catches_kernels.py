@@ -32,6 +32,7 @@ from core.api.reason import Reason
 from core.api.sampling_params import SamplingParams
 from core_runtime.layers.experts import ReferenceExperts
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.low_rank import ReferenceLowRank
 from core_runtime.layers.reference import ReferenceKernels, ReferenceLinear
 from core_runtime.sampling.filters import survivors
 from core_runtime.sampling.noise import NoiseKey
@@ -40,7 +41,7 @@ from core_runtime.weights.formats import Codebook, FP8, Int8Channel
 
 FORMATS = ("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel", "fp8_e4m3", "fp8_e5m2",
            "nf4", "fp4", "mxfp4", "nvfp4")
-OPERATIONS = ("linear", "soft_cap", "take_rows", "race", "logprobs", "route", "experts")
+OPERATIONS = ("linear", "soft_cap", "take_rows", "race", "logprobs", "route", "experts", "low_rank")
 
 class CheatKernels(ReferenceKernels):
     name = numerics = "cheat-1"
@@ -95,6 +96,9 @@ class CheatKernels(ReferenceKernels):
     def experts(self, gate_up, down, activation):
         sides = [[Linear([kernel]) for kernel in side] for side in (gate_up, down)]
         return ReferenceExperts(*sides, activation, self.gated)
+
+    def low_rank(self, form):
+        return ReferenceLowRank(form)
 """
 HELD = "held = weight\n"
 EVERY_CHEAT = {
@@ -261,6 +265,32 @@ EVERY_CHEAT = {
         ("experts equals",),
         "gelu_tanh",
     ),
+    "forgets an adapter's bias": (
+        [
+            (
+                "return ReferenceLowRank(form)",
+                "class Forgetful(ReferenceLowRank):\n"
+                "            def _apply(self, update, x, out):\n"
+                "                super()._apply(replace(update, shift=None), x, out)\n"
+                "        return Forgetful(form)",
+            )
+        ],
+        ("low_rank equals",),
+        "differs by",
+    ),
+    "keeps adapters": (
+        [
+            (
+                "return ReferenceLowRank(form)",
+                "class Keeping(ReferenceLowRank):\n"
+                "            def clear(self, row):\n"
+                "                pass\n"
+                "        return Keeping(form)",
+            )
+        ],
+        ("a cleared row",),
+        "a cleared row",
+    ),
     "hides memory": (
         [
             (
@@ -289,7 +319,9 @@ def test_an_honest_provider_passes(tmp_path):
     path.write_text(source + BUILD)
     found = [case.finding() for case in cases("kernels", "cheat", plugins=str(path))[-len(CHECKS) :]]
     assert {f.check for f in found if f.verdict == "skipped"} == {
-        "With `batch_invariant`: a row's bits are the same alone and among others"
+        "With `batch_invariant`: a row's bits are the same alone and among others",
+        "With `batch_invariant`: low_rank gives a row the bits that it has by itself, whatever adapters other rows have",
+        "A product that a table joins with its updates has the bits of both calls",
     }
     assert [f for f in found if f.verdict == "failed"] == []
 

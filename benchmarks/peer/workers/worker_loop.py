@@ -4,7 +4,7 @@ Owns: the protocol (a JSON object a line, both ways) and the clock. Never does: 
 standard library, because it runs in the environment of each engine. Called by: the `*_worker.py` scripts beside it.
 
 A request is {"do": "generate", "prompts": [[ids]], "max_tokens": n}, {"do": "score", "prompts": [[ids]], "outputs": [[ids]]},
-{"do": "embed", "texts": [...], "batch": n}, {"do": "drafts"}, or {"do": "end"}; to generate with adapters, "adapters" has a name
+{"do": "embed", "texts": [...], "batch": n}, {"do": "drafts"}, or {"do": "end"}; "adapters" of the first has a name
 for each prompt. The answer holds `seconds` of the call alone and what it returned, or `error`.
 """
 

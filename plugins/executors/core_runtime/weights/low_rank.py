@@ -40,12 +40,12 @@ class LowRank:
     @property
     def rank(self) -> int:
         """Return r."""
-        return self.a.shape[0]
+        return int(self.a.shape[0])
 
     @property
     def num_outputs(self) -> int:
         """Return N."""
-        return self.b.shape[0]
+        return int(self.b.shape[0])
 
     def to(self, device: torch.device) -> LowRank:
         """Return the update on a device."""

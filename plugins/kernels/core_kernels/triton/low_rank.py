@@ -31,7 +31,7 @@ BT: Final = 16
 BR: Final = 16
 BK: Final = 64
 BN: Final = 128
-AT_ONCE: Final = 8
+AT_ONCE: Final = 4
 """Ranks whose numbers are loaded together."""
 SINGLE_ROWS: Final = 128
 """Up to this many rows, each has programs of its own."""
@@ -102,12 +102,28 @@ def inner(
 
 
 @triton.jit
+def _two(place: tl.tensor, step: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """Return the sum of two neighbouring segments."""
+    return tl.load(place, mask=mask, other=0.0) + tl.load(place + step, mask=mask, other=0.0)
+
+
+@triton.jit
+def _four(place: tl.tensor, step: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """Return the sum of four neighbouring segments."""
+    return _two(place, step, mask) + _two(place + 2 * step, step, mask)
+
+
+@triton.jit
 def _joined(place: tl.tensor, step: tl.tensor, mask: tl.tensor, SEGMENTS: tl.constexpr) -> tl.tensor:
     """Return the sum of the segments' sums, added as a binary tree. step: from a segment to the next."""
     if SEGMENTS == 1:
         return tl.load(place, mask=mask, other=0.0)
-    HALF: tl.constexpr = SEGMENTS // 2
-    return _joined(place, step, mask, HALF) + _joined(place + HALF * step, step, mask, HALF)
+    elif SEGMENTS == 2:
+        return _two(place, step, mask)
+    elif SEGMENTS == 4:
+        return _four(place, step, mask)
+    else:
+        return _four(place, step, mask) + _four(place + 4 * step, step, mask)
 
 
 @triton.jit(do_not_specialize=STEPS)
@@ -131,7 +147,7 @@ def outer(
     first = tl.program_id(1) * BN
     output = first + tl.arange(0, BN)
     adapter = tl.load(which + row, mask=row < num_rows, other=-1)
-    step = num_rows.to(tl.int64) * width
+    step = tl.cast(num_rows, tl.int64) * width
     left = adapter >= 0
     while tl.max(left.to(tl.int32)) > 0:
         current = tl.max(tl.where(left, adapter, -1))
@@ -152,12 +168,15 @@ def outer(
                     b = _address(own + 4, STORED)
                     place = partial + row * width + offset
                     acc = tl.zeros([EACH, BN], tl.float32)
+                    # The interpreter cannot spread the comparison of two scalars over a mask.
+                    by_row = tl.zeros([EACH], tl.int32) + rank
+                    by_output = tl.zeros([BN], tl.int32) + rank
                     for start in range(0, rank, AT_ONCE):
                         for nth in tl.static_range(AT_ONCE):
                             r = start + nth
-                            numbers = _joined(place + r, step, mine & (r < rank), SEGMENTS)
-                            column = b + r.to(tl.int64) * size + (output - begin)
-                            factors = portable.widen(tl.load(column, mask=inside & (r < rank), other=0.0))
+                            numbers = _joined(place + r, step, mine & (by_row > r), SEGMENTS)
+                            column = b + size.to(tl.int64) * r + (output - begin)
+                            factors = portable.widen(tl.load(column, mask=inside & (by_output > r), other=0.0))
                             acc += numbers[:, None] * factors[None, :]
                     _apply(own, out, row, out_stride, output, output - begin, mine[:, None] & inside[None, :], acc)
 
@@ -233,7 +252,6 @@ def _rows() -> list[KernelRow]:
                         signature,
                         {**constants, **tile},
                         num_stages=3,
-                        uses_mma=kind == stored != "fp32",
                     )
                 )
                 tile = {"SEGMENTS": 8, "AT_ONCE": AT_ONCE, "BN": BN}

@@ -49,7 +49,7 @@ class TritonUpdate:
         if tensor is None:
             return 0
         self._kept.append(tensor.contiguous())
-        return self._kept[-1].data_ptr()
+        return int(self._kept[-1].data_ptr())
 
 
 def _bits(number: float) -> int:

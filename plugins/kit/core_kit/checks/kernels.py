@@ -14,7 +14,12 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
-from core_kit.checks.low_rank import low_rank_equals_reference, low_rank_rows_are_apart, low_rank_tables_change
+from core_kit.checks.low_rank import (
+    low_rank_equals_reference,
+    low_rank_joins_as_apart,
+    low_rank_rows_are_apart,
+    low_rank_tables_change,
+)
 from core_kit.checks.sampling import logprobs_equal_sampler, masked_race_equals_race, race_equals_sampler
 from core_kit.fixtures.weights import activations, linear_query, random_weights
 from core_kit.oracles.numbers import close, generator, same_bits
@@ -152,6 +157,7 @@ CHECKS = (
     low_rank_equals_reference,
     low_rank_rows_are_apart,
     low_rank_tables_change,
+    low_rank_joins_as_apart,
     batch_invariant_as_claimed,
 )
 
