@@ -105,3 +105,14 @@ def test_adapters_come_and_go_between_steps(base: Path, adapters: list[Path], ex
             made.drop(adapter)
         (plain,) = made.run([(PROMPTS[0], None)], ASKED)
     assert bits_of(plain) == expected[len(adapters)]
+
+
+def test_steps_with_usual_adapters_are_recorded(base: Path, adapters: list[Path]) -> None:
+    first, dora, narrow = adapters
+    with engine(base, {}) as made:
+        made.load(first, dora, narrow)
+        recorder = made.executor.worker.runner.forward.recorder
+        made.run([(PROMPTS[0], first), (PROMPTS[1], narrow), (PROMPTS[2], None)], ASKED)
+        assert not any("adapters" in kind for kind in recorder.unrecorded)
+        made.run([(PROMPTS[0], dora)], ASKED)  # its products must be alone before they are multiplied
+        assert any("adapters" in kind for kind in recorder.unrecorded)
