@@ -193,9 +193,9 @@ def _kv_accuracy() -> Iterator[str]:
     yield "`int4` means `k8v4_per_token_head`: values of 4 bits, keys of 8. With rotated keys of 4 bits as well the loss was"
     yield "3.6% for SmolLM2-135M and 23% for Gemma-3-270m, with keys of 6 bits 0.6% and 2.1%, so these are not offered."
     yield ""
-    yield "One token's attention over 8,192 keys outside the caches, with Llama 3 8B's heads, took 1.8 ms in bfloat16, 0.86 ms"
-    yield "in `int8_per_token_head` and 0.65 ms in `k8v4_per_token_head`: 18 to 20 GB/s each, on one thread (processor time on a"
-    yield "machine that others used as well; `python -m benchmarks.attention --only long` measures it)."
+    yield "One token's attention over 8,192 keys outside the caches, with Llama 3 8B's heads, took 1.8 ms in bfloat16,"
+    yield "0.86 ms in `int8_per_token_head` and 0.65 ms in `k8v4_per_token_head`: 18 to 20 GB/s each, on one thread (processor"
+    yield "time on a machine that others used as well; `python -m benchmarks.attention --only long` measures it)."
 
 
 if __name__ == "__main__":
