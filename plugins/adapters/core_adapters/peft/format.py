@@ -172,11 +172,12 @@ class _Reading:
 
     def _check_targets(self, modules: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Check that whatever the configuration says is changed has tensors, as far as names show it."""
-        for name in self._list("modules_to_save"):
-            if not any(_is_named(module, name) for module in modules):
-                raise UserError(
-                    f"{self._path}: modules_to_save names '{name}', but there is no tensor of such a module."
-                )
+        names = self._list("modules_to_save")
+        # peft itself adds `classifier` and `score` for models with classes, which have one of them.
+        if names and not any(_is_named(module, name) for module in modules for name in names):
+            raise UserError(
+                f"{self._path}: modules_to_save names {', '.join(names)}, but there is no tensor of such a module."
+            )
         targets = self._config.get("target_modules")
         if not modules or isinstance(targets, str) or not targets:  # a string is a pattern, or "all-linear"
             return
