@@ -177,7 +177,7 @@ def main() -> None:
         measure(options, console)
     else:
         write(Results(options.results), options.out)
-        console.print(f"wrote {options.out} and {options.out.with_suffix('.svg')}", soft_wrap=True)
+        console.print(f"wrote {options.out}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ INTRODUCTION = """# Models of real sizes
 `core` beside other engines on models with the widths that people use and random weights, on two cores. Prompts are random
 tokens that are new to every cache. Layers are the first ones of the model where not all of them are named; time per token of
 all layers is then about proportional, apart from the embedding and the head. This file is written by
-`python -m benchmarks.sizes report` from [sizes.jsonl](sizes.jsonl), which has every run.
-
-![How many times faster core is](sizes.svg)"""
+`python -m benchmarks.sizes report` from [sizes.jsonl](sizes.jsonl), which has every run."""
+PICTURE = "![How many times faster core is](sizes.svg)"
+PEERS = ("llama.cpp", "ik_llama.cpp", "vllm", "mistral.rs")
+WITHOUT_RUNNER = "OpenVINO and onnxruntime-genai (both in int4) are not run by this benchmark yet."
 NOTES = """## How to read it
 
 - A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
@@ -57,12 +58,15 @@ FIGURES = "## Figures\n"
 
 def write(results: Results, page: Path) -> None:
     """Write the page and the picture beside it, and the section of `performance.md` in the same folder, if that is there."""
-    parts = [INTRODUCTION, "## Ratios", all_ratios(results), "## Where core is slower", slower(results), "## Figures"]
+    found = list(_bars(results))
+    parts = [INTRODUCTION, *([PICTURE] if found else []), "## Ratios", all_ratios(results)]
+    parts += ["## Where core is slower", slower(results), "## Figures"]
     for case in results.cases():
         parts += [f"### {title(case)}", state(results, case), *figures(results, case)]
-    parts += [*missing(results), NOTES.rstrip()]
+    parts += ["## Not measured", missing(results), NOTES.rstrip()]
     page.write_text("\n\n".join(parts) + "\n")
-    page.with_suffix(".svg").write_text(svg(list(_bars(results))))
+    if found:
+        page.with_suffix(".svg").write_text(svg(found))
     performance = page.with_name("performance.md")
     if performance.exists():
         performance.write_text(replaced(performance.read_text(), section(results)))
@@ -78,10 +82,17 @@ def replaced(text: str, part: str) -> str:
 
 
 def section(results: Results) -> str:
-    """The part of `performance.md` about real sizes."""
-    words = "Widths of models that people use, random weights, as many layers as were measured ([sizes.md](sizes.md))."
-    parts = [HEADING, words, all_ratios(results), *missing(results)]
-    return "\n\n".join(filter(None, parts))
+    """The part of `performance.md` about real sizes: ratios, and figures of models that no peer ran beside."""
+    words = (
+        "Models with the widths that people use and random weights; [sizes.md](sizes.md) says how they were measured."
+    )
+    parts = [HEADING, words]
+    for case in results.cases():
+        if text := ratios(results, case):
+            parts.append(text)
+        else:
+            parts += [f"{title(case)}, core alone:", *figures(results, case)]
+    return "\n\n".join([*parts, missing(results)])
 
 
 def all_ratios(results: Results) -> str:
@@ -90,10 +101,14 @@ def all_ratios(results: Results) -> str:
     return "\n\n".join(tables) or "No peer was measured in the same run yet."
 
 
-def missing(results: Results) -> list[str]:
-    """A sentence about models without any figure."""
-    names = [one for one in MODELS if one not in {case.model for case in results.cases()}]
-    return [f"Not measured yet: {', '.join(names)}."] if names else []
+def missing(results: Results) -> str:
+    """What this benchmark is for and has no figure of, by name."""
+    models = [name for name in MODELS if name not in {case.model for case in results.cases()}]
+    seen = {line["engine"] for line in results.lines if "figures" in line}
+    lines = [f"- Models: {', '.join(models)}."] if models else []
+    others = [peer for peer in PEERS if peer not in seen]
+    lines += [f"- Engines: {', '.join(others)}."] if others else []
+    return "\n".join(["Without figures yet:", "", *lines, f"- {WITHOUT_RUNNER}"])
 
 
 def title(case: Case) -> str:
@@ -150,7 +165,9 @@ def slower(results: Results) -> str:
                 ratio = results.ratio(case, row, peer, figure)
                 if ratio is not None and (ratio > 1) == (figure in LESS_IS_BETTER) and ratio != 1:
                     found.append(f"- {title(case)}: {what}, {ratio:.2f}× of {peer}")
-    return "\n".join(found) or "Nowhere in what was measured."
+    if any(ratios(results, case) for case in results.cases()):
+        return "\n".join(found) or "Nowhere in what was measured."
+    return "Not known: no peer was measured in the same run yet."
 
 
 def state(results: Results, case: Case) -> str:
