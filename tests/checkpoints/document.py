@@ -194,8 +194,8 @@ def _kv_accuracy() -> Iterator[str]:
     yield "3.6% for SmolLM2-135M and 23% for Gemma-3-270m, with keys of 6 bits 0.6% and 2.1%, so these are not offered."
     yield ""
     yield "One token's attention over 8,192 keys outside the caches, with Llama 3 8B's heads, took 1.8 ms in bfloat16, 0.86 ms"
-    yield "in `int8_per_token_head` and 0.65 ms in `k8v4_per_token_head`: 18 to 20 GB/s each, on one thread (processor time on a"
-    yield "machine that others used as well; `python -m benchmarks.attention --only long` measures it)."
+    yield "in `int8_per_token_head` and 0.65 ms in `k8v4_per_token_head`: 18 to 20 GB/s each, on one thread (processor time on"
+    yield "a machine that others used as well; `python -m benchmarks.attention --only long` measures it)."
 
 
 if __name__ == "__main__":
