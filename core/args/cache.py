@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from core.api.specs import KV_TYPES
 from core.args.arg import Arg, ArgumentGroup
 
 
@@ -52,23 +53,7 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
         float, Arg("Share of a device's memory that this instance may use.", gt=0, le=1)
     ] = 0.9
     kv_cache_dtype: Annotated[
-        str,
-        Arg(
-            "Storage type of the KV cache; auto follows --dtype.",
-            choices=(
-                "auto",
-                "bfloat16",
-                "float16",
-                "float32",
-                "fp8",
-                "fp8_e4m3",
-                "fp8_e5m2",
-                "fp8_per_token_head",
-                "int8_per_token_head",
-                "int4",
-                "k8v4_per_token_head",
-            ),
-        ),
+        str, Arg("Storage type of the KV cache; auto follows --dtype.", choices=("auto", "fp8", "int4", *KV_TYPES))
     ] = "auto"
     enable_prefix_caching: Annotated[
         bool | None, Arg("Reuse KV blocks of equal prefixes. Unset: on where the model supports it.")
