@@ -1,5 +1,8 @@
 """Updates of adapters on every instruction set: the reference's numbers; bits depend on a row and its adapter alone."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -206,3 +209,18 @@ def test_a_tape_of_joined_calls(native, kernels, threads):
         out.zero_()
         tape(count, 1)
         assert torch.equal(out, expected)
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_of_dropped_adapters_is_returned(kernels):
+    table = kernels.low_rank(form_of((576, 576), torch.float32, 2, 512))
+    updates = updates_of(512, torch.float32, 0, parts=((0, 576),))  # 2.4 MB
+    for row in (0, 1):
+        table.set(row, table.pack(updates))
+    before = resident()
+    for turn in range(60):
+        table.set(turn % 2, table.pack(updates))
+    assert resident() - before < 24 << 20
