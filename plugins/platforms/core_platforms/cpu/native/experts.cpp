@@ -11,7 +11,7 @@
 namespace {
 
 constexpr size_t kWorkBytes = size_t(128) << 20; // working memory of one chunk of tokens
-constexpr long kTilesPerThread = 8; // measured: shorter runs of panels are read at up to 20% less bandwidth
+constexpr long kTilesPerThread = 8; // measured: with 32, whose runs of panels are shorter, one token took 4 to 7% longer
 
 // Rows [begin, end) of the sorted pairs, all of one expert, that are multiplied together.
 struct Block {
