@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -38,6 +41,38 @@ def save_adapter(base: Path, target: Path, seed: int = 1, **options: Any) -> Pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(target)
+    return target
+
+
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def paired(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """The rows of each head as llama.cpp's converter puts them: pair by pair."""
+    return rows.view(heads, 2, -1, rows.shape[1]).transpose(1, 2).reshape(rows.shape)
+
+
+def converted(adapter: Path, target: Path, alpha: float, kind: str = "lora") -> Path:
+    """What llama.cpp's converter makes of a peft adapter of `tiny_llama`."""
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", kind)
+    writer.add_float32("adapter.lora.alpha", alpha)
+    heads = {"attn_q": 4, "attn_k": 2}
+    for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
+        module, _, side = name.removeprefix("base_model.model.model.layers.").removesuffix(".weight").rpartition(".")
+        number, _, short = module.partition(".")
+        if side == "lora_B" and NAMES[short] in heads:
+            tensor = paired(tensor, heads[NAMES[short]])
+        writer.add_tensor(f"blk.{number}.{NAMES[short]}.weight.{side.lower()}", tensor.numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     return target
 
 

@@ -329,7 +329,7 @@ def test_resolving_without_model_files_is_quick(registry, tmp_path):
                 "model_type": "llama",
                 "hidden_size": 4096,
                 "intermediate_size": 14336,
-                "num_hidden_layers": 80,
+                "num_hidden_layers": 32,
                 "num_attention_heads": 32,
                 "num_key_value_heads": 8,
                 "vocab_size": 128256,

@@ -10,6 +10,7 @@ from core_kit.checkpoints import write_checkpoint
 from core_kit.checks import general
 from core_kit.worker import Answer, Task
 from core_runtime.models.tensors.shards import DEFAULT
+from tests.adapters.made import converted, save_adapter
 from tests.kit.forked_workers import ForkedWorkers
 from tests.loaders.gguf_files import write_gguf
 
@@ -22,6 +23,13 @@ def gguf_pair(tmp_path_factory):
     """A GGUF file in Q8_0, and the same values in F32."""
     folder = tmp_path_factory.mktemp("gguf_pair")
     return (write_gguf(folder / "model-q8.gguf"), write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32))
+
+
+@pytest.fixture
+def adapters(tiny_llama, tmp_path):
+    """An adapter as each format has it, by the format's name."""
+    folder = save_adapter(tiny_llama, tmp_path / "peft")
+    return {"peft": folder, "gguf": converted(folder, tmp_path / "adapter.gguf", 16.0)}
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +60,9 @@ def test_ours(case, request, workers, monkeypatch):
         pytest.importorskip("core_platforms.cpu._native")
     if subject.name == "runai_streamer_sharded":
         subject.model = str(request.getfixturevalue("shards"))
-    if subject.name == "gguf":
+    if subject.kind == "adapter":
+        subject.model = str(request.getfixturevalue("adapters")[subject.name])
+    elif subject.name == "gguf":
         model, reference = request.getfixturevalue("gguf_pair")
         subject.model, subject.reference = str(model), str(reference)
     case()
