@@ -16,6 +16,7 @@ from core.api.config import ResolvedPlugin
 from core_adapters.resolvers.directory import DirectoryResolver, below
 from core_adapters.resolvers.hub import HubResolver
 from core_apis.app import create_app
+from core_apis.prepare.preparer import SMALL_BODY
 from core_apis.served_adapters import own_template
 from core_config.served.server_config import AdapterSettings, ServerConfig
 from core_frontend.async_engine import AsyncEngine
@@ -100,6 +101,15 @@ async def test_every_route_knows_adapters_and_refuses_unknown_ones(tmp_path: Pat
             gone = await http.post(path, json={"model": "nobody", **body})
             assert gone.status_code == 404, (path, gone.text)
             assert there.status_code == 200 or "chat template" in there.text, (path, there.text)
+
+
+async def test_a_large_body_names_its_adapter_where_large_bodies_are_read(tmp_path: Path) -> None:
+    body = msgspec.json.encode({"model": "sql", "prompt": PROMPT, "max_tokens": 5}) + b" " * SMALL_BODY
+    async with serving(tmp_path, "sql") as (http, _, _):
+        answer = (await http.post("/v1/completions", content=body)).json()
+        assert answer["choices"][0]["text"] == text_of("sql", 5)
+        gone = await http.post("/v1/completions", content=body.replace(b"sql", b"nobody"))
+        assert gone.status_code == 404
 
 
 async def test_adapters_come_and_go_while_the_server_runs(tmp_path: Path) -> None:

@@ -147,7 +147,9 @@ def _loaded(row: ResolvedPlugin) -> Api:
 
 def body_kinds(chosen: Sequence[ResolvedPlugin] | None) -> dict[str, BodyKind]:
     """Return the kinds of bodies of the chosen APIs by name. Raises PluginError if two have the same name."""
-    found: dict[str, BodyKind] = {}
+    from core_apis.body_kinds import MODEL_NAME  # not above: it imports the readers of bodies
+
+    found = {MODEL_NAME.name: MODEL_NAME}
     for name, api in load_apis(chosen):
         for kind in api.bodies():
             if kind.name in found:

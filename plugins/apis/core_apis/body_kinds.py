@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from core.api.errors import UNREADABLE
 from core_apis.protocol.decoding import decode_body
 
 T = TypeVar("T")
@@ -46,3 +47,23 @@ class BodyKind:
 def json_of(form: type[T]) -> Callable[[Buffer], T]:
     """Return a JSON decoder for one form, whose errors name the field."""
     return partial(decode_body, msgspec.json.Decoder(form))
+
+
+class NamedModel(msgspec.Struct):
+    """The part of a body that names its model."""
+
+    model: str | None = None
+
+
+def _named_model(data: Buffer) -> NamedModel:
+    """Return the model that a body names. One without such a field names none: its preparation refuses it, if need be."""
+    try:
+        return msgspec.json.decode(data, type=NamedModel)
+    except UNREADABLE:
+        return NamedModel()
+
+
+MODEL_NAME = BodyKind(
+    name="model name", decode=_named_model, prepare=lambda preparation, named: named, result=NamedModel
+)
+"""The name of the model alone, of a body of any kind."""

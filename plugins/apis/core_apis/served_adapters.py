@@ -1,6 +1,6 @@
 """The adapters that a server answers for, each as a model of its own.
 
-Owns: `ServedAdapters`: the name in a body, the adapter of a name, the search for names that are unknown, and which paths a
+Owns: `ServedAdapters`: the adapter of a name, the search for names that are unknown, and which paths a
 request may have loaded. Never does: read an adapter (the engine does), or know a route. Called by: the preparation of
 requests, and the routes.
 """
@@ -22,7 +22,6 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import UNREADABLE, RequestError, nearest
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
-from core_apis.body_kinds import Buffer
 from core_apis.served_names import ServedNames
 from core_config.served.server_config import AdapterSettings
 from core_frontend.adapters import Adapters, LoadedAdapter
@@ -42,12 +41,6 @@ MOST_SEARCHES = 4
 MOST_TEMPLATES = 4096
 """Adapters whose chat template is remembered."""
 LONGEST_TEMPLATE = 1 << 20
-
-
-class NamedModel(msgspec.Struct):
-    """The part of a body that names its model."""
-
-    model: str | None = None
 
 
 class TokenizerConfig(msgspec.Struct):
@@ -80,21 +73,17 @@ class ServedAdapters:
         self._templates: dict[str, str | None] = {}
         self._turns = asyncio.Semaphore(MOST_SEARCHES)
 
-    async def check_body(self, pieces: Sequence[Buffer]) -> str | None:
-        """Check that the model of a body is served, and have its adapter loaded. Raises RequestError (404).
+    async def check_model(self, name: str | None) -> str | None:
+        """Check that the model of a request is served, and have its adapter loaded. Raises RequestError (404).
 
-        Returns the adapter's own chat template; None: it has none. A body that is no JSON object with a name is refused by its
-        preparation.
+        name: the model; None: the body names none.
+        Returns the adapter's own chat template; None: it has none.
         """
-        try:
-            named = msgspec.json.decode(b"".join(pieces), type=NamedModel)
-        except UNREADABLE:
-            return None
-        if named.model is not None:
-            await self.check(named.model)
+        if name is not None:
+            await self.check(name)
         elif self._default:
             await self.engine.find(self._default)
-        adapter = self.engine.known(named.model or self._default)
+        adapter = self.engine.known(name or self._default)
         return None if adapter is None else await self._template(adapter)
 
     async def check(self, name: str) -> None:

@@ -13,11 +13,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from core_apis.body_kinds import BodyKind, Buffer
+from core_apis.body_kinds import MODEL_NAME, BodyKind, Buffer, NamedModel
 from core_apis.prepare.helper import PreparationHelper, preparation_lane
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
@@ -98,13 +98,21 @@ class Preparer:
         row = self.here.bodies[kind]
         preparer = self
         if self.adapters is not None:
-            template = await self.adapters.check_body(pieces[row.before :])
+            template = await self.adapters.check_model(await self._model_of(pieces[row.before :]))
             if template is not None and row.renders:
                 preparer = await self._with_template(template)
         prepared = await preparer._prepare(row, pieces)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared
+
+    async def _model_of(self, pieces: Sequence[Buffer]) -> str | None:
+        """Return the model that a body names; None: it names none."""
+        if sum(map(len, pieces)) > SMALL_BODY:
+            named = await self.large.run(MODEL_NAME, *pieces)
+        else:
+            named = MODEL_NAME.decode(b"".join(pieces))
+        return cast(NamedModel, named).model
 
     async def close(self) -> None:
         """End the helper processes."""
