@@ -323,7 +323,7 @@ def test_other_uses_are_refused(bert):
     for priority, told in ((["x"], "priority is 'x'"), (3, "priority is a int"), ([1, 2], "2 entries for 1")):
         with pytest.raises(RequestError, match=told):
             bert.embed("a", priority=priority, **NO_BAR)
-    with pytest.raises(RequestError, match="lora_request is not served"):
+    with pytest.raises(RequestError, match="serves no adapters"):
         bert.embed("a", lora_request="an adapter", **NO_BAR)
     with _llm(reference("llama").path) as llm, pytest.raises(RequestError, match="--runner pooling"):
         llm.embed({"prompt_token_ids": [1]}, **NO_BAR)

@@ -8,6 +8,7 @@ import pytest
 from core import SamplingParams
 from tests.adapters.engines import AdapterEngine, bits_of, engine
 from tests.adapters.made import save_adapter
+from tests.inside import core_of
 
 PROMPTS = [
     [1, *range(40, 75)],
@@ -111,7 +112,7 @@ def test_steps_with_usual_adapters_are_recorded(base: Path, adapters: list[Path]
     first, dora, narrow = adapters
     with engine(base, {}) as made:
         made.load(first, dora, narrow)
-        recorder = made.executor.worker.runner.forward.recorder
+        recorder = core_of(made.llm).executor.worker.runner.forward.recorder
         made.run([(PROMPTS[0], first), (PROMPTS[1], narrow), (PROMPTS[2], None)], ASKED)
         assert not any("adapters" in kind for kind in recorder.unrecorded)
         made.run([(PROMPTS[0], dora)], ASKED)  # its products must be alone before they are multiplied

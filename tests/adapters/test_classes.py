@@ -4,12 +4,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
-from core.api.adapters import AdapterSource
+from core_frontend.library.lora_request import LoRARequest
 from tests.adapters.engines import engine
 from tests.tiny_models import save_checkpoint
 
@@ -31,20 +30,10 @@ def test_scores_are_those_of_peft(tmp_path: Path) -> None:
     with torch.inference_mode():
         wanted = adapted(input_ids=torch.tensor([ids])).logits[0].softmax(-1).numpy()
     with engine(base, {}) as made:
-        facts = made.executor.read_adapter(AdapterSource("a", str(tmp_path / "adapter")))
-        made.executor.place_adapter(facts.digest)
-        seen = []
-        process = type(made.llm._input).process
-
-        def named(self, *args, **kwargs):
-            entry = process(self, *args, **kwargs)
-            for request in entry.requests:
-                request.adapter = facts.digest if seen else ""
-            seen.append(1)
-            return entry
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(made.llm._input), "process", named)
-            plain, found = (made.llm.classify([{"prompt_token_ids": ids}], use_tqdm=False)[0] for _ in range(2))
+        adapter = LoRARequest("a", lora_path=str(tmp_path / "adapter"))
+        plain, found = (
+            made.llm.classify([{"prompt_token_ids": ids}], lora_request=one, use_tqdm=False)[0]
+            for one in (None, adapter)
+        )
     assert np.abs(np.array(found.outputs.probs) - wanted).max() <= 1e-4
     assert np.abs(np.array(plain.outputs.probs) - wanted).max() > 1e-3

@@ -125,10 +125,24 @@ def test_help(capsys):
 
 def test_all_problems_come_together(capsys):
     words = ["--tensor-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-cache-philox-rounds", "12"]
-    words += ["--max-num-seqs", "9", "--max-num-batched-tokens", "8", "--enable-lora", "/nowhere"]
+    words += [
+        "--max-num-seqs",
+        "9",
+        "--max-num-batched-tokens",
+        "8",
+        "--default-mm-loras",
+        '{"image": "x"}',
+        "/nowhere",
+    ]
     code, _, err = run(capsys, "explain", *words)
     assert code == 2
-    for expected in ("one rank", "--mamba-cache-philox-rounds 12", "--max-num-seqs 9", "--enable-lora", "/nowhere"):
+    for expected in (
+        "one rank",
+        "--mamba-cache-philox-rounds 12",
+        "--max-num-seqs 9",
+        "--default-mm-loras",
+        "/nowhere",
+    ):
         assert expected in err, err
 
 

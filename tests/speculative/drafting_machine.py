@@ -41,7 +41,7 @@ class Drafter(FakeExecutor):
             held.drafts = []
             if slot in result.slots and self.random.random() < self.share:
                 self.accuracy = self.accuracy_of(held.token_ids[0], len(held.token_ids))
-                held.drafts = self.propose(held.token_ids, budget)
+                held.drafts = self.propose(held, budget)
                 result.num_proposed[slot] = budget
         return result
 
