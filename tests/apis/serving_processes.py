@@ -37,6 +37,25 @@ def shells() -> Iterator[Start]:
         process.communicate()
 
 
+@contextmanager
+def announced(command: list[str], environment: dict[str, str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A server process over the fake engine, and its address once it has announced it; it ends with the block."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while line and not line.startswith("Serving"):
+            line = process.stdout.readline()
+        found = re.match(r"Serving fake at (http://127\.0\.0\.1:\d+) ", line)
+        assert found, process.communicate()
+        yield process, found.group(1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
 def fake_server(shell: Start, *arguments: str) -> subprocess.Popen[str]:
     """Start the fake server; arguments: those of `serve_fake`."""
     return shell(shlex.join(["exec", *SERVE.split(), *arguments]))

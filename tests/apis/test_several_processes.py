@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -30,7 +29,7 @@ from core_config.served.server_config import ServerConfig
 from core_observers.shared_metrics import Family, Sample, merged, page
 from core_supervision.link.connection import EngineConnection
 from core_supervision.link.zmq_client import ZmqClient
-from tests.apis.serving_processes import ROOT
+from tests.apis.serving_processes import announced
 from tests.engine.fakes import reference
 
 PROMPT = [1, 2, 3]
@@ -87,22 +86,9 @@ def until(what: str, holds: object) -> None:
 
 @contextmanager
 def several(tmp_path: Path) -> Iterator[Several]:
-    pipe = subprocess.PIPE
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.apis.serve_several"]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe, env=environment)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        while line and not line.startswith("Serving"):
-            line = process.stdout.readline()
-        found = re.match(r"Serving fake at (http://127\.0\.0\.1:\d+) ", line)
-        assert found, process.communicate()
-        yield Several(process, found.group(1))
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with announced([sys.executable, "-m", "tests.apis.serve_several"], environment) as (process, url):
+        yield Several(process, url)
 
 
 def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -> None:

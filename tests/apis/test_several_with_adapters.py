@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.apis.serving_processes import ROOT
+from tests.apis.serving_processes import ROOT, announced
 from tests.engine.adapting import adapted
 
 PROMPT = [1, 2, 3, 4]
@@ -25,20 +25,8 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     tests = ROOT / "tests"
     paths = (str(tests / "engine"), str(tests), str(ROOT), os.environ.get("PYTHONPATH"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe, env=environment)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        while line and not line.startswith("Serving"):
-            line = process.stdout.readline()
-        found = re.match(r"Serving fake at (http://127\.0\.0\.1:\d+) ", line)
-        assert found, process.communicate()
-        yield process, found.group(1)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with announced(command, environment) as running:
+        yield running
 
 
 def asked(url: str, model: str, count: int = 4) -> tuple[int, str]:

@@ -151,9 +151,13 @@ class StepBuffers:
         self.block_tables = whole
         if sends_changes:
             columns = TableColumns(*slots, *changes)
-            self.tables = DeviceTables(tables, device, columns, None if beside is None else beside.tables)
-            nothing = torch.empty((0, max_blocks_per_seq), dtype=torch.int32)
-            self.block_tables = [StepBuffer(nothing, rows, 0, None) for rows in self.tables.rows]
+            self._send_changes(DeviceTables(tables, device, columns, None if beside is None else beside.tables))
+
+    def _send_changes(self, tables: DeviceTables) -> None:
+        """Use block tables that lie on the device, to which only changes are sent."""
+        self.tables = tables
+        nothing = torch.empty((0, tables.rows[0].shape[-1]), dtype=torch.int32)
+        self.block_tables = [StepBuffer(nothing, rows, 0, None) for rows in tables.rows]
 
     @property
     def shared(self) -> bool:
