@@ -150,6 +150,9 @@ def run_llama(peer: str, program: Path, case: Case, rows: list[Row]) -> Iterator
     for row in rows:
         sizes = ["-npp", str(row.prompt), "-ntg", str(row.out), "-npl", str(row.streams)]
         context = ["-c", str(row.tokens + 256), "-t", threads, "-tb", threads]
+        # Its flash attention on processors ends the process at several sequences: GGML_ASSERT(S > 0), iqk_fa_templates.h.
+        if peer == "ik_llama.cpp" and row.streams > 1:
+            context.append("-no-fa")
         text, megabytes, code = _run([str(program), "-m", str(case.path), *context, *words, *sizes])
         found = TABLE.search(text)
         if found is None:
