@@ -168,12 +168,12 @@ def render(results: Results, shares: Sequence[LimitShare], plot: str, sizes: str
         INTRODUCTION.format(model=results.data["model"]),
         f"![Ratios of core to its peers, beside the targets]({plot})",
     ]
+    if sizes:
+        parts.append(sizes)
     parts += ["## Machine", table(["", ""], [[name, value] for name, value in machine.items()])]
     parts += ["## Ratios and targets", ratio_table(results)]
     if shares:
         parts.append(share_table(shares))
-    if sizes:
-        parts.append(sizes)
     parts.append("## Figures")
     for scenario, what in WHAT.items():
         if scenario in results.blocks:

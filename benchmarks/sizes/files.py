@@ -66,7 +66,12 @@ def nbytes(name: str, form: str, layers: int) -> int:
         from core_runtime.models.families import tensor_shapes
 
         return sum(2 * math.prod(shape) for shape in tensor_shapes(config).values())
-    return sum(_place(tensor, form)[1] for tensor in tensors(config))
+    return sum(nbytes_of(tensor, form) for tensor in tensors(config))
+
+
+def nbytes_of(tensor: Tensor, form: str) -> int:
+    """Bytes of one tensor in a GGUF file."""
+    return _place(tensor, form)[1]
 
 
 def fitting_layers(name: str, form: str) -> int:

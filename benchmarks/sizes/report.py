@@ -13,6 +13,7 @@ from benchmarks.peer.report import number, table
 from benchmarks.sizes.models import MODELS
 from benchmarks.sizes.results import Case, Results
 from benchmarks.sizes.rows import Row, parse
+from benchmarks.sizes.targets import reached
 
 ABOUT_ENGINES = {"start s": "start s", "peak MB": "peak MB"}
 LESS_IS_BETTER = frozenset(ABOUT_ENGINES)
@@ -53,13 +54,13 @@ python -m benchmarks.sizes report
 
 HEADING = "## Models of real sizes"
 NEXT = "\n## "
-FIGURES = "## Figures\n"
+MACHINE = "## Machine\n"
 
 
 def write(results: Results, page: Path) -> None:
     """Write the page and the picture beside it, and the section of `performance.md` in the same folder, if that is there."""
     found = list(_bars(results))
-    parts = [INTRODUCTION, *([PICTURE] if found else []), "## Ratios", all_ratios(results)]
+    parts = [INTRODUCTION, *([PICTURE] if found else []), "## Aims", aims(results), "## Ratios", all_ratios(results)]
     parts += ["## Where core is slower", slower(results), "## Figures"]
     for case in results.cases():
         parts += [f"### {title(case)}", state(results, case), *figures(results, case)]
@@ -73,11 +74,11 @@ def write(results: Results, page: Path) -> None:
 
 
 def replaced(text: str, part: str) -> str:
-    """The page with its section about real sizes exchanged, or put before its figures."""
+    """The page with its section about real sizes exchanged, or put before everything about smaller models."""
     before, found, rest = text.partition(HEADING)
     if found:
         return f"{before}{part}\n\n{rest[rest.index(NEXT) + 1 :]}"
-    before, found, rest = text.partition(FIGURES)
+    before, found, rest = text.partition(MACHINE)
     return f"{before}{part}\n\n{found}{rest}" if found else text
 
 
@@ -87,6 +88,8 @@ def section(results: Results) -> str:
         "Models with the widths that people use and random weights; [sizes.md](sizes.md) says how they were measured."
     )
     parts = [HEADING, words]
+    if any(_bars(results)):
+        parts += [PICTURE, aims(results)]
     for case in results.cases():
         if text := ratios(results, case):
             parts.append(text)
@@ -99,6 +102,21 @@ def all_ratios(results: Results) -> str:
     """A table a case; a sentence where there is nothing to divide."""
     tables = filter(None, (ratios(results, case) for case in results.cases()))
     return "\n\n".join(tables) or "No peer was measured in the same run yet."
+
+
+def aims(results: Results) -> str:
+    """A table of what was wanted and what was measured."""
+    rows = []
+    for aim, case, found in reached(results):
+        what = next(
+            words for words, row, figure in comparisons(results, case) if (row, figure) == (aim.row, aim.figure)
+        )
+        if aim.peer is None:
+            cells = ["bandwidth for the bytes of a token", f"{found:.0%}", f"≥ {aim.bound:.0%}"]
+        else:
+            cells = [aim.peer, f"{found:.2f}×", f"≥ {aim.bound:g}×"]
+        rows.append([title(case), what, *cells, "met" if found >= aim.bound else "**missed**"])
+    return table(["", "", "of", "measured", "aim", ""], rows) if rows else "None was measured yet."
 
 
 def missing(results: Results) -> str:

@@ -15,6 +15,7 @@ from benchmarks.sizes.models import MODELS
 from benchmarks.sizes.report import write
 from benchmarks.sizes.results import Case, Results
 from benchmarks.sizes.rows import Row, parse
+from benchmarks.sizes.targets import active_bytes
 from core import LLM, SamplingParams
 
 SMALL = {
@@ -173,14 +174,38 @@ def test_the_page_names_what_is_slower_what_failed_and_what_was_not_measured(tmp
 
 def test_the_page_of_performance_gets_its_section_once(tmp_path):
     performance = tmp_path / "performance.md"
-    performance.write_text("# Performance\n\n## Figures\n\n### S1\n")
+    performance.write_text("# Performance\n\n## Machine\n\n### S1\n")
     results = Results(tmp_path / "sizes.jsonl")
     for engine, speed in (("core", 30), ("llama.cpp", 10)):
         results.add(line("a", engine, speed))
     write(results, tmp_path / "sizes.md")
     once = performance.read_text()
     assert once.startswith("# Performance\n\n## Models of real sizes\n")
-    assert once.endswith("## Figures\n\n### S1\n")
+    assert once.endswith("## Machine\n\n### S1\n")
     assert "| S11 decode behind 128, one stream | 3.00× |" in once
     write(results, tmp_path / "sizes.md")
     assert performance.read_text() == once
+
+
+def test_an_aim_is_told_with_what_was_measured(tmp_path):
+    results = Results(tmp_path / "sizes.jsonl")
+    for engine, speed in (("core", 12), ("ik_llama.cpp", 10)):
+        results.add(line("a", engine, speed))
+    write(results, tmp_path / "sizes.md")
+    text = (tmp_path / "sizes.md").read_text()
+    assert "| S11 decode behind 128, one stream | ik_llama.cpp | 1.20× | ≥ 1.1× | met |" in text
+    results.add(line("b", "core", 8))
+    results.add(line("b", "ik_llama.cpp", 10))
+    results.add(line("c", "core", 8))
+    results.add(line("c", "ik_llama.cpp", 10))
+    write(results, tmp_path / "sizes.md")
+    assert "| 0.80× | ≥ 1.1× | **missed** |" in (tmp_path / "sizes.md").read_text()
+
+
+def test_a_token_reads_the_experts_that_it_chooses():
+    case = Case("qwen3-30b-a3b", "Q4_K_M", 4)
+    whole = files.nbytes(case.model, case.form, case.layers)
+    dense = Case("llama-8b", "Q4_K_M", 6)
+    assert active_bytes(case) < 0.25 * whole
+    embedding = 4096 * 128256 * 144 // 256
+    assert active_bytes(dense) == files.nbytes(dense.model, dense.form, dense.layers) - embedding
