@@ -24,7 +24,7 @@ from rich.console import Console
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.peer.environment import Environments, PeerError
 from benchmarks.peer.machine import commit
-from benchmarks.sizes.engines import Case, Outcome, run_core, run_llama, run_mistralrs, run_vllm
+from benchmarks.sizes.engines import Case, Outcome, run_core, run_llama, run_mistralrs, run_openvino, run_vllm
 from benchmarks.sizes.files import RECIPES, fitting_layers, make
 from benchmarks.sizes.models import MODELS
 from benchmarks.sizes.pressure import Pressure
@@ -39,7 +39,7 @@ PROGRAMS = {
     "ik_llama.cpp": ("ik_llama", "build/bin/llama-batched-bench"),
 }
 """Environment and program of the peers that bring their own benchmark."""
-ASKED = {"vllm": run_vllm, "mistral.rs": run_mistralrs}
+ASKED = {"vllm": run_vllm, "openvino": run_openvino, "mistral.rs": run_mistralrs}
 PEERS = (*PROGRAMS, *ASKED)
 
 
@@ -108,6 +108,10 @@ def form_for(engine: str, form: str) -> str:
         return "gguf-bf16"
     if engine == "vllm" and form != "bf16":
         raise PeerError(f"it serves no {form} on a processor")
+    if engine == "openvino":
+        if form == "bf16":
+            raise PeerError("it is run in int4 only")
+        return "bf16"
     if engine == "mistral.rs" and form == "bf16":
         return "gguf-bf16"
     return form

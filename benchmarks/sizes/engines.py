@@ -94,6 +94,25 @@ def run_vllm(case: Case, rows: list[Row], seed: int, environments: Environments)
     )
 
 
+def run_openvino(case: Case, rows: list[Row], seed: int, environments: Environments) -> Iterator[Outcome]:
+    """OpenVINO GenAI's continuous batching, in int4; the first time, `optimum-cli` converts the bfloat16 directory."""
+    converted = case.path.with_name(f"{case.path.name}-openvino-int4")
+    if not (converted / "openvino_model.xml").exists():
+        program = environments.python("openvino-convert").with_name("optimum-cli")
+        words = ["--task", "text-generation-with-past", "--weight-format", "int4", "--disable-convert-tokenizer"]
+        text, _, code = _run([str(program), "export", "openvino", "--model", str(case.path), *words, str(converted)])
+        if code:
+            raise PeerError(f"optimum-cli ended with {code}: {text.strip()[-300:]}")
+    options = {
+        "model": str(converted),
+        "cache_gib": -(-case.cache_bytes(rows) // 2**30),
+        "max_num_seqs": max(row.streams for row in rows),
+    }
+    python = environments.python("openvino")
+    launch = Launch([str(python), str(WORKERS / "openvino_worker.py"), json.dumps(options)], {"HF_HUB_OFFLINE": "1"})
+    yield from _ask(launch, case, rows, seed)
+
+
 def run_mistralrs(case: Case, rows: list[Row], seed: int, environments: Environments) -> Iterator[Outcome]:
     """mistral.rs through its Python package, on the GGUF file."""
     options = {"model": str(case.path), "max_num_seqs": max(row.streams for row in rows)}

@@ -24,8 +24,8 @@ tokens that are new to every cache. Layers are the first ones of the model where
 all layers is then about proportional, apart from the embedding and the head. This file is written by
 `python -m benchmarks.sizes report` from [sizes.jsonl](sizes.jsonl), which has every run."""
 PICTURE = "![How many times faster core is](sizes.svg)"
-PEERS = ("llama.cpp", "ik_llama.cpp", "vllm", "mistral.rs")
-WITHOUT_RUNNER = "OpenVINO and onnxruntime-genai (both in int4) are not run by this benchmark yet."
+PEERS = ("llama.cpp", "ik_llama.cpp", "vllm", "openvino", "mistral.rs")
+WITHOUT_RUNNER = "onnxruntime-genai (int4) is not run by this benchmark yet."
 NOTES = """## How to read it
 
 - A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
@@ -37,7 +37,7 @@ NOTES = """## How to read it
 - **core** is asked through `LLM` in one process. Decoding is the time of further tokens behind a prompt that lies in the
   cache. **llama.cpp** and **ik_llama.cpp** run as their own `llama-batched-bench`, built for this processor, the first with
   `-fa on`, the second with `-rtr` (which repacks while it loads), and `-mla 3` for latent attention. **vLLM** reads the same
-  widths in bfloat16.
+  widths in bfloat16, **OpenVINO** GenAI what `optimum-cli export openvino --weight-format int4` makes of them.
 - **start s**: from the start of a process to its first token with the file in the page cache; of llama.cpp what it prints as
   load time. **peak MB**: the largest resident size during the first row, with the pages of a mapped file that were read.
 - Outputs are not compared here, as weights are random; each family's logits are compared with transformers in

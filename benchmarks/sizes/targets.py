@@ -33,6 +33,7 @@ AIMS = (
     Aim("llama-8b", "Q4_K_M", "1kx1", PREFILL, "ik_llama.cpp", 1.5),
     Aim("llama-8b", "Q4_K_M", "8kx1", PREFILL, "ik_llama.cpp", 1.8),
     Aim("llama-8b", "Q4_K_M", "128x16", DECODE, "llama.cpp", 2.0),
+    Aim("llama-8b", "Q4_K_M", "128x16", DECODE, "openvino", 1.3),
     Aim("qwen3-30b-a3b", "Q4_K_M", "128x1", DECODE, "ik_llama.cpp", 1.1),
     Aim("qwen3-30b-a3b", "Q4_K_M", "128x1", DECODE, None, 0.85),
     Aim("qwen3-30b-a3b", "Q4_K_M", "4kx1", PREFILL, "ik_llama.cpp", 1.8),

@@ -168,7 +168,7 @@ def test_the_page_names_what_is_slower_what_failed_and_what_was_not_measured(tmp
     assert "llama-8b Q4_K_M, 6 of 32 layers: S11 decode behind 128, one stream, 0.50× of llama.cpp" in text
     assert "vllm all: it serves no Q4_K_M on a processor" in text
     assert "- Models: gemma3-4b" in text
-    assert "- Engines: ik_llama.cpp, vllm, mistral.rs." in text
+    assert "- Engines: ik_llama.cpp, vllm, openvino, mistral.rs." in text
     assert Path(tmp_path / "sizes.svg").read_text().startswith("<svg")
 
 
