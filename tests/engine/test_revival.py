@@ -1,8 +1,10 @@
 """Whether and when dead engines are started again, with real processes where it is about those."""
 
 import asyncio
+import contextlib
 import os
 import signal
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,9 +92,18 @@ def run_engine(test: Any, restarts: RestartConfig, wedge_timeout_s: float = 0.0,
     asyncio.run(run())
 
 
+def open_files() -> Counter[str]:
+    """What the open files of this process are, so that a failure names the file that was left."""
+    found: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists the folder is closed again
+            found[os.readlink(entry).partition(":[")[0]] += 1
+    return found
+
+
 def test_a_request_that_crashes_processes_ends_alone() -> None:
     async def test(engine: AsyncEngine) -> None:
-        num_files = psutil.Process().num_fds()
+        files = open_files()
         prompts = [[CRASH, 1], [2, 3], [4, 5]]
         asked = [answer(engine, prompt, f"r{prompt[0]}") for prompt in prompts]
         reason, *others = await asyncio.gather(*asked)
@@ -100,10 +111,11 @@ def test_a_request_that_crashes_processes_ends_alone() -> None:
         assert others == [reference(prompt, 30) for prompt in prompts[1:]]
         assert engine.restarts.num_restarts["crash"] <= 4
         for _ in range(100):  # whatever is closed late
-            if psutil.Process().num_fds() <= num_files:
+            if sum(open_files().values()) <= sum(files.values()):
                 break
             await asyncio.sleep(0.05)
-        assert psutil.Process().num_fds() <= num_files
+        now = open_files()
+        assert sum(now.values()) <= sum(files.values()), f"new: {now - files}, gone: {files - now}"
 
     run_engine(test, RestartConfig(backoff_s=0.0))
 
