@@ -24,7 +24,16 @@ from rich.console import Console
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.peer.environment import Environments, PeerError
 from benchmarks.peer.machine import commit
-from benchmarks.sizes.engines import Case, Outcome, run_core, run_llama, run_mistralrs, run_openvino, run_vllm
+from benchmarks.sizes.engines import (
+    Case,
+    Outcome,
+    read_file,
+    run_core,
+    run_llama,
+    run_mistralrs,
+    run_openvino,
+    run_vllm,
+)
 from benchmarks.sizes.files import RECIPES, fitting_layers, make
 from benchmarks.sizes.models import MODELS
 from benchmarks.sizes.pressure import Pressure
@@ -157,6 +166,7 @@ def outcomes(
     try:
         path = make(name, form_for(engine, form), layers, options.models_dir)
         place = Case(name, path, MODELS[name].cut(layers))
+        read_file(path)
         found: Iterator[Outcome] = (
             runner(place, rows) if engine in PROGRAMS else runner(place, rows, seed=seed_of(repetition))
         )

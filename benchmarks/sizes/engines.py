@@ -65,6 +65,9 @@ def run_core(case: Case, rows: list[Row], seed: int, arguments: dict[str, Any]) 
     options = {"model": str(case.path), "arguments": limits | arguments}
     environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
     launch = Launch([sys.executable, str(WORKERS / "core_worker.py"), json.dumps(options)], environment)
+    # A start that does not count: without it a start after a while would read torch from the disk (7 s in place of 2.5).
+    for _ in _ask(launch, case, [], seed):
+        pass
     yield from _ask(launch, case, rows, seed)
 
 
@@ -183,6 +186,14 @@ def run_llama(peer: str, program: Path, case: Case, rows: list[Row]) -> Iterator
         if load is not None:
             figures["start s"] = float(load[1]) / 1e3
         yield row, figures
+
+
+def read_file(path: Path) -> None:
+    """Have the system keep a model's files in memory, as far as it does."""
+    for file in path.glob("*") if path.is_dir() else [path]:
+        with open(file, "rb", buffering=0) as opened:
+            while opened.read(1 << 24):
+                pass
 
 
 def _run(command: list[str]) -> tuple[str, float, int]:
