@@ -39,7 +39,8 @@ NOTES = """## How to read it
   `-fa on`, the second with `-rtr` (which repacks while it loads), and `-mla 3` for latent attention. **vLLM** reads the same
   widths in bfloat16, **OpenVINO** GenAI what `optimum-cli export openvino --weight-format int4` makes of them.
 - **start s**: from the start of a process to its first token with the file in memory, ours the second start in a row; of
-  llama.cpp what it prints as load time. **peak MB**: the largest resident size during the first row, with the pages of a mapped file that were read.
+  llama.cpp what it prints as load time. **peak MB**: the largest resident size during the first row, with the pages of a
+  mapped file that were read.
 - Outputs are not compared here, as weights are random; each family's logits are compared with transformers in
   `tests/families/`, and each format's weights in `tests/checkpoints/`.
 
