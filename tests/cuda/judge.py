@@ -26,8 +26,8 @@ HIP_LOADS = re.compile(r"\b(?:global|buffer)_load_(dwordx4|dwordx2|dword|ushort|
 HIP_BYTES = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "ubyte": 1}
 EARLY = ("griddepcontrol.wait", "griddepcontrol.launch_dependents")
 """What a kernel says that is launched before the previous one has ended."""
-SASS = re.compile(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?([A-Z]\w*)[^;/]*?(?:0x([0-9a-f]+))?(?: +\?\w+)? *;")
-"""Place, name and last number of an instruction; some versions of the tool tell after `?` how it is scheduled."""
+SASS = re.compile(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?([A-Z]\w*)[^;/]*?(?:0x([0-9a-f]+)(?: +[&?][^;/]*)?)? *;")
+"""Place, name and last number of an instruction; some versions of the tool then tell how it is scheduled."""
 MATRIX = re.compile(r"[HQI]G?MMA|UTC\w*MMA|[OQ]MMA")
 UNCOUNTED = re.compile(
     r"U[A-Z0-9]+$|LD|ST|ATOM|BAR|DEPBAR|MEMBAR|FENCE|WARP|BRA|BS|NOP|R2UR|S2|CS2|SYNCS|ELECT|CCTL|ERRBAR|EXIT"

@@ -13,13 +13,14 @@ Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker wit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from core_kernels.triton.compiling.catalog import KernelRow
-from core_kernels.triton.compiling.chips import INTERPRETER
+from core_kernels.triton.compiling.chips import INTERPRETER, NAMES
 from core_kernels.triton.compiling.launch import blocks, chip_of, options, power_of_two
 from core_kernels.triton.sampler.candidates import MOST_PARTS, STEPS
 from core_kernels.triton.sampler.race_conclude import conclude
@@ -32,6 +33,10 @@ from core_runtime.contracts import RaceCall
 BLOCK = 1024
 """Logits of a tile."""
 SIFT_WARPS = 8
+GATHER_WARPS = 4
+GATHERED = 512
+"""Logits of a tile of `gather`. It and `conclude` have the sizes with which no version of Triton spills a register."""
+DRAW_WARPS = 8
 PROGRAMS = 1024
 """Of a pass of a filter, for all rows: eight for each of the 132 processors of a large GPU."""
 
@@ -65,7 +70,7 @@ def race(*arguments: Any) -> None:
     of_parts = {"PARTS": parts, **tile, **exact}
     peak[grid](*row, tops, top_ids, arrived, memory, *sizes, CLEARS=WHOLE_SIZE, **of_parts)
     limit = None if memory is None else limits_of(call, row, tops, memory, sizes, lanes, block)
-    of_parts["BLOCK"] = max(block // 4, 1)
+    of_parts |= {"BLOCK": max(block // 4, 1), **options(DRAW_WARPS, fusion=False)}
     given = (*row, tops, top_ids, heat, call.keys, limit, scores, score_ids, arrived, call.out)
     draw[grid](*given, *sizes, **of_parts)
 
@@ -82,13 +87,20 @@ def limits_of(
     grid = (blocks(count, lanes), programs)
     kept = torch.empty((count, ROOM.value), dtype=torch.int32, device=tops.device)
     limit = torch.empty(count, dtype=torch.int32, device=tops.device)
-    common = {"PARTS": parts, "LANES": lanes, "BLOCK": block, **options(SIFT_WARPS, fusion=False)}
+    common = {"PARTS": parts, "LANES": lanes}
+    own = options(SIFT_WARPS, fusion=False)
     given = (*row, tops, call.temperatures, *call.filters, memory, kept)
     sizes = (stride, vocab_size, count, part_size, mask_stride)
-    survey[grid](*given, *sizes, **common)
-    gather[grid](*given, *sizes, **common)
-    conclude[grid[:1]](*given, limit, *sizes, **common)
+    survey[grid](*given, *sizes, BLOCK=block, **common, **own)
+    gather[grid](*given, *sizes, BLOCK=min(block, GATHERED), **common, **options(GATHER_WARPS, fusion=False))
+    concluded = min(block, concluded_block(chip_of(tops.device)))
+    conclude[grid[:1]](*given, limit, *sizes, BLOCK=concluded, **common, **own)
     return limit
+
+
+def concluded_block(chip: str) -> int:
+    """Return the logits of a tile of `conclude`."""
+    return 512 if chip.startswith("gfx") else 256
 
 
 PACKAGE = "core_kernels.triton.sampler"
@@ -99,6 +111,8 @@ _FUNCTIONS = {
     "conclude": f"{PACKAGE}.race_conclude:conclude",
     "draw": f"{PACKAGE}.race_draw:draw",
 }
+
+_WARPS = {"peak": 4, "survey": SIFT_WARPS, "gather": GATHER_WARPS, "conclude": SIFT_WARPS, "draw": DRAW_WARPS}
 
 
 def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[str, object]) -> KernelRow:
@@ -116,15 +130,13 @@ def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[s
     if kernel == "peak" and "memory" in signature:
         name += " before filters"
     types |= signature | dict.fromkeys(STEPS, "i32")
-    is_filter = "kept" in signature
     reads = (4 * BLOCK,) if kernel == "peak" else ()
-    warps = SIFT_WARPS if is_filter else 4
     return KernelRow(
         name,
         _FUNCTIONS[kernel],
         types,
         constants | absent,
-        num_warps=warps,
+        num_warps=_WARPS[kernel],
         fp_fusion=False,
         no_fma=True,
         reads=reads,
@@ -144,9 +156,11 @@ def _rows() -> Iterator[KernelRow]:
     for masked in (False, True):
         yield _row("peak", masked, _PEAKS, _CLEAR | {"memory": None})
         yield _row("peak", masked, _PEAKS | {"memory": "*i64"}, _CLEAR)
-        for name in ("survey", "gather"):
-            yield _row(name, masked, _FILTERS, _TILE)
-        yield _row("conclude", masked, _FILTERS | {"out": "*i32"}, _TILE)
+        yield _row("survey", masked, _FILTERS, _TILE)
+        yield _row("gather", masked, _FILTERS, _TILE | {"BLOCK": GATHERED})
+        for chip in NAMES:
+            row = _row("conclude", masked, _FILTERS | {"out": "*i32"}, _TILE | {"BLOCK": concluded_block(chip)})
+            yield replace(row, name=f"{row.name} ({chip})", chips=(chip,))
         yield _row("draw", masked, _KEYED, _DRAW | {"limit": None})
         yield _row("draw", masked, _KEYED | {"limit": "*i32"}, _DRAW)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.target_info import is_hip
 
 from core_kernels.triton import portable
 from core_kernels.triton.sampler import candidates
@@ -77,6 +78,45 @@ def _last_of(
     return tl.where(own.takes_part, tl.minimum(digits * state.BINS + digit, own.last), own.last)
 
 
+@triton.jit
+def _after(
+    number: tl.tensor,
+    rows: candidates.Logits,
+    top: tl.tensor,
+    heat: tl.tensor,
+    top_k: tl.tensor,
+    top_p: tl.tensor,
+    lane: tl.tensor,
+    by_count: tl.tensor,
+    by_weight: tl.tensor,
+    last: tl.tensor,
+    base: tl.tensor,
+    kept: tl.tensor,
+    is_listed: tl.tensor,
+    length: tl.tensor,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """Return the largest depth that passes the filters up to a row's first one (number 0) or second one (1).
+
+    base: pointer to the row's memory. The others are those of `Passage`.
+    """
+    is_first = (by_count | by_weight) & (number == 0)
+    is_second = by_count & by_weight & (number == 1)
+    takes_part = is_first | is_second
+    if tl.max(takes_part.to(tl.int32), axis=0) > 0:
+        home = base + number * state.SIZE
+        weighs = by_weight & (is_second | ~by_count)
+        # `survey` has added the candidates of the first filter; those of the second one are known only now.
+        second = Passage(is_second, weighs, last, home, kept, is_listed, length)
+        far = _add(rows, top, heat, second, last, state.NEAR, LANES, BLOCK) + state.far_sum(home, is_first, 3)
+        near = state.near_sum(home, takes_part)
+        wanted = state.wanted_of(top_k, top_p, near + far, lane, takes_part, weighs)
+        own = Passage(takes_part, weighs, last, home, kept, is_listed, length)
+        last = _last_of(rows, top, heat, own, near, wanted, LANES, BLOCK)
+    return last
+
+
 @triton.jit(do_not_specialize=candidates.STEPS)
 def conclude(
     logits: tl.tensor,
@@ -109,24 +149,15 @@ def conclude(
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     top, heat, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
     by_count, by_weight, last = state.filters_of(top_k, top_p, least, lane, real, is_hot)
-    takes_part = by_count | by_weight
-    home = memory + lane.to(tl.int64) * (2 * state.SIZE)
-    listed = tl.load(home + state.LISTED, mask=takes_part, other=0)
+    base = memory + lane.to(tl.int64) * (2 * state.SIZE)
+    listed = tl.load(base + state.LISTED, mask=by_count | by_weight, other=0)
     is_listed = listed <= state.ROOM
     length = tl.where(is_listed, listed, vocab_size).to(tl.int32)
-    to = kept + lane.to(tl.int64) * state.ROOM
-    if tl.max(takes_part.to(tl.int32), axis=0) > 0:
-        own = Passage(takes_part, by_weight & ~by_count, last, home, to, is_listed, length)
-        near = state.near_sum(home, takes_part)
-        total = near + state.far_sum(home, takes_part, 3)
-        wanted = state.wanted_of(top_k, top_p, total, lane, takes_part, own.by_weight)
-        last = _last_of(rows, top, heat, own, near, wanted, LANES, BLOCK)
-    has_both = by_count & by_weight
-    if tl.max(has_both.to(tl.int32), axis=0) > 0:
-        home += state.SIZE
-        own = Passage(has_both, has_both, last, home, to, is_listed, length)
-        far = _add(rows, top, heat, own, last, state.NEAR, LANES, BLOCK)
-        near = state.near_sum(home, has_both)
-        wanted = state.wanted_of(top_k, top_p, near + far, lane, has_both, has_both)
-        last = _last_of(rows, top, heat, own, near, wanted, LANES, BLOCK)
+    places = (base, kept + lane.to(tl.int64) * state.ROOM, is_listed, length)
+    if not portable.INTERPRETED and is_hip():  # a loop takes more scalar registers than there are
+        for number in tl.static_range(2):
+            last = _after(number, rows, top, heat, top_k, top_p, lane, by_count, by_weight, last, *places, LANES, BLOCK)
+    else:  # the body twice takes more vector registers than there are
+        for number in range(2):
+            last = _after(number, rows, top, heat, top_k, top_p, lane, by_count, by_weight, last, *places, LANES, BLOCK)
     tl.store(out + lane, (-last).to(tl.int32), mask=real)

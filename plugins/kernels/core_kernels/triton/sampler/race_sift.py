@@ -52,10 +52,8 @@ def depths_of(
 @triton.jit
 def amounts_of(depth: tl.tensor, own: Passage) -> tl.tensor:
     """Return what each candidate adds to a sum: 1, or its weight; int64 [LANES, BLOCK]."""
-    amount = tl.full(depth.shape, 1, tl.int64)
-    if tl.max(own.by_weight.to(tl.int32), axis=0) > 0:
-        amount = tl.where(own.by_weight[:, None], state.weight_of(state.z_of(depth)), amount)
-    return amount
+    # No branch leaves the weights out for rows that count: LLVM cannot translate it for gfx942.
+    return tl.where(own.by_weight[:, None], state.weight_of(state.z_of(depth)), 1)
 
 
 @triton.jit
@@ -67,15 +65,15 @@ def _first_filter(
     lane: tl.tensor,
     real: tl.tensor,
     is_hot: tl.tensor,
-    vocab_size: tl.tensor,
-) -> Passage:
-    """Return what each row does with all of its logits for its first filter."""
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Return of each row's first filter whether there is one, whether it is by weight, the depth that passes min-p, and
+    its memory.
+    """
     by_count, by_weight, last = state.filters_of(top_k, top_p, least, lane, real, is_hot)
     takes_part = by_count | by_weight
     home = memory + lane.to(tl.int64) * (2 * state.SIZE)
-    length = tl.zeros_like(lane) + vocab_size
     # The depth of a row without filters does not fit into 32 bits; it is not used.
-    return Passage(takes_part, by_weight & ~by_count, last.to(tl.int32), home, None, takes_part & False, length)
+    return takes_part, by_weight & ~by_count, last.to(tl.int32), home
 
 
 @triton.jit(do_not_specialize=candidates.STEPS)
@@ -108,7 +106,8 @@ def survey(
     row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     top, heat, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
-    own = _first_filter(top_k, top_p, least, memory, lane, real, is_hot, vocab_size)
+    takes_part, by_weight, last, home = _first_filter(top_k, top_p, least, memory, lane, real, is_hot)
+    own = Passage(takes_part, by_weight, last, home, None, takes_part & False, tl.zeros_like(lane) + vocab_size)
     if tl.max(own.takes_part.to(tl.int32), axis=0) > 0:
         within_16 = tl.zeros([LANES, BLOCK], tl.int64)
         within_24 = tl.zeros([LANES, BLOCK], tl.int64)
@@ -162,7 +161,8 @@ def gather(
     row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     top, heat, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
-    own = _first_filter(top_k, top_p, least, memory, lane, real, is_hot, vocab_size)
+    takes_part, by_weight, last, home = _first_filter(top_k, top_p, least, memory, lane, real, is_hot)
+    own = Passage(takes_part, by_weight, last, home, None, takes_part & False, tl.zeros_like(lane) + vocab_size)
     if tl.max(own.takes_part.to(tl.int32), axis=0) > 0:
         near = state.near_sum(own.home, own.takes_part)
         total = near + state.far_sum(own.home, own.takes_part, 3)
