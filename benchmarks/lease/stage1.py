@@ -134,13 +134,13 @@ def free_memory(place: Place) -> Iterator[Row]:
 
 
 MEASUREMENTS = (
-    Measurement("versions", 30, versions),
-    Measurement("ceilings", 40, ceilings),
-    Measurement("virtual memory", 30, virtual_memory),
-    Measurement("recording", 30, recording),
-    Measurement("free memory", 60, free_memory),
-    Measurement("kernels", 200, tests_there.kernels),
-    Measurement("device", 120, tests_there.device),
-    Measurement("tokens", 120, tokens.tokens),
-    Measurement("sanitizer", 150, tests_there.sanitizer),
+    Measurement("versions", 10, versions),
+    Measurement("ceilings", 25, ceilings),
+    Measurement("virtual memory", 20, virtual_memory),
+    Measurement("recording", 20, recording),
+    Measurement("free memory", 20, free_memory),
+    Measurement("kernels", 170, tests_there.kernels),
+    Measurement("device", 95, tests_there.device),
+    Measurement("tokens", 80, tokens.tokens),
+    Measurement("sanitizer", 90, tests_there.sanitizer),
 )

@@ -126,11 +126,11 @@ def profiled(place: Place) -> Iterator[Row]:
 
 
 MEASUREMENTS = (
-    Measurement("products", 200, products),
-    Measurement("attention", 150, attention.attention),
-    Measurement("sampler", 80, small.sampler),
-    Measurement("small kernels", 60, small.small_kernels),
-    Measurement("experts", 90, small.experts),
-    Measurement("packed products", 90, packed_products),
-    Measurement("profiled", 90, profiled),
+    Measurement("products", 130, products),
+    Measurement("attention", 110, attention.attention),
+    Measurement("sampler", 55, small.sampler),
+    Measurement("small kernels", 40, small.small_kernels),
+    Measurement("experts", 60, small.experts),
+    Measurement("packed products", 65, packed_products),
+    Measurement("profiled", 70, profiled),
 )

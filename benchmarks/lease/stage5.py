@@ -23,7 +23,7 @@ from benchmarks.lease.place import Measurement, Place
 from benchmarks.lease.rows import Row
 from benchmarks.lease.shapes import TINY, token_bytes, write
 
-START_S = 100
+START_S = 50
 
 
 def shape(name: str, place: Place, **arguments: Any) -> Iterator[Row]:
@@ -171,11 +171,11 @@ def _shape(name: str, limit: float, what: str = "", **arguments: Any) -> Measure
 
 
 MEASUREMENTS = (
-    _shape("Qwen3-30B-A3B", 150),
-    _shape("gpt-oss-20b", 110),
-    _shape("Llama-3-8B", 100, " in fp8", quantization="fp8"),
-    _shape("Llama-3-8B", 100, " in nf4", quantization="nf4"),
-    Measurement("sleep", 90, sleeping),
-    Measurement("server", 150, server),
-    Measurement("beside transformers", 120, beside),
+    _shape("Qwen3-30B-A3B", 110),
+    _shape("gpt-oss-20b", 90),
+    _shape("Llama-3-8B", 65, " in fp8", quantization="fp8"),
+    _shape("Llama-3-8B", 65, " in nf4", quantization="nf4"),
+    Measurement("sleep", 55, sleeping),
+    Measurement("server", 85, server),
+    Measurement("beside transformers", 60, beside),
 )

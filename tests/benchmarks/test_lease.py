@@ -1,6 +1,7 @@
 """The measurements of a GPU: every stage rehearsed on the processor, and what becomes of one that fails or hangs."""
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -52,6 +53,12 @@ def test_every_stage_is_rehearsed_on_the_processor(tmp_path: Path, stage: str) -
     assert [row for row in rows if row.failed] == [], done.stderr
     assert done.returncode == 0 and done.stdout.endswith(table(rows) + "\n")
     assert {row.name for row in rows} == set(lease.names_of(argparse.Namespace(stage=stage, device="cpu")))
+
+
+@pytest.mark.parametrize("stage", lease.STAGES)
+def test_the_limits_of_a_stage_fit_nine_minutes(stage: str) -> None:
+    module = importlib.import_module(f"benchmarks.lease.stage{stage}")
+    assert sum(one.limit for one in module.MEASUREMENTS) <= 540
 
 
 @pytest.mark.slow

@@ -26,7 +26,8 @@ HIP_LOADS = re.compile(r"\b(?:global|buffer)_load_(dwordx4|dwordx2|dword|ushort|
 HIP_BYTES = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "ubyte": 1}
 EARLY = ("griddepcontrol.wait", "griddepcontrol.launch_dependents")
 """What a kernel says that is launched before the previous one has ended."""
-SASS = re.compile(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?([A-Z]\w*)[^;/]*?(?:0x([0-9a-f]+))? *;")
+SASS = re.compile(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?([A-Z]\w*)[^;/]*?(?:0x([0-9a-f]+)(?: +[&?][^;/]*)?)? *;")
+"""Place, name and last number of an instruction; some versions of the tool then tell how it is scheduled."""
 MATRIX = re.compile(r"[HQI]G?MMA|UTC\w*MMA|[OQ]MMA")
 UNCOUNTED = re.compile(
     r"U[A-Z0-9]+$|LD|ST|ATOM|BAR|DEPBAR|MEMBAR|FENCE|WARP|BRA|BS|NOP|R2UR|S2|CS2|SYNCS|ELECT|CCTL|ERRBAR|EXIT"
@@ -238,13 +239,11 @@ def arithmetic_each(row: KernelRow, chip: Chip, cubin: bytes) -> float:
     """The vector instructions of arithmetic in the innermost loop with a matrix product, for each number of a weight that
     a thread decodes: moves between memories, barriers, branches and what is computed once for all threads left out.
     """
-    found = [
-        (int(place, 16), name, int(target or "0", 16)) for place, name, target in SASS.findall(_dumped(cubin, "-sass"))
-    ]
+    found = [(int(place, 16), name, target) for place, name, target in SASS.findall(_dumped(cubin, "-sass"))]
     loops = []
     for place, name, target in found:
-        if name == "BRA" and target < place:
-            names = [each for at, each, _ in found if target <= at <= place]
+        if name == "BRA" and target and int(target, 16) < place:
+            names = [each for at, each, _ in found if int(target, 16) <= at <= place]
             if any(MATRIX.match(each) for each in names):
                 loops.append(names)
     if not loops:

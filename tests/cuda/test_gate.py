@@ -20,7 +20,7 @@ def _gate(*arguments: str, code: str | None = None) -> subprocess.CompletedProce
 
 
 def test_rows_pass_on_a_hopper():
-    said = _gate("--rows", "settle", "--chips", "sm_90,gfx942", "--jobs", "1")
+    said = _gate("--rows", "rotary of bf16, up to 64", "--chips", "sm_90,gfx942", "--jobs", "1")
     assert said.returncode == 0, said.stdout + said.stderr
     assert "2 compilations, 0 failed" in said.stdout
 
@@ -32,19 +32,20 @@ from core_kernels.triton.compiling.catalog import kernel_rows
 from core_kernels.triton.compiling.chips import CHIPS
 rows = {row.name: row for row in kernel_rows()}
 hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
-print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)
+simple = rows["rotary of bf16, up to 64 pairs"]
+print(judged(replace(simple, uses_mma=True), hopper).problems)
 print(judged(replace(rows["logprobs"], no_fma=True), hopper).problems)
-print(judged(replace(rows["settle"], signature={}), hopper).problems)
-print(judged(replace(rows["settle"], reads=(1 << 20,)), hopper).problems)
+print(judged(replace(simple, signature={}), hopper).problems)
+print(judged(replace(simple, reads=(1 << 20,)), hopper).problems)
 piped = rows["product: bf16 x dense in blocks of 64, up to 16 rows (sm_90)"]
 print(judged(replace(piped, reads=(1 << 16,)), hopper).problems)
-print(judged(replace(rows["settle"], reads=(128,), num_stages=3), hopper).problems)
-print(judged(replace(rows["settle"], options={"launch_pdl": True}), hopper).problems)
+print(judged(replace(simple, reads=(128,), num_stages=3), hopper).problems)
+print(judged(replace(simple, options={"launch_pdl": True}), hopper).problems)
 print(judged(rows["take rows bf16"], hopper).problems)
-print(judged(replace(rows["settle"], resident=1000), hopper).problems)
+print(judged(replace(simple, resident=1000), hopper).problems)
 latents = rows["attention: DeepSeek V3 (sm_90)"]
 print(judged(replace(latents, num_warps=8, whole_rows=True), hopper).problems)
-print(judged(replace(rows["settle"], holds=("no_such_instruction",)), hopper).problems)
+print(judged(replace(simple, holds=("no_such_instruction",)), hopper).problems)
 packed = rows["product: bf16 x uint4 in blocks of 64, up to 16 rows (sm_90)"]
 print(judged(replace(packed, most_each=1.0), hopper).problems)
 """

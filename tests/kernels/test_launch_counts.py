@@ -12,8 +12,7 @@ pytest.importorskip("triton")
 
 MOST_IN_LAYER = 9
 MOST_OUTSIDE = 10
-"""Outside of layers, with the move of tokens that the device drew itself; without filters, which no row of a greedy step
-has."""
+"""Outside of layers, with the move of tokens that the device drew itself, with filters and without."""
 LAYER = ["normalize", "product", "turn_and_write", "attend", "product", "normalize", "product", "product"]
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 1024,
@@ -59,10 +58,14 @@ def made(*shape, dtype=torch.int64):
     return torch.zeros(shape, dtype=dtype, device=NOWHERE)
 
 
-def count(decoder, rows, config):
+def filters(rows):
+    return made(rows), made(rows, dtype=torch.float64), made(rows, dtype=torch.float32)
+
+
+def count(decoder, rows, chosen_filters, config):
     view = view_of(Step(rows, 1), config)
     tokens, drawn, temperatures = made(rows), made(rows), made(rows, dtype=torch.float32)
-    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, None)
+    race = (decoder.logits_view(rows), made(rows), made(rows, 5), temperatures, drawn, chosen_filters)
     chosen = made(rows)
     buffers = SimpleNamespace(token_ids=SimpleNamespace(tensor=tokens))
     outside = launched(lambda: DeviceTokens(drawn, rows).put(buffers))
@@ -79,7 +82,8 @@ def count(decoder, rows, config):
 config = configured([sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init"], "sm_90")
 with torch.inference_mode(), standing_in(target_of("sm_90")):
     decoder = phantom_decoder(config)
-    print(json.dumps([count(decoder, rows, config) for rows in (1, 16, 64)]))
+    steps = [(rows, chosen) for rows in (1, 16, 64) for chosen in (None, filters(rows))]
+    print(json.dumps([count(decoder, *step, config) for step in steps]))
 """
 
 

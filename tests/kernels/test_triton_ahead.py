@@ -132,11 +132,30 @@ def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_ll
     """Its kernels, none of which is compiled; and that a launch of tensors with memory finds what was compiled so."""
     names, built, found = _run(MODEL, tmp_path, str(tiny_llama), "--kv-cache-dtype", "fp8_e4m3")
     assert names == [
-        *("activate", "attend", "conclude", "draw", "normalize", "peak", "plan", "product", "settle", "sift", "take"),
-        *("tell", "turn_and_write"),
+        *("activate", "attend", "conclude", "draw", "gather", "normalize", "peak", "plan", "product", "survey"),
+        *("take", "tell", "turn_and_write"),
     ]
     assert built == [[False, ""], [False, ""]]
     assert found == [True, True]
+
+
+ADAPTED = """
+import json
+import sys
+
+from core_commands.cli.kernels_model import run_of
+from core_kernels.triton.compiling import ahead
+
+suffix = '{"method": "suffix", "num_speculative_tokens": 4}'
+parts = ahead.launched_parts(ahead.target_of("sm_90"), run_of([sys.argv[1], "--enable-lora", "--speculative-config", suffix]))
+named = {part.launch.function.partition(":")[2] for part in parts}
+tails = {dict(part.launch.constants).get("HAS_TAILS", False) for part in parts}
+print(json.dumps([sorted(named & {"inner", "outer"}), sorted(tails)]))
+"""
+
+
+def test_adapters_and_trees_of_drafts_are_known_too(tmp_path: Path, tiny_llama: Path) -> None:
+    assert _run(ADAPTED, tmp_path, str(tiny_llama)) == [["inner", "outer"], [False, True]]
 
 
 def test_every_row_of_the_catalog_names_a_kernel_and_its_arguments() -> None:

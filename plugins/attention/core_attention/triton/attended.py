@@ -131,7 +131,7 @@ def attended(
     if for_prompts:
         tile = doubled(tile)
     # an 8-bit latent is wide, and its conversion needs registers
-    values = tile.values // 2 if is_latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
+    values = min(tile.values, VALUES // 2) if is_latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
     own = Attended(
         heads=heads,
         group=group,

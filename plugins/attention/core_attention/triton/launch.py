@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from core_attention.triton.attend_kernel import attend
-from core_attention.triton.layer import Layer, Writable
+from core_attention.triton.layer import Layer, Writable, with_tails
 from core_attention.triton.plan import Step
 from core_attention.triton.turn_kernel import turn_and_write
 from core_attention.triton.write_kernel import write
@@ -94,6 +94,5 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, step: Step, out: Tensor
         *q_rest.stride()[:2],
         *out.stride()[:2],
         *layer.scalars,
-        **constants,
-        HAS_TAILS=view.tails is not None,
+        **(constants | {"HAS_TAILS": False} if view.tails is None else with_tails(constants)),
     )

@@ -136,6 +136,13 @@ def attend_constants(
     }
 
 
+def with_tails(constants: dict[str, Any]) -> dict[str, Any]:
+    """Return the constants of `attend` for steps in which keys lie outside of the block table: their places take
+    registers, of which a third stage leaves too few on sm_90.
+    """
+    return constants | {"HAS_TAILS": True, "num_stages": min(constants["num_stages"], 2)}
+
+
 def write_constants(spec: Cached, block_size: int, dtype: str) -> dict[str, Any]:
     """Return the constants of `write`, by name."""
     return constants_of(layout_of(spec, block_size, dtype))

@@ -13,7 +13,7 @@ import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.triton.attended import TORCH_TYPES, Attended, attended, products_of
-from core_attention.triton.layer import attend_constants, constants_of, write_constants
+from core_attention.triton.layer import attend_constants, constants_of, with_tails, write_constants
 from core_attention.triton.layout import token_major
 from core_attention.triton.limits import Cached
 from core_attention.triton.plan import PLAN_WARPS
@@ -86,7 +86,8 @@ def _attend(case: Case, chip: str, for_prompts: bool) -> KernelRow:
     words = "attention of prompts" if for_prompts else "attention"
     name = f"{words}: {case.name}"
     function = f"{PACKAGE}.attend_kernel:attend"
-    row = _row(name, chip, function, signature, constants | {"HAS_TAILS": case.tails}, not products.exact)
+    constants = with_tails(constants) if case.tails else constants | {"HAS_TAILS": False}
+    row = _row(name, chip, function, signature, constants, not products.exact)
     if products.exact:
         return row
     has_two = _has_two_tiles(case, chip)

@@ -56,7 +56,7 @@ BLACKWELL: Final = (
     Tile(64, 64, 4, 3),
     Tile(64, 64, 8, 2),
     Tile(64, 32, 8, 2),
-    Tile(64, 16, 8, 2),
+    Tile(64, 16, 8, 2, values=64),
 )
 SMALL: Final = (  # 99 KiB of shared memory
     Tile(64, 64, 4, 2),
@@ -65,7 +65,7 @@ SMALL: Final = (  # 99 KiB of shared memory
     Tile(32, 16, 8, 2, values=64),
 )
 CDNA: Final = (  # 64 KiB
-    Tile(64, 32, 4, 1),
+    Tile(64, 16, 4, 1),
     Tile(64, 16, 8, 1),
     Tile(64, 16, 8, 1),
     Tile(32, 16, 8, 1),

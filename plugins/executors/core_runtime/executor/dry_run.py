@@ -8,15 +8,18 @@ Called by: `core kernels build`, while a kernel provider records its calls; the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from core.api.adapters import AdaptersConfig
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.plugin.table import PluginTable
 from core_runtime.contracts import BatchView, Loader
+from core_runtime.executor.adapters.settings import placed_adapters
 from core_runtime.executor.device import Device
 from core_runtime.executor.instance import ModelInstance, build, share_cache
 from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
@@ -61,7 +64,13 @@ def _dry_run(config: EngineConfig, reads: bool) -> None:
     with torch.inference_mode():
         decoder = phantom_decoder(config, reads=reads)
         for step in _steps(config):
-            _run(decoder, step, config)
+            _run(decoder, view_of(step, config))
+        if takes_trees(config):
+            for step in (Step(1, config.limits.tokens), Step(min(ROWS[1], config.limits.sequences), 1)):
+                view = view_of(step, config)
+                _run(decoder, replace(view, tails=torch.zeros((step.num_seqs, 2), dtype=torch.int32, device=NOWHERE)))
+        if config.adapters is not None:
+            _run_adapted(decoder, config, config.adapters)
         for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
             chosen = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
             _sample(decoder.kernels, decoder.logits(chosen))
@@ -74,7 +83,9 @@ def phantom_decoder(config: EngineConfig, *, reads: bool = True) -> Decoder:
     options = {"num_threads": 1}
     providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
     platform = config.device.partition(":")[0]
-    device = Device(PhantomRuntime(KernelSet(providers, platform)))
+    kernels = KernelSet(providers, platform)
+    kernels.memory = NOWHERE
+    device = Device(PhantomRuntime(kernels))
     decoder = _built(config, plugins, device, reads).model
     assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
     return decoder
@@ -116,9 +127,27 @@ def _steps(config: EngineConfig) -> Iterator[Step]:
             yield Step(rows, 1)
 
 
-def _run(decoder: Decoder, step: Step, config: EngineConfig) -> None:
+def takes_trees(config: EngineConfig) -> bool:
+    """Whether all layers can verify trees of drafts, should the engine's drafts be some."""
+    plugins = PluginTable(config.plugins.table)
+    chosen = config.plugins.attention
+    able = all(plugins.capabilities("attention", name).get("tree", False) for name in set(chosen.values()))
+    return able and config.plugins.speculative is not None and "state" not in chosen
+
+
+def _run_adapted(decoder: Decoder, config: EngineConfig, adapters: AdaptersConfig) -> None:
+    """Run the steps once more, with an adapter of every layer."""
+    placed = placed_adapters(adapters, config.model.dtype)
+    placed.bind(decoder)
+    for step in _steps(config):
+        view = view_of(step, config)
+        placed.begin([0], torch.zeros(view.num_tokens, dtype=torch.int32, device=NOWHERE))
+        _run(decoder, view)
+    placed.begin([], view.positions)
+
+
+def _run(decoder: Decoder, view: BatchView) -> None:
     """Run the forward pass of a step."""
-    view = view_of(step, config)
     metadata = [mixer.build(view) for mixer in decoder.mixers]
     token_ids = torch.zeros(view.num_tokens, dtype=torch.int64, device=NOWHERE)
     decoder.forward(token_ids, view.positions, metadata)

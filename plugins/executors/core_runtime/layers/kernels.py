@@ -114,6 +114,7 @@ class KernelSet:
         if not by_rows:
             self.providers += (ReferenceKernels(),)
         self.device = device
+        self.memory = torch.device(device)
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(providers) > 0
         self._bind_operations()
@@ -351,7 +352,7 @@ class KernelSet:
         query = KernelQuery("low_rank", self.device, format_name, shape=shape)
         able = (provider for provider in self.providers if isinstance(provider, HasLowRank))
         best = next(provider for provider in able if not provider.supports(query))
-        return best.low_rank(LowRankForm(shape, num_rows, dtype, max_rank, segments, torch.device(self.device)))
+        return best.low_rank(LowRankForm(shape, num_rows, dtype, max_rank, segments, self.memory))
 
     def _prepared(
         self,

@@ -1,9 +1,9 @@
 """Linear layers of 8-bit floats whose inputs are rounded to 8-bit floats, too.
 
-Owns: the rounding of many rows, and the libraries' calls. Never does: choose among providers. Called by: the provider,
+Owns: the libraries' calls. Never does: choose among providers. Called by: the provider,
 hence every layer.
 
-Few rows are Triton's, whose kernel reads the weight once and rounds the same way. The signatures are those of torch 2.11
+Few rows are Triton's, whose kernel reads the weight once. The signatures are those of torch 2.11
 to 2.13 (`torch._scaled_mm`), of deep-gemm 1.0.0 (`gemm_fp8_fp8_bf16_nt`) and of DeepGEMM 2 (`fp8_gemm_nt`).
 """
 
@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core_kernels.scaled.limits import BLOCK
+from core_kernels.triton.products.rounding import encoded_rows
 from core_runtime.contracts import LinearKernel
 from core_runtime.weights.formats import FP8
-
-LARGEST: Final = 448.0
-"""The largest number of e4m3."""
-
 
 class ScaledLinear(ABC):
     """A weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`; subclasses multiply.
@@ -100,11 +97,9 @@ class BlockScaled(ScaledLinear):
 
 
 def encoded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x [T, K] in e4m3 and the scale of each row, float32 [T, 1]: its largest magnitude becomes 448."""
-    wide = x.float()
-    scales = wide.abs().amax(1, keepdim=True) / LARGEST
-    inverse = torch.where(scales > 0, 1.0 / scales, torch.zeros_like(scales))
-    return (wide * inverse).to(torch.float8_e4m3fn), scales
+    """Return x [T, K] in e4m3 and the scale of each row, float32 [T, 1], by the launch that rounds few rows, too."""
+    codes, scales = encoded_rows(x, floats=True)
+    return codes.view(torch.float8_e4m3fn), scales[:, None]
 
 
 def has_whole_blocks(weight: FP8) -> bool:

@@ -23,6 +23,9 @@ VARYING = ("num_rows", "num_blocks")
 MOST_INPUTS: Final = 1 << 17
 """Maximum number of inputs: that many products of two numbers up to 127 still sum within 32 bits."""
 
+MATRIX: Final = r"\bmma\.sync\S*\.s8\.s8|\bwgmma\.mma_async\S*\.s8\.s8|\btcgen05\.mma\S*\.kind::i8|\bv_mfma_i32_\w*i8"
+"""The matrix units' products of integers. On sm_100, Triton 3.6 has those of sm_80."""
+
 
 class Tile(NamedTuple):
     """A configuration of the kernel.
@@ -138,7 +141,7 @@ def _row(kind: str, tile: Tile) -> KernelRow:
         num_warps=tile.warps,
         num_stages=tile.stages,
         fp_fusion=False,
-        uses_mma=True,
+        holds=(MATRIX,),
         reads=(tile.bn * tile.bk, tile.bt * tile.bk),
     )
 

@@ -4,9 +4,8 @@ Owns: the launches of a race's kernels, and their catalog rows. Never does: inte
 Called by: the provider.
 
 peak: of each part of each row, the largest logit that may come, its lowest id, and whether a logit is not finite.
-sift, conclude: of each row with filters, the smallest score that passes min-p, top-k and top-p.
-draw: of each part, the best z - ln E and its lowest id.
-settle: of each row, the best of its parts.
+survey, gather, conclude: of each row with filters, the smallest score that passes min-p, top-k and top-p.
+draw: of each part, the best z - ln E and its lowest id; then of each row, the best of its parts.
 
 Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker with more.
 """
@@ -21,18 +20,23 @@ import torch
 from torch import Tensor
 
 from core_kernels.triton.compiling.catalog import KernelRow
-from core_kernels.triton.compiling.chips import INTERPRETER
+from core_kernels.triton.compiling.chips import INTERPRETER, NAMES
 from core_kernels.triton.compiling.launch import blocks, chip_of, options, power_of_two
 from core_kernels.triton.sampler.candidates import MOST_PARTS, STEPS
+from core_kernels.triton.sampler.race_conclude import conclude
 from core_kernels.triton.sampler.race_draw import draw
-from core_kernels.triton.sampler.race_limits import PASSES, ROOM, SIZE
-from core_kernels.triton.sampler.race_peak import peak, settle
-from core_kernels.triton.sampler.race_sift import conclude, sift
+from core_kernels.triton.sampler.race_limits import ROOM, WHOLE_SIZE
+from core_kernels.triton.sampler.race_peak import peak
+from core_kernels.triton.sampler.race_sift import gather, survey
 from core_runtime.contracts import RaceCall
 
 BLOCK = 1024
 """Logits of a tile."""
 SIFT_WARPS = 8
+GATHER_WARPS = 4
+GATHERED = 512
+"""Logits of a tile of `gather`. It and `conclude` have the sizes with which no version of Triton spills a register."""
+DRAW_WARPS = 8
 PROGRAMS = 1024
 """Of a pass of a filter, for all rows: eight for each of the 132 processors of a large GPU."""
 
@@ -59,46 +63,56 @@ def race(*arguments: Any) -> None:
     tile = {"LANES": lanes, "BLOCK": block}
     exact = options(4, fusion=False)
     row = (logits, which, words, mask_index)
-    peak[grid](*row, tops, top_ids, *sizes, **tile, **exact)
-    limit = None
+    arrived = torch.empty(grid[0], dtype=torch.int32, device=logits.device)
+    memory = None
     if call.filters is not None:
-        limit = limits_of(call, row, tops, sizes, lanes, block)
-    quarter = {"LANES": lanes, "BLOCK": max(block // 4, 1)}
-    draw[grid](*row, tops, heat, call.keys, limit, scores, score_ids, *sizes, PARTS=parts, **quarter, **exact)
-    settle[grid[:1]](tops, top_ids, scores, score_ids, heat, call.out, count, PARTS=parts, LANES=lanes, **exact)
+        memory = torch.empty((count, WHOLE_SIZE), dtype=torch.int64, device=logits.device)
+    of_parts = {"PARTS": parts, **tile, **exact}
+    peak[grid](*row, tops, top_ids, arrived, memory, *sizes, CLEARS=WHOLE_SIZE, **of_parts)
+    limit = None if memory is None else limits_of(call, row, tops, memory, sizes, lanes, block)
+    of_parts |= {"BLOCK": max(block // 4, 1), **options(DRAW_WARPS, fusion=False)}
+    given = (*row, tops, top_ids, heat, call.keys, limit, scores, score_ids, arrived, call.out)
+    draw[grid](*given, *sizes, **of_parts)
 
 
 def limits_of(
-    call: RaceCall, row: tuple[Any, ...], tops: Tensor, sizes: tuple[int, ...], lanes: int, block: int
+    call: RaceCall, row: tuple[Any, ...], tops: Tensor, memory: Tensor, sizes: tuple[int, ...], lanes: int, block: int
 ) -> Tensor:
-    """Return the smallest score of each row that passes its filters: int32 [S]."""
+    """Return the smallest score of each row that passes its filters: int32 [S]. memory: int64 zeros [S, WHOLE_SIZE]."""
     assert call.filters is not None
     parts, count = tops.shape
     stride, vocab_size, _, _, mask_stride = sizes
     programs = max(1, min(PROGRAMS // count, blocks(vocab_size, block)))
     part_size = block * blocks(vocab_size, block * programs)
     grid = (blocks(count, lanes), programs)
-    memory = torch.zeros((2, count, SIZE.value), dtype=torch.int64, device=tops.device)
     kept = torch.empty((count, ROOM.value), dtype=torch.int32, device=tops.device)
     limit = torch.empty(count, dtype=torch.int32, device=tops.device)
-    common = {"PARTS": parts, "LANES": lanes, **options(SIFT_WARPS, fusion=False)}
+    common = {"PARTS": parts, "LANES": lanes}
+    own = options(SIFT_WARPS, fusion=False)
     given = (*row, tops, call.temperatures, *call.filters, memory, kept)
-    given += (stride, vocab_size, count, part_size, mask_stride)
-    for by_weight in (False, True):
-        for number in PASSES:
-            sift[grid](*given, BY_WEIGHT=by_weight, PASS=number, BLOCK=block, **common)
-    conclude[grid[:1]](tops, call.temperatures, call.filters[1], memory, limit, count, **common)
+    sizes = (stride, vocab_size, count, part_size, mask_stride)
+    survey[grid](*given, *sizes, BLOCK=block, **common, **own)
+    gather[grid](*given, *sizes, BLOCK=min(block, GATHERED), **common, **options(GATHER_WARPS, fusion=False))
+    concluded = min(block, concluded_block(chip_of(tops.device)))
+    conclude[grid[:1]](*given, limit, *sizes, BLOCK=concluded, **common, **own)
     return limit
+
+
+def concluded_block(chip: str) -> int:
+    """Return the logits of a tile of `conclude`."""
+    return 512 if chip.startswith("gfx") else 256
 
 
 PACKAGE = "core_kernels.triton.sampler"
 _FUNCTIONS = {
     "peak": f"{PACKAGE}.race_peak:peak",
-    "sift": f"{PACKAGE}.race_sift:sift",
-    "conclude": f"{PACKAGE}.race_sift:conclude",
+    "survey": f"{PACKAGE}.race_sift:survey",
+    "gather": f"{PACKAGE}.race_sift:gather",
+    "conclude": f"{PACKAGE}.race_conclude:conclude",
     "draw": f"{PACKAGE}.race_draw:draw",
-    "settle": f"{PACKAGE}.race_peak:settle",
 }
+
+_WARPS = {"peak": 4, "survey": SIFT_WARPS, "gather": GATHER_WARPS, "conclude": SIFT_WARPS, "draw": DRAW_WARPS}
 
 
 def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[str, object]) -> KernelRow:
@@ -113,51 +127,42 @@ def _row(kernel: str, masked: bool, signature: dict[str, str], constants: dict[s
         absent = {"words": None, "mask_index": None}
     if "limit" in signature:
         name += " within limits"
+    if kernel == "peak" and "memory" in signature:
+        name += " before filters"
     types |= signature | dict.fromkeys(STEPS, "i32")
-    function = _FUNCTIONS[kernel]
-    warps = SIFT_WARPS if kernel == "sift" else 4
     reads = (4 * BLOCK,) if kernel == "peak" else ()
     return KernelRow(
-        name, function, types, constants | absent, num_warps=warps, fp_fusion=False, no_fma=True, reads=reads
+        name,
+        _FUNCTIONS[kernel],
+        types,
+        constants | absent,
+        num_warps=_WARPS[kernel],
+        fp_fusion=False,
+        no_fma=True,
+        reads=reads,
     )
 
 
-def _sift_rows() -> Iterator[KernelRow]:
-    for by_weight in (False, True):
-        for number in PASSES:
-            constants = _TILE | {"PARTS": 32, "BY_WEIGHT": by_weight, "PASS": number}
-            for masked in (False, True):
-                row = _row("sift", masked, _HEAT | _FILTERS, constants)
-                yield replace(row, name=f"{row.name}: {'top-p' if by_weight else 'top-k'}, pass {number}")
-
-
-_TILE: dict[str, object] = {"LANES": 1, "BLOCK": BLOCK}
-_DRAW: dict[str, object] = {"LANES": 1, "BLOCK": 256, "PARTS": 32}
-_PEAKS = {"tops": "*fp32", "top_ids": "*i32"}
-_BESTS = {"scores": "*fp32", "score_ids": "*i32"}
+_TILE: dict[str, object] = {"LANES": 1, "BLOCK": BLOCK, "PARTS": 32}
+_CLEAR = _TILE | {"CLEARS": WHOLE_SIZE}
+_DRAW = _TILE | {"BLOCK": 256}
+_PEAKS = {"tops": "*fp32", "top_ids": "*i32", "arrived": "*i32"}
 _HEAT = {"tops": "*fp32", "temperatures": "*fp32"}
-_FILTERS = {"top_k": "*i64", "top_p": "*fp64", "least": "*fp32", "memory": "*i64", "kept": "*i32"}
-_KEYED = _HEAT | {"keys": "*i64"} | _BESTS
-ROWS = (
-    *(_row("peak", masked, _PEAKS, _TILE) for masked in (False, True)),
-    *_sift_rows(),
-    KernelRow(
-        "conclude",
-        _FUNCTIONS["conclude"],
-        _HEAT | {"top_p": "*fp64", "memory": "*i64", "out": "*i32", "count": "i32"},
-        {"PARTS": 32, "LANES": 1},
-        num_warps=SIFT_WARPS,
-        fp_fusion=False,
-        no_fma=True,
-    ),
-    *(_row("draw", masked, _KEYED, _DRAW | {"limit": None}) for masked in (False, True)),
-    *(_row("draw", masked, _KEYED | {"limit": "*i32"}, _DRAW) for masked in (False, True)),
-    KernelRow(
-        "settle",
-        _FUNCTIONS["settle"],
-        _PEAKS | _BESTS | {"temperatures": "*fp32", "out": "*i64", "count": "i32"},
-        {"PARTS": 32, "LANES": 1},
-        fp_fusion=False,
-        no_fma=True,
-    ),
-)
+_FILTERS = _HEAT | {"top_k": "*i64", "top_p": "*fp64", "least": "*fp32", "memory": "*i64", "kept": "*i32"}
+_KEYED = _HEAT | _PEAKS | {"keys": "*i64", "scores": "*fp32", "score_ids": "*i32", "out": "*i64"}
+
+
+def _rows() -> Iterator[KernelRow]:
+    for masked in (False, True):
+        yield _row("peak", masked, _PEAKS, _CLEAR | {"memory": None})
+        yield _row("peak", masked, _PEAKS | {"memory": "*i64"}, _CLEAR)
+        yield _row("survey", masked, _FILTERS, _TILE)
+        yield _row("gather", masked, _FILTERS, _TILE | {"BLOCK": GATHERED})
+        for chip in NAMES:
+            row = _row("conclude", masked, _FILTERS | {"out": "*i32"}, _TILE | {"BLOCK": concluded_block(chip)})
+            yield replace(row, name=f"{row.name} ({chip})", chips=(chip,))
+        yield _row("draw", masked, _KEYED, _DRAW | {"limit": None})
+        yield _row("draw", masked, _KEYED | {"limit": "*i32"}, _DRAW)
+
+
+ROWS = tuple(_rows())

@@ -1,4 +1,4 @@
-"""The draw kernel: the best z - ln E of each part of a row, and its lowest id.
+"""The draw kernel: the best z - ln E of each part of a row, its lowest id, and the token of the row.
 
 Owns: the kernel. Never does: filter, launch. Called by: the race.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from core_kernels.triton import portable
 from core_kernels.triton.sampler import candidates, noise
+from core_kernels.triton.sampler.race_peak import settle
 
 FARTHEST = tl.constexpr(-26.1)
 """No candidate with a smaller z can win: the distance exceeds the whole range of the noise."""
@@ -40,11 +42,14 @@ def draw(
     words: tl.tensor,
     mask_index: tl.tensor,
     tops: tl.tensor,
+    top_ids: tl.tensor,
     temperatures: tl.tensor,
     keys: tl.tensor,
     limit: tl.tensor,
     scores: tl.tensor,
     score_ids: tl.tensor,
+    arrived: tl.tensor,
+    out: tl.tensor,
     logits_stride: int,
     vocab_size: int,
     count: int,
@@ -55,7 +60,7 @@ def draw(
     BLOCK: tl.constexpr,
 ) -> None:
     """Program (rows, part) writes the best scores float32 [parts, count] and their ids int32. part_size: in groups of
-    four ids.
+    four ids. The last program of some rows to arrive, in any order, writes their tokens, int64 [count].
     """
     lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
@@ -87,3 +92,7 @@ def draw(
                 best, best_id = _better(best, best_id, score, ids, takes_part)
     tl.store(scores + part * count + lane, best, mask=real)
     tl.store(score_ids + part * count + lane, best_id, mask=real)
+    portable.finish_stores()
+    is_last = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel", scope="gpu") == PARTS - 1
+    if is_last:
+        settle(tops, top_ids, scores, score_ids, temperatures, out, lane, real, count, PARTS)

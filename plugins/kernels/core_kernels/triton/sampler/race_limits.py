@@ -1,18 +1,17 @@
-"""The state of a race's filters between their passes over the vocabulary, and what follows from it.
+"""The state of a race's filters between their kernels, and what follows from it.
 
 Owns: the memory of a row, and Triton functions that read it. Never does: read logits, launch. Called by: the kernels of
 the filters.
 
 A depth is minus a score, 31 bits: 0 for the largest logit. Top-k keeps all candidates down to the depth at which their
 number reaches k, top-p down to the depth at which their weight reaches its share of all. That depth is found by its
-digits, of 11, 10 and 10 bits: a pass over the vocabulary adds each candidate that shares the digits found so far, or its
-weight, to the bin of its next digit, and the programs of the following pass find the bin in which the sum is reached.
-Sums are integers, so their order is of no importance.
+digits, of 11, 10 and 10 bits: each candidate that shares the digits found so far, or its weight, is added to the bin of
+its next digit, and the bin is looked up in which the sum is reached. Sums are integers, so their order is of no
+importance.
 
 Nearly all candidates of a trained model are far below the largest, and their atomic additions would meet in a few bins. So
-the first digit has two passes: one for near candidates, and one for far ones, which only works if the near ones do not
-suffice. The pass of the second digit lists the depths that are still in question. If they are few, as they are then, the
-passes after it read this list instead of the vocabulary.
+far ones are first counted by a few ranges of depths. These and the bins of near ones tell to which depth candidates are
+still in question. A row's list of them is short, as a rule, and one program finds all digits from it.
 """
 
 from __future__ import annotations
@@ -25,24 +24,26 @@ import triton.language as tl
 from core_kernels.triton.sampler import candidates
 
 NEAR, FAR, SECOND, THIRD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-"""The passes of a filter."""
-PASSES: Final = (NEAR.value, FAR.value, SECOND.value, THIRD.value)
+"""The passes of a filter: near and far candidates by their first digit, then the other digits."""
 FIRST_BINS = tl.constexpr(2048)
 BINS = tl.constexpr(1024)
 FAR_BIN = tl.constexpr(0x414)
-"""The first digit of the depth of z = -12: below it, candidates are far."""
+"""The first digit of the depth of z = -12: from there on, candidates are far."""
+FAR_DEPTH = tl.constexpr(0x41400000)
+WITHIN_16, WITHIN_24, WITHIN_40 = tl.constexpr(0x41800000), tl.constexpr(0x41C00000), tl.constexpr(0x42200000)
+"""The depths of z = -16, -24 and -40, at which the ranges of far candidates end."""
+DEEPEST = tl.constexpr(2**31 - 1)
 
 # The memory of a row for a filter, int64: bins of the first, second and third digit, then single numbers.
 SECOND_BINS = tl.constexpr(2048)
 THIRD_BINS = tl.constexpr(3072)
-FAR_SUM = tl.constexpr(4096)
-LAST = tl.constexpr(4097)
-"""The largest depth that passes the filters before."""
-FOUND = tl.constexpr(4098)
-"""The first digit, and what is still wanted in its bin; after them, the first two digits and the same."""
-LISTED = tl.constexpr(4102)
-"""How many depths are in question; the list is complete if it has room for them. For both filters in the first's memory."""
+FAR_SUMS = tl.constexpr(4096)
+"""Sums of far candidates within 16, 24 and 40, and of all of them."""
+LISTED = tl.constexpr(4100)
+"""How many depths are in question; the list is complete if it has room for them."""
 SIZE = tl.constexpr(4112)
+WHOLE_SIZE: Final = 2 * SIZE.value
+"""A row's numbers for both filters: first those of top-k, or of top-p where it is alone, then those of top-p after top-k."""
 ROOM = tl.constexpr(4096)
 """Of a row's list of depths, int32."""
 NOWHERE = tl.constexpr(2**31)
@@ -86,11 +87,15 @@ def _bins(home: tl.tensor, takes_part: tl.tensor, START: tl.constexpr, COUNT: tl
 
 
 @triton.jit
-def _reached(bins: tl.tensor, wanted: tl.tensor) -> tl.tensor:
-    """Return the first bin [LANES] with which the sum reaches what is wanted, and what is wanted of it.
+def reached(
+    home: tl.tensor, wanted: tl.tensor, takes_part: tl.tensor, PASS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return the first bin [LANES] of a pass's digit with which the sum reaches what is wanted, and what is wanted of it.
 
     It is the number of bins if the sum does not reach it.
     """
+    start: tl.constexpr = SECOND_BINS if PASS == SECOND else THIRD_BINS if PASS == THIRD else 0
+    bins = _bins(home, takes_part, start, FIRST_BINS if PASS <= FAR else BINS)
     sums = tl.cumsum(bins, 1)
     is_before = sums < wanted[:, None]
     digit = tl.sum(is_before.to(tl.int64), axis=1)
@@ -99,66 +104,40 @@ def _reached(bins: tl.tensor, wanted: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _wanted(
-    home: tl.tensor, limit: tl.tensor, bins: tl.tensor, lane: tl.tensor, takes_part: tl.tensor, BY_WEIGHT: tl.constexpr
+def near_sum(home: tl.tensor, takes_part: tl.tensor) -> tl.tensor:
+    """Return the sum of the near candidates of each row."""
+    bins = _bins(home, takes_part, 0, FIRST_BINS)
+    return tl.sum(tl.where(tl.arange(0, FIRST_BINS)[None, :] < FAR_BIN, bins, 0), axis=1)
+
+
+@triton.jit
+def far_sum(home: tl.tensor, takes_part: tl.tensor, RANGE: tl.constexpr) -> tl.tensor:
+    """Return the sum of the far candidates of a range, or with 3 of all of them."""
+    return tl.load(home + FAR_SUMS + RANGE, mask=takes_part, other=0)
+
+
+@triton.jit
+def wanted_of(
+    top_k: tl.tensor, top_p: tl.tensor, total: tl.tensor, lane: tl.tensor, real: tl.tensor, by_weight: tl.tensor
 ) -> tl.tensor:
-    """Return the count or the weight to be reached. limit: top-k or top-p; bins: those of the first digit."""
-    if BY_WEIGHT:
-        total = tl.sum(_near(bins), axis=1) + tl.load(home + FAR_SUM, mask=takes_part, other=0)
-        share = tl.load(limit + lane, mask=takes_part, other=1.0)
-        exact = tl.maximum(share * total.to(tl.float64), 1.0)
-        wanted = exact.to(tl.int64)
-        wanted += (wanted.to(tl.float64) < exact).to(tl.int64)
-    else:
-        wanted = tl.load(limit + lane, mask=takes_part, other=0)
-    return wanted
+    """Return the count or the weight to be reached. total: the weight of all candidates."""
+    most = tl.load(top_k + lane, mask=real, other=0)
+    share = tl.load(top_p + lane, mask=real, other=1.0)
+    exact = tl.maximum(share * total.to(tl.float64), 1.0)
+    weight = exact.to(tl.int64)
+    weight += (weight.to(tl.float64) < exact).to(tl.int64)
+    return tl.where(by_weight, weight, most)
 
 
 @triton.jit
-def _near(bins: tl.tensor) -> tl.tensor:
-    """Return the bins of the first digit with those of far candidates emptied."""
-    return tl.where(tl.arange(0, FIRST_BINS)[None, :] < FAR_BIN, bins, 0)
-
-
-@triton.jit
-def digits_of(
-    home: tl.tensor,
-    limit: tl.tensor,
-    lane: tl.tensor,
-    takes_part: tl.tensor,
-    BY_WEIGHT: tl.constexpr,
-    PASS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Return the digits found by the passes before, and whether a row needs this pass. The first part keeps the digits."""
-    digits = tl.zeros(lane.shape, tl.int64)
-    if PASS == FAR:
-        bins = _bins(home, takes_part, 0, FIRST_BINS)
-        wanted = _wanted(home, limit, bins, lane, takes_part, BY_WEIGHT)
-        takes_part = takes_part & (tl.sum(_near(bins), axis=1) < wanted)
-    if PASS >= SECOND:
-        if PASS == SECOND:
-            bins = _bins(home, takes_part, 0, FIRST_BINS)
-            wanted = _wanted(home, limit, bins, lane, takes_part, BY_WEIGHT)
-            digits, wanted = _reached(bins, wanted)
-        else:
-            wanted = tl.load(home + FOUND + 1, mask=takes_part, other=0)
-            digit, wanted = _reached(_bins(home, takes_part, SECOND_BINS, BINS), wanted)
-            digits = tl.load(home + FOUND, mask=takes_part, other=0) * BINS + digit
-        keeps = takes_part & (tl.program_id(1) + tl.zeros_like(lane) == 0)
-        place = home + FOUND + 2 * (PASS - SECOND)
-        tl.store(place, digits, mask=keeps)
-        tl.store(place + 1, wanted, mask=keeps)
-    return digits, takes_part
-
-
-@triton.jit
-def last_of(home: tl.tensor, takes_part: tl.tensor, last: tl.tensor) -> tl.tensor:
-    """Return the largest depth that passes a filter all of whose passes are done. last: that of the filter before."""
-    digits = tl.load(home + FOUND + 2, mask=takes_part, other=0)
-    wanted = tl.load(home + FOUND + 3, mask=takes_part, other=0)
-    digit, _ = _reached(_bins(home, takes_part, THIRD_BINS, BINS), wanted)
-    # where the sum is not reached, the digits are beyond every depth
-    return tl.where(takes_part, tl.minimum(digits * BINS + digit, last), last)
+def end_of(home: tl.tensor, near: tl.tensor, wanted: tl.tensor, takes_part: tl.tensor) -> tl.tensor:
+    """Return a depth, int32 [LANES], before which the candidates lie that are in question."""
+    digit, _ = reached(home, wanted, takes_part, NEAR)
+    end = tl.full(wanted.shape, DEEPEST, tl.int32)
+    end = tl.where(near + far_sum(home, takes_part, 2) >= wanted, WITHIN_40, end)
+    end = tl.where(near + far_sum(home, takes_part, 1) >= wanted, WITHIN_24, end)
+    end = tl.where(near + far_sum(home, takes_part, 0) >= wanted, WITHIN_16, end)
+    return tl.where(near >= wanted, ((tl.minimum(digit, FAR_BIN - 1) + 1) << 20).to(tl.int32), end)
 
 
 @triton.jit

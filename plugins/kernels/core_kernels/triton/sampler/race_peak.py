@@ -1,6 +1,7 @@
-"""The first and last kernels of a race: the largest logit of each part of a row, and the winner among all parts.
+"""The first and last steps of a race: the largest logit of each part of a row, and the winner among all parts.
 
-Owns: both kernels. Never does: noise, filters, launch. Called by: the race.
+Owns: the first kernel, and what the last program of the last one does. Never does: noise, filters, launch. Called by:
+the race, the draw.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import triton
 import triton.language as tl
 
 from core_kernels.triton.sampler import candidates
+
+CLEARED = tl.constexpr(1024)
+"""Numbers that a program clears at once."""
 
 
 # The others are multiples of 16 for most models: their logits are read 16 bytes at a time.
@@ -20,17 +24,32 @@ def peak(
     mask_index: tl.tensor,
     tops: tl.tensor,
     top_ids: tl.tensor,
+    arrived: tl.tensor,
+    memory: tl.tensor,
     logits_stride: int,
     vocab_size: int,
     count: int,
     part_size: int,
     mask_stride: int,
+    PARTS: tl.constexpr,
+    CLEARS: tl.constexpr,
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Program (rows, part) writes float32 tops [parts, count], +inf where a logit is not finite, and top_ids int32."""
+    """Program (rows, part) writes float32 tops [parts, count], +inf where a logit is not finite, and top_ids int32.
+
+    It also clears what the kernels after it count in: arrived, int32, one for each LANES rows; and `memory`, int64
+    [count, CLEARS], which is absent without filters.
+    """
     lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
+    if part == 0:
+        tl.store(arrived + tl.program_id(0), 0)
+    if memory is not None:
+        for first in range(part * CLEARED, CLEARS, PARTS * CLEARED):
+            at = first + tl.arange(0, CLEARED)
+            place = memory + lane.to(tl.int64)[:, None] * CLEARS + at[None, :]
+            tl.store(place, tl.zeros([LANES, CLEARED], tl.int64), mask=real[:, None] & (at < CLEARS)[None, :])
     row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     best = tl.full([LANES], float("-inf"), tl.float32)
@@ -53,7 +72,7 @@ def peak(
     tl.store(top_ids + part * count + lane, best_id, mask=real)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def settle(
     tops: tl.tensor,
     top_ids: tl.tensor,
@@ -61,20 +80,21 @@ def settle(
     score_ids: tl.tensor,
     temperatures: tl.tensor,
     out: tl.tensor,
-    count: int,
+    lane: tl.tensor,
+    real: tl.tensor,
+    count: tl.tensor,
     PARTS: tl.constexpr,
-    LANES: tl.constexpr,
 ) -> None:
-    """Program (rows) writes the tokens, int64 [count]; -1 where there is none."""
-    lane, real = candidates.lanes_of(count, LANES)
+    """Write the tokens of a program's rows, int64 [count]; -1 where there is none."""
     heat = tl.load(temperatures + lane, mask=real, other=0.0)
     is_sound = candidates.is_finite(candidates.largest(tops, lane, real, count, PARTS))
     place, inside = candidates.places_of(lane, real, count, PARTS)
     is_hot = inside & (heat > 0.0)[None, :]
     is_cold = inside & ~is_hot
-    hot_score = tl.load(scores + place, mask=is_hot, other=float("-inf"))
+    # Other programs have written the scores, of which the cache of this one's processor may not know.
+    hot_score = tl.load(scores + place, mask=is_hot, other=float("-inf"), cache_modifier=".cg")
     score = tl.where(is_hot, hot_score, tl.load(tops + place, mask=is_cold, other=float("-inf")))
-    hot_id = tl.load(score_ids + place, mask=is_hot, other=candidates.NO_ID)
+    hot_id = tl.load(score_ids + place, mask=is_hot, other=candidates.NO_ID, cache_modifier=".cg")
     token = tl.where(is_hot, hot_id, tl.load(top_ids + place, mask=is_cold, other=candidates.NO_ID))
     # ids rise from part to part: of equals, the lowest id wins
     is_best = score == tl.max(score, axis=0)[None, :]

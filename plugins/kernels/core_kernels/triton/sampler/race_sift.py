@@ -1,6 +1,7 @@
-"""The filter kernels of a race: the smallest score that passes min-p, top-k and top-p.
+"""The kernels that sift a race's candidates: which of them are still in question after the first look at all logits.
 
-Owns: the kernels. Never does: draw, launch. Called by: the race. `race_limits` says how a filter's passes work.
+Owns: both kernels. Never does: find a limit (`race_conclude` does), launch. Called by: the race. `race_limits` says how a
+limit is found.
 """
 
 from __future__ import annotations
@@ -15,116 +16,68 @@ from core_kernels.triton.sampler import race_limits as state
 
 
 class Passage(NamedTuple):
-    """What the rows of a program do in a pass; all but the tile of a list [LANES].
+    """What the rows of a program do with their candidates; all but the pointer to logits [LANES].
 
-    takes_part: whether a row does anything. last: the largest depth that passes the filters before. digits: those found.
-    home: pointer to its memory. kept: pointer to its list of depths. listed: pointer to the length of this list.
-    is_listed: whether the list is complete. length: of the list or of the vocabulary, whichever is read.
+    takes_part: whether a row does anything. by_weight: whether it adds up weights, not candidates.
+    last: the largest depth that passes the filters before. home: pointer to its memory.
+    kept: pointer to its list of depths; None where none is read. is_listed: whether the list is complete.
+    length: of the list or of the vocabulary, whichever is read.
     """
 
     takes_part: tl.tensor
+    by_weight: tl.tensor
     last: tl.tensor
-    digits: tl.tensor
     home: tl.tensor
-    kept: tl.tensor
-    listed: tl.tensor
+    kept: tl.tensor | None
     is_listed: tl.tensor
     length: tl.tensor
 
 
 @triton.jit
-def _depths(
+def depths_of(
     rows: candidates.Logits, top: tl.tensor, heat: tl.tensor, own: Passage, ids: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
     """Return the depths of a tile, int32 [LANES, BLOCK], and which of them pass the filters before."""
     inside = own.takes_part[:, None] & (ids[None, :] < own.length[:, None])
-    is_listed = inside & own.is_listed[:, None]
-    from_list = tl.load(own.kept[:, None] + ids[None, :], mask=is_listed, other=0)
-    in_words = inside & ~is_listed
+    in_words = inside & ~own.is_listed[:, None]
     logit = candidates.allowed(rows, candidates.raw_tile(rows, ids, in_words), ids, in_words)
-    depth = tl.where(is_listed, from_list, state.depth_of(candidates.distance(logit, top, heat)))
+    depth = state.depth_of(candidates.distance(logit, top, heat))
+    if own.kept is not None:
+        is_listed = inside & own.is_listed[:, None]
+        from_list = tl.load(own.kept[:, None] + ids[None, :], mask=is_listed, other=0)
+        depth = tl.where(is_listed, from_list, depth)
     return depth, inside & (depth >= 0) & (depth <= own.last[:, None])
 
 
 @triton.jit
-def _list(own: Passage, depth: tl.tensor, passes: tl.tensor) -> None:
-    """Append the depths that are still in question to the lists of their rows, in any order."""
-    remains = (passes & ~own.is_listed[:, None] & ((depth >> 20) <= own.digits[:, None])).to(tl.int32)
-    number = tl.sum(remains, axis=1)
-    if tl.max(number, axis=0) > 0:
-        first = tl.atomic_add(own.listed, number.to(tl.int64), mask=number > 0, sem="relaxed")
-        place = first[:, None] + tl.cumsum(remains, 1) - 1
-        tl.store(own.kept[:, None] + place, depth, mask=(remains > 0) & (place < state.ROOM))
+def amounts_of(depth: tl.tensor, own: Passage) -> tl.tensor:
+    """Return what each candidate adds to a sum: 1, or its weight; int64 [LANES, BLOCK]."""
+    # No branch leaves the weights out for rows that count: LLVM cannot translate it for gfx942.
+    return tl.where(own.by_weight[:, None], state.weight_of(state.z_of(depth)), 1)
 
 
 @triton.jit
-def _add(
-    rows: candidates.Logits,
-    top: tl.tensor,
-    heat: tl.tensor,
-    own: Passage,
-    part_size: tl.tensor,
-    BY_WEIGHT: tl.constexpr,
-    PASS: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Add the candidates of a part to the bins of a pass."""
-    start_of_bins: tl.constexpr = (
-        state.SECOND_BINS if PASS == state.SECOND else state.THIRD_BINS if PASS == state.THIRD else 0
-    )
-    shift: tl.constexpr = 10 if PASS == state.SECOND else 0 if PASS == state.THIRD else 20
-    width: tl.constexpr = 10 if PASS >= state.SECOND else 11
-    bins = own.home[:, None] + start_of_bins
-    far_sum = tl.zeros([LANES, BLOCK], tl.int64)
-    amount = tl.full([LANES, BLOCK], 1, tl.int64)
-    longest = tl.max(tl.where(own.takes_part, own.length, 0), axis=0)
-    begin = tl.program_id(1) * part_size
-    for start in range(begin, tl.minimum(begin + part_size, longest), BLOCK):
-        depth, passes = _depths(rows, top, heat, own, start + tl.arange(0, BLOCK))
-        if BY_WEIGHT:
-            amount = state.weight_of(state.z_of(depth))
-        is_far = depth >= (state.FAR_BIN << 20)
-        if PASS == state.SECOND:
-            _list(own, depth, passes)
-        if PASS == state.NEAR:
-            far_sum += tl.where(passes & is_far, amount, 0)
-            passes = passes & ~is_far
-        elif PASS == state.FAR:
-            passes = passes & is_far & (amount > 0)
-        else:
-            passes = passes & ((depth >> (shift + width)) == own.digits[:, None])
-        tl.atomic_add(bins + ((depth >> shift) & ((1 << width) - 1)), amount, mask=passes, sem="relaxed")
-    if PASS == state.NEAR and BY_WEIGHT:
-        tl.atomic_add(own.home + state.FAR_SUM, tl.sum(far_sum, axis=1), mask=own.takes_part, sem="relaxed")
-
-
-@triton.jit
-def _source(
-    listed: tl.tensor,
+def _first_filter(
+    top_k: tl.tensor,
+    top_p: tl.tensor,
+    least: tl.tensor,
+    memory: tl.tensor,
+    lane: tl.tensor,
     real: tl.tensor,
-    by_count: tl.tensor,
-    vocab_size: tl.tensor,
-    BY_WEIGHT: tl.constexpr,
-    PASS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Return whether each row's list is read, and the length of the list or of the vocabulary.
-
-    A list is not read by the pass that writes it, nor before: the second pass of top-k, or of top-p where it is alone.
+    is_hot: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Return of each row's first filter whether there is one, whether it is by weight, the depth that passes min-p, and
+    its memory.
     """
-    if PASS == state.THIRD:
-        reads = real
-    elif BY_WEIGHT:
-        reads = by_count
-    else:
-        reads = real & False
-    length = tl.load(listed, mask=reads, other=0)
-    is_listed = (length > 0) & (length <= state.ROOM)
-    return is_listed, tl.where(is_listed, length, vocab_size).to(tl.int32)
+    by_count, by_weight, last = state.filters_of(top_k, top_p, least, lane, real, is_hot)
+    takes_part = by_count | by_weight
+    home = memory + lane.to(tl.int64) * (2 * state.SIZE)
+    # The depth of a row without filters does not fit into 32 bits; it is not used.
+    return takes_part, by_weight & ~by_count, last.to(tl.int32), home
 
 
 @triton.jit(do_not_specialize=candidates.STEPS)
-def sift(
+def survey(
     logits: tl.tensor,
     which: tl.tensor,
     words: tl.tensor,
@@ -141,59 +94,88 @@ def sift(
     count: int,
     part_size: int,
     mask_stride: int,
-    BY_WEIGHT: tl.constexpr,
-    PASS: tl.constexpr,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Program (rows, part) adds its candidates to bins: one pass of top-k, or by weight of top-p.
+    """Program (rows, part) adds its near candidates to the bins of the first digit, and its far ones to sums by range.
 
-    memory: int64 [2, count, SIZE], 0 before the first pass. kept: int32 [count, ROOM].
+    memory: int64 [count, 2 * SIZE], 0 before. kept: of the kernels after this one.
     """
     lane, real = candidates.lanes_of(count, LANES)
     row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
     rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     top, heat, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
-    by_count, by_weight, last = state.filters_of(top_k, top_p, least, lane, real, is_hot)
-    home = memory + lane.to(tl.int64) * state.SIZE
-    listed = home + state.LISTED
-    is_listed, length = _source(listed, real, by_count, vocab_size, BY_WEIGHT, PASS)
-    begins = tl.program_id(1) * part_size + tl.zeros_like(lane)
-    has_part = begins < length
-    takes_part, limit = by_count & has_part, top_k
-    if BY_WEIGHT:
-        if PASS == state.NEAR:
-            last = state.last_of(home, by_count & has_part, last)
-        takes_part, limit = by_weight & has_part, top_p
-        home = memory + (lane + count).to(tl.int64) * state.SIZE
-        if PASS == state.NEAR:
-            tl.store(home + state.LAST, last, mask=real & (begins == 0))
-        else:
-            last = tl.load(home + state.LAST, mask=real, other=0)
-    digits, takes_part = state.digits_of(home, limit, lane, takes_part, BY_WEIGHT, PASS)
-    if tl.max(takes_part.to(tl.int32), axis=0) > 0:
-        places = (kept + lane.to(tl.int64) * state.ROOM, listed, is_listed, length)
-        own = Passage(takes_part, last.to(tl.int32), digits.to(tl.int32), home, *places)
-        _add(rows, top, heat, own, part_size, BY_WEIGHT, PASS, LANES, BLOCK)
+    takes_part, by_weight, last, home = _first_filter(top_k, top_p, least, memory, lane, real, is_hot)
+    own = Passage(takes_part, by_weight, last, home, None, takes_part & False, tl.zeros_like(lane) + vocab_size)
+    if tl.max(own.takes_part.to(tl.int32), axis=0) > 0:
+        within_16 = tl.zeros([LANES, BLOCK], tl.int64)
+        within_24 = tl.zeros([LANES, BLOCK], tl.int64)
+        within_40 = tl.zeros([LANES, BLOCK], tl.int64)
+        total = tl.zeros([LANES, BLOCK], tl.int64)
+        begin = tl.program_id(1) * part_size
+        for start in range(begin, tl.minimum(begin + part_size, vocab_size), BLOCK):
+            depth, passes = depths_of(rows, top, heat, own, start + tl.arange(0, BLOCK))
+            amount = amounts_of(depth, own)
+            is_near = passes & (depth < state.FAR_DEPTH)
+            far = tl.where(passes & ~is_near, amount, 0)
+            within_16 += tl.where(depth < state.WITHIN_16, far, 0)
+            within_24 += tl.where(depth < state.WITHIN_24, far, 0)
+            within_40 += tl.where(depth < state.WITHIN_40, far, 0)
+            total += far
+            tl.atomic_add(own.home[:, None] + (depth >> 20), amount, mask=is_near, sem="relaxed")
+        sums = own.home + state.FAR_SUMS
+        tl.atomic_add(sums, tl.sum(within_16, axis=1), mask=own.takes_part, sem="relaxed")
+        tl.atomic_add(sums + 1, tl.sum(within_24, axis=1), mask=own.takes_part, sem="relaxed")
+        tl.atomic_add(sums + 2, tl.sum(within_40, axis=1), mask=own.takes_part, sem="relaxed")
+        tl.atomic_add(sums + 3, tl.sum(total, axis=1), mask=own.takes_part, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=("count",))
-def conclude(
+@triton.jit(do_not_specialize=candidates.STEPS)
+def gather(
+    logits: tl.tensor,
+    which: tl.tensor,
+    words: tl.tensor,
+    mask_index: tl.tensor,
     tops: tl.tensor,
     temperatures: tl.tensor,
+    top_k: tl.tensor,
     top_p: tl.tensor,
+    least: tl.tensor,
     memory: tl.tensor,
-    out: tl.tensor,
+    kept: tl.tensor,
+    logits_stride: int,
+    vocab_size: int,
     count: int,
+    part_size: int,
+    mask_stride: int,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """Program (rows) writes the smallest score that passes, int32 [count]."""
+    """Program (rows, part) appends the depths of its candidates in question to the lists of their rows, in any order.
+
+    kept: int32 [count, ROOM].
+    """
     lane, real = candidates.lanes_of(count, LANES)
-    _, _, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
-    share = tl.load(top_p + lane, mask=real, other=1.0)
-    home = memory + (count + lane).to(tl.int64) * state.SIZE
-    last = tl.load(home + state.LAST, mask=real, other=0)
-    last = state.last_of(home, is_hot & (share < 1.0), last)
-    tl.store(out + lane, (-last).to(tl.int32), mask=real)
+    row, mask_row = candidates.rows_of(which, words, mask_index, lane, real)
+    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
+    top, heat, is_hot = candidates.heat_of(tops, temperatures, lane, real, count, PARTS)
+    takes_part, by_weight, last, home = _first_filter(top_k, top_p, least, memory, lane, real, is_hot)
+    own = Passage(takes_part, by_weight, last, home, None, takes_part & False, tl.zeros_like(lane) + vocab_size)
+    if tl.max(own.takes_part.to(tl.int32), axis=0) > 0:
+        near = state.near_sum(own.home, own.takes_part)
+        total = near + state.far_sum(own.home, own.takes_part, 3)
+        wanted = state.wanted_of(top_k, top_p, total, lane, own.takes_part, own.by_weight)
+        end = state.end_of(own.home, near, wanted, own.takes_part)
+        to = kept + lane.to(tl.int64) * state.ROOM
+        begin = tl.program_id(1) * part_size
+        for start in range(begin, tl.minimum(begin + part_size, vocab_size), BLOCK):
+            depth, passes = depths_of(rows, top, heat, own, start + tl.arange(0, BLOCK))
+            remains = (passes & (depth < end[:, None])).to(tl.int32)
+            number = tl.sum(remains, axis=1)
+            if tl.max(number, axis=0) > 0:
+                listed = own.home + state.LISTED
+                first = tl.atomic_add(listed, number.to(tl.int64), mask=number > 0, sem="relaxed")
+                place = first[:, None] + tl.cumsum(remains, 1) - 1
+                tl.store(to[:, None] + place, depth, mask=(remains > 0) & (place < state.ROOM))
