@@ -3,8 +3,6 @@
 Owns: this table. Never does: say whether a command is installed. Called by: `core.commands.finding`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 CORE: Final = "core-engine"

@@ -24,6 +24,15 @@ def test_reasoning_that_the_template_drops(name):
 
 
 @pytest.mark.parametrize("name", THINKING)
+def test_reasoning_of_a_turn_with_calls_that_the_template_drops_when_a_user_speaks(name):
+    called = answered("Let me look.", "The user wants the weather.", CALL)
+    first = [SYSTEM, USER, called, {"role": "tool", "content": "Rain, 12 degrees."}]
+    told = Turns(template(name), template(name, drops=True), answered("It rains."), first=first).told()
+    assert (told.cause, told.message, told.field) == ("template_rewrote", 2, "reasoning_content")
+    assert "chat_template_kwargs" in told.advice
+
+
+@pytest.mark.parametrize("name", THINKING)
 def test_reasoning_that_the_client_does_not_return(name):
     same = template(name)
     told = Turns(same, same, answered(reasoning="The user wants the weather."), returned=answered()).told()
