@@ -3,8 +3,6 @@
 Owns: this table. Never does: say whether a command is installed. Called by: `core.commands.finding`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 CORE: Final = "core-engine"
@@ -12,7 +10,8 @@ COMMANDS: Final = "core-commands"
 
 _ALL: Final = """
     serve chat complete run-batch bench collect-env models plugins.list plugins.show plugins.explain plugins.check plugins.new
-    config.explain config.show config.schema convert save-sharded build-kernels kernels dashboard completion
+    config.explain config.show config.schema kv.audit kv.list kv.verify kv.clear convert save-sharded build-kernels kernels
+    dashboard completion
 """
 KNOWN: Final = {name: CORE if name in ("plugins.list", "config.schema") else COMMANDS for name in _ALL.split()}
 """Distribution by command; a dot separates the words of a command of two words."""
@@ -20,5 +19,6 @@ KNOWN: Final = {name: CORE if name in ("plugins.list", "config.schema") else COM
 GROUPS: Final[dict[str, str]] = {
     "plugins": "Look at plugins, check them, write one.",
     "config": "Look at the configuration.",
+    "kv": "Look at cached prefixes: what a log computes again, pages on disk.",
 }
 """First words of commands of two words, with the first sentence of their help."""

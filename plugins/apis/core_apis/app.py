@@ -176,6 +176,7 @@ def _context(
         pair_template=own,
         apis=server.apis,
         adapters=engine.config.adapters is not None,
+        remembers=engine.config.cache.explains != "off",
     )
     preparer = Preparer(settings, tokenizer)
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)

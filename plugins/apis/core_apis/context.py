@@ -21,6 +21,7 @@ from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import Tenants
 from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
+from core_apis.histories.memory import Histories
 from core_apis.prepare.preparer import Preparer
 from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
@@ -54,6 +55,7 @@ class ServingContext:
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
+    histories: the earlier conversations, for explanations of later ones.
     """
 
     engine: ServingEngine
@@ -75,6 +77,7 @@ class ServingContext:
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
+    histories: Histories = field(default_factory=Histories)
 
     @property
     def names(self) -> ServedNames:

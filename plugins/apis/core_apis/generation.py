@@ -22,6 +22,7 @@ from core_apis.answers.explaining import explain_terms
 from core_apis.answers.prompt_output import PromptOutput
 from core_apis.context import ServingContext
 from core_apis.field_names import OF_ENGINE, renamed
+from core_apis.histories.memory import Owner
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core_apis.server.disconnect import until_disconnect
 from core_apis.watching import PromptCall
@@ -127,7 +128,30 @@ class PromptRun:
         given = prompt.as_input(self.prepared.body.cache_salt)
         entry = self.context.recent.enter(self.answer_id, self.arrival.key)
         params = copy.copy(self.prepared.params)
-        return self.context.generate(PromptCall(given, params, request_id, self.terms(index), entry))
+        terms = self.terms(index)
+        outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry))
+        return outputs if getattr(self.prepared, "history", None) is None else self._followed(outputs, prompt, terms)
+
+    async def _followed(
+        self, outputs: AsyncGenerator[RequestOutput, None], prompt: Prompt, terms: RequestTerms
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the outputs of a chat whose history is remembered with its first choice, and explain what changed in it."""
+        histories = self.context.histories
+        history = self.prepared.history if isinstance(self.prepared, PreparedChat) else None
+        assert history is not None
+        text = prompt.text or ""
+        owner = Owner(terms.tenant, self.prepared.body.cache_salt, terms.user)
+        answer: list[str] = []
+        async with aclosing(outputs):
+            async for output in outputs:
+                answer += [completion.text for completion in output.outputs if completion.index == 0]
+                if output.finished:
+                    miss = None if output.explain is None else output.explain.cache.first_miss
+                    if miss is not None:
+                        tokenizer = self.context.engine.tokenizer
+                        await histories.explain(owner, history, text, miss, output.prompt_token_ids, tokenizer)
+                    histories.remember(owner, history, text, "".join(answer))
+                yield output
 
     def _log(self) -> None:
         limit = self.context.server.max_log_len

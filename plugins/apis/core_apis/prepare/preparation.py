@@ -18,6 +18,7 @@ from core_apis.answers.plan import answer_plan
 from core_apis.apis import body_kinds
 from core_apis.body_kinds import Buffer
 from core_apis.field_names import own_names
+from core_apis.histories.trace import History, history_of
 from core_apis.prepare.amounts import check_amount
 from core_apis.prepare.prepared import PreparationSettings, PreparedChat, Prompt
 from core_apis.prepare.text_tokens import TextTokens
@@ -92,6 +93,7 @@ class Preparation:
         encoded = self.texts.rendered_prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
+        history = self._history(text, body, use)
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
         return PreparedChat(
@@ -106,7 +108,15 @@ class Preparation:
             first_turn=first_turn,
             names=names,
             guided=bool(use.shown) and self.settings.format is not None and self.settings.format.guide is not None,
+            history=history,
         )
+
+    def _history(self, text: WrittenText, body: ChatRequest, use: ToolUse) -> History | None:
+        """Return the history of a prompt; None where none is remembered, or only the prompt's end is used."""
+        if not self.settings.remembers or body.truncate_prompt_tokens is not None:
+            return None
+        given = [body.chat_template_kwargs, body.documents, body.reasoning_effort]
+        return history_of(text, body.messages or [], use.shown or (), given)
 
     def check_model(self, name: str | None) -> str:
         """Return the model name to report for a request that names `name`; RequestError 404 if it is not served."""

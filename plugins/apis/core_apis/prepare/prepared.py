@@ -13,6 +13,7 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.pooling import PoolingConfig
 from core.api.sampling_params import SamplingParams
+from core_apis.histories.trace import History
 from core_apis.protocol.anthropic_answer import TokenCount
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
@@ -50,6 +51,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
     adapters:            whether the server has adapters and has checked the names of models before.
+    remembers:           whether conversations are remembered, for explanations of later ones.
     apis:                the APIs whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
@@ -72,6 +74,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     pair_template: str | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: bool = False
+    remembers: bool = False
 
 
 class Prompt(msgspec.Struct):
@@ -111,6 +114,7 @@ class PreparedChat(msgspec.Struct):
     names: see `core_apis.field_names`; for errors of the engine.
     guided: whether a system message describes the tools, since the chat template renders none.
     id_seed: seed of the ids of its calls; None: the system's random numbers.
+    history: of its prompt; None: it is not remembered.
     """
 
     body: ChatRequest
@@ -125,6 +129,7 @@ class PreparedChat(msgspec.Struct):
     names: dict[str, str] = {}
     guided: bool = False
     id_seed: int | None = None
+    history: History | None = None
 
 
 class PreparedCompletion(msgspec.Struct):

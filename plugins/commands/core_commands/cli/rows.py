@@ -81,6 +81,17 @@ CONFIG_EXPLAIN: Final = DeclaredCommand(
 CONFIG_SHOW: Final = DeclaredCommand(
     "config.show", "core_commands.cli.config:config_show", ("[MODEL]", "The configuration as YAML, for --config.")
 )
+KV_AUDIT: Final = DeclaredCommand(
+    "kv.audit",
+    "core_commands.cli.kv:kv_audit",
+    ("LOG [MODEL]", "Which turns of logged chats compute earlier tokens again, and why. Needs no weights."),
+    options=("core_commands.cli.kv:AuditOptions",),
+)
+KV_LIST: Final = DeclaredCommand("kv.list", "core_commands.cli.kv:kv_list", ("DIR", "List the KV pages on disk."))
+KV_VERIFY: Final = DeclaredCommand(
+    "kv.verify", "core_commands.cli.kv:kv_verify", ("DIR", "Read every KV page on disk and check it.")
+)
+KV_CLEAR: Final = DeclaredCommand("kv.clear", "core_commands.cli.kv:kv_clear", ("DIR", "Delete the KV pages on disk."))
 CONVERT: Final = DeclaredCommand(
     "convert",
     "core_commands.cli.convert:convert",

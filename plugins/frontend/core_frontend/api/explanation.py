@@ -6,6 +6,8 @@ from the engine's records, `core.api.sequence_record`), the answer writers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -35,6 +37,38 @@ class Times(msgspec.Struct):
     total: float
 
 
+CHANGE_CAUSES: Mapping[str, str] = MappingProxyType(
+    {
+        "template_rewrote": "The messages are those of an earlier request, but the chat template writes them otherwise.",
+        "retokenized": "The text is that of an earlier request and its answer, but other tokens spell it.",
+        "tools_changed": "The tools differ from those of the earlier request with the same messages, or their order does.",
+    }
+)
+"""Causes in the place of `history_changed`, which a server finds out that remembers earlier conversations."""
+
+
+class Change(msgspec.Struct):
+    """What differs from an earlier conversation of the same tenant.
+
+    cause:     `history_changed`, or a name in `CHANGE_CAUSES`.
+    message:   index of the message, as the chat template gets them; None: none of them, as with tools.
+    role:      its role; None without a message.
+    field:     `content`, `reasoning_content`, `tool_calls`, or `template`: words of the template itself.
+    character: index in the field of the first character that differs; None where it lies outside.
+    before, after: the rendered text around it, which is the request's own.
+    advice:    what to change, as a sentence.
+    """
+
+    cause: str
+    message: int | None
+    role: str | None
+    field: str
+    character: int | None
+    before: str
+    after: str
+    advice: str
+
+
 class Miss(msgspec.Struct):
     """The first prompt token that was computed although a cached prefix might have held it.
 
@@ -42,8 +76,9 @@ class Miss(msgspec.Struct):
     block:      the index of its block.
     before:     the prompt's text before it.
     after:      the prompt's text from it on. Both are the request's own.
-    cause:      a name in `MISS_CAUSES`.
+    cause:      a name in `MISS_CAUSES` or `CHANGE_CAUSES`.
     differs_at: see `CacheMiss`.
+    change:     what differs there, where the server remembers the earlier conversation; else None.
     """
 
     token: int
@@ -52,6 +87,7 @@ class Miss(msgspec.Struct):
     after: str
     cause: str
     differs_at: int | None = None
+    change: Change | None = None
 
 
 class CacheUse(msgspec.Struct):

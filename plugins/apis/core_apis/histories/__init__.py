@@ -1,0 +1,1 @@
+"""Histories of conversations: what a prompt was made of, and why the next one begins otherwise."""

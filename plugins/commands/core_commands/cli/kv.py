@@ -1,0 +1,196 @@
+"""`core kv audit | list | verify | clear`.
+
+Owns: the commands' arguments, output and exit codes. Never does: compare prompts, or read a page (`core_commands.kv` does).
+Called by: the frame.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from core.api.errors import UserError
+from core.args.arg import Arg
+from core.args.show import show
+from core.commands.printable import safe
+from core.commands.tables import print_json, print_table
+from core.commands.words import refuse_words, take_help
+from core_commands.cli.options import parse_engine_arguments
+from core_commands.cli.own_options import option_section, own_flags, take_options
+
+if TYPE_CHECKING:
+    from core_apis.prepare.preparation import Preparation
+    from core_commands.kv.audit import Row
+
+AUDIT = "core kv audit LOG [MODEL] [ARGUMENTS]"
+ABOUT = (
+    "Render and tokenize the logged chats in their order, without weights, and show for each turn the tokens that an earlier "
+    "prompt had, those that are computed again, and why. LOG has a body a line, or is a batch file."
+)
+KEY = "CORE_API_KEY"
+
+
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of kv audit."""
+
+    most: Annotated[int | None, Arg("Exit with 1 if more tokens than this are computed again.", ge=0)] = None
+    url: Annotated[
+        str | None, Arg("A server to send the requests to, for one token each, and to compare its cached tokens with.")
+    ] = None
+    api_key: Annotated[str | None, Arg(f"With --url: key of the server. Unset: {KEY}.", secret=True)] = None
+    json: Annotated[bool, Arg("Print JSON.")] = False
+
+
+def kv_audit(words: list[str]) -> int:
+    """Run `core kv audit`; returns the exit code."""
+    if take_help(words) is not None:
+        show(AUDIT, ABOUT, [option_section("Options", AuditOptions)])
+        return 0
+    options = take_options(AuditOptions, words)
+    if not words or words[0].startswith("-"):
+        raise UserError(f"core kv audit: a log is missing; expected: {AUDIT}.")
+    name = words.pop(0)
+    from core_commands.kv.audit import Audit
+    from core_commands.kv.log_file import read_log
+
+    log = list(read_log(name))
+    audit = Audit(_preparation(words))
+    rows = [audit.row(logged) for logged in log]
+    if options.url is not None:
+        from core_commands.client.http_endpoint import HttpEndpoint
+        from core_commands.kv.asking import ask_cached
+
+        endpoint = HttpEndpoint(options.url, options.api_key or os.environ.get(KEY))
+        for row, cached in zip(rows, asyncio.run(ask_cached(endpoint, log)), strict=True):
+            row.cached = cached
+    again = sum(row.again for row in rows)
+    if options.json:
+        print_json({"turns": rows, "tokens": sum(row.tokens for row in rows), "again": again})
+    else:
+        _print_rows(rows, again, with_cached=options.url is not None)
+    return int(options.most is not None and again > options.most)
+
+
+def kv_list(words: list[str]) -> int:
+    """Run `core kv list`; returns the exit code."""
+    root = _root("list", "List the KV pages below a --kv-offloading-disk-path, by fingerprint.", words)
+    if root is None:
+        return 0
+    from core_commands.kv.pages import PageFiles
+    from core_config.stages.memory import human_bytes
+
+    pages = PageFiles(root).by_fingerprint()
+    rows = [
+        [each.fingerprint, str(each.num_pages), human_bytes(each.num_bytes), _age(each.used) if each.num_pages else ""]
+        for each in pages
+    ]
+    print_table(("fingerprint", "pages", "size", "last used"), rows)
+    return 0
+
+
+def kv_verify(words: list[str]) -> int:
+    """Run `core kv verify`; returns the exit code."""
+    root = _root("verify", "Read every KV page below a directory and check it; exit with 1 if one is damaged.", words)
+    if root is None:
+        return 0
+    from core_commands.kv.pages import PageFiles
+
+    files = PageFiles(root)
+    num_damaged = 0
+    for path, problem in files.damaged():
+        num_damaged += 1
+        print(f"{path}: {problem}")
+    print(f"{len(files.all())} pages, {num_damaged} damaged")
+    return int(num_damaged > 0)
+
+
+def kv_clear(words: list[str]) -> int:
+    """Run `core kv clear`; returns the exit code."""
+    root = _root("clear", "Delete all KV pages below a directory. Engines that use it compute them again.", words)
+    if root is None:
+        return 0
+    from core_commands.kv.pages import PageFiles
+
+    count, kept = PageFiles(root).clear()
+    for path in kept:
+        print(f"{path}: cannot be deleted")
+    print(f"{count} pages deleted")
+    return int(bool(kept))
+
+
+def _root(command: str, about: str, words: list[str]) -> str | None:
+    """Return the directory that a command names; None once its help was shown."""
+    usage = f"core kv {command} DIR"
+    if take_help(words) is not None:
+        show(usage, about, [])
+        return None
+    if not words or words[0].startswith("-"):
+        raise UserError(f"core kv {command}: a directory is missing; expected: {usage}.")
+    root = words.pop(0)
+    refuse_words(f"core kv {command}", words)
+    return root
+
+
+def _preparation(words: list[str]) -> "Preparation":
+    """Return the preparation that a server with these arguments has."""
+    from core_apis.prepare.chat_template import read_template
+    from core_apis.prepare.preparation import Preparation
+    from core_apis.prepare.prepared import PreparationSettings
+    from core_config.resolve import resolve
+    from core_formats.selection import served_format
+    from core_frontend.prompts.default_params import recommended_values
+    from core_frontend.prompts.tokenizing import load_tokenizer
+    from core_tokens.chat.templates import TOOL_TEMPLATE
+
+    parsed = parse_engine_arguments(words, own_flags(AuditOptions))
+    resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
+    server, model = resolution.server, resolution.engine.model
+    tokenizer = load_tokenizer(resolution.manifest.tokenizer, model)
+    if tokenizer is None:
+        raise UserError("core kv audit: the model has no tokenizer; name one with --tokenizer.")
+    own = read_template(server.chat_template)
+    settings = PreparationSettings(
+        served_names=model.served_names,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        max_logprobs=model.max_logprobs,
+        most_prompts={},
+        max_num_queued_tokens=0,
+        defaults=recommended_values(model),
+        chat_template=tokenizer.chat_template if own is None else own,
+        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
+        format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
+        auto_tool_choice=server.answers.enable_auto_tool_choice,
+        limits=server.limits,
+        adapters=True,  # a log may name any model: its bodies are those of another server
+        remembers=True,
+    )
+    return Preparation(settings, tokenizer)
+
+
+def _print_rows(rows: Sequence["Row"], again: int, *, with_cached: bool) -> None:
+    heads = ["line", "tokens", "common", "again", *(["cached"] if with_cached else []), "cause", "where", "advice"]
+    table: list[list[str]] = []
+    for row in rows:
+        cached = ["?" if row.cached is None else str(row.cached)] if with_cached else []
+        numbers = [str(number) for number in (row.line, row.tokens, row.common, row.again)]
+        table.append([*numbers, *cached, row.cause, safe(_where(row)), safe(row.advice)])
+    print_table(heads, table, num_names=len(heads) - 2)
+    total = sum(row.tokens for row in rows)
+    print(f"{len(rows)} turns, {total} tokens, {again} computed again")
+
+
+def _where(row: "Row") -> str:
+    found = row.change
+    if found is None:
+        return ""
+    message = "" if found.message is None else f"message {found.message} ({found.role}) "
+    character = "" if found.character is None else f" at {found.character}"
+    return f"{message}{found.field}{character}: {found.before[-12:]!r} | {found.after[:12]!r}"
+
+
+def _age(used: float) -> str:
+    return f"{max(0.0, time.time() - used) / 3600:.1f} h ago"

@@ -1,0 +1,104 @@
+"""`core kv`: what a log computes again, and the pages on disk."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from core.api.kv_transfer import PrefixKey
+from core.commands.main import main
+from core_kv_connectors.tiers.page_directory import PageDirectory, page_name
+from core_kv_connectors.tiers.page_file import page_parts
+
+SYSTEM = {"role": "system", "content": "Be kind and brief in all that you say to people."}
+USER = {"role": "user", "content": "Hello there, how are you?"}
+TURN = [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": "Good."}]
+FINGERPRINT = "0123456789abcdef" * 2
+
+
+def log(tmp_path, *bodies):
+    """A log of chats."""
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in bodies))
+    return str(path)
+
+
+def test_an_audit_shows_what_is_computed_again_and_why(tmp_path, capsys):
+    other = {**SYSTEM, "content": SYSTEM["content"].replace("kind", "rude")}
+    name = log(tmp_path, [SYSTEM, USER], [SYSTEM, USER, *TURN], [other, USER, *TURN, *TURN])
+    assert main(["kv", "audit", name, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    first, second, third = told["turns"]
+    assert (first["cause"], second["cause"], third["cause"]) == ("first_seen", "extends", "history_changed")
+    assert second["common"] == first["tokens"] and second["again"] == 0
+    assert third["common"] + third["again"] == second["tokens"] and told["again"] == third["again"] > 0
+    assert (third["change"]["message"], third["change"]["character"]) == (0, 3)
+
+
+def test_the_exit_status_of_an_audit(tmp_path, capsys):
+    other = {**SYSTEM, "content": "Be rude."}
+    good = log(tmp_path, [SYSTEM, USER], [SYSTEM, USER, *TURN])
+    assert main(["kv", "audit", good, "--most", "0"]) == 0
+    bad = log(tmp_path, [SYSTEM, USER], [other, USER, *TURN])
+    assert main(["kv", "audit", bad, "--most", "0"]) == 1
+    assert main(["kv", "audit", bad]) == 0
+    assert "history_changed  message 0 (system) content at 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "this is no JSON"),
+        ('{"prompt": "a"}', "expected the body of a chat"),
+        ("[1]", "expected the body of a chat"),
+    ],
+)
+def test_a_line_that_is_no_chat(tmp_path, capsys, line, words):
+    path = tmp_path / "log.jsonl"
+    path.write_text(line + "\n")
+    assert main(["kv", "audit", str(path)]) == 2
+    assert "line 1: " in (said := capsys.readouterr().err) and words in said
+
+
+def pages(root, count):
+    """A directory with pages, and their names."""
+    directory = PageDirectory(root, FINGERPRINT)
+    names = []
+    for number in range(count):
+        key = PrefixKey(bytes([number]) * 16, b"payload")
+        with directory.temporary(page_parts(FINGERPRINT, 0, key, np.full(4096, number, np.uint8))) as made:
+            directory.publish(made, page_name(0, key))
+        names.append(page_name(0, key))
+    return names
+
+
+def test_pages_are_listed_verified_and_deleted(tmp_path, capsys):
+    root = tmp_path / "kv"
+    names = pages(root, 3)
+    assert main(["kv", "list", str(root)]) == 0
+    assert re.search(rf"{FINGERPRINT}  3 ", capsys.readouterr().out)
+    assert main(["kv", "verify", str(root)]) == 0
+    assert "3 pages, 0 damaged" in capsys.readouterr().out
+    path = root / FINGERPRINT / names[1]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (root / FINGERPRINT / names[2]).write_bytes(b"short")
+    assert main(["kv", "verify", str(root)]) == 1
+    out = capsys.readouterr().out
+    assert f"{names[1]}: its checksum is wrong" in out and f"{names[2]}: it has no header" in out
+    foreign = root / "notes.txt"
+    foreign.write_text("mine")
+    assert main(["kv", "clear", str(root)]) == 0
+    assert "3 pages deleted" in capsys.readouterr().out
+    assert foreign.exists() and not list((root / FINGERPRINT).glob("*.kv"))
+
+
+def test_a_directory_that_others_may_write_is_refused(tmp_path, capsys):
+    root = tmp_path / "kv"
+    pages(root, 1)
+    root.chmod(0o777)
+    assert main(["kv", "clear", str(root)]) == 2
+    assert "can be written by other users" in capsys.readouterr().err
+    assert main(["kv", "list", str(tmp_path / "none")]) == 2
