@@ -49,6 +49,8 @@ def saved_with_logits(path: Path, target: Path, model_type: str, prompt: Sequenc
                     parameter.mul_(torch.rand_like(parameter) + 0.5)
                 elif "lora_" in name:
                     parameter.copy_(torch.randn_like(parameter) * 0.1)
+                elif parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
         with torch.inference_mode():
             found = model(input_ids=torch.tensor([list(prompt)]))
         model.save_pretrained(target)

@@ -75,6 +75,27 @@ def test_each_matrix_alone(target: str, options: dict[str, Any], tmp_path: Path)
     assert distance("llama", tmp_path, target_modules=[target], **options) <= 1e-4
 
 
+BIASES: dict[str, dict[str, Any]] = {
+    "all": {"bias": "all"},
+    "of changed matrices": {"bias": "lora_only"},
+    "of changed matrices and of B": {"bias": "lora_only", "lora_bias": True},
+    "with DoRA": {"bias": "lora_only", "use_dora": True},
+    "all with DoRA": {"bias": "all", "use_dora": True},
+}
+"""peft itself refuses biases of B with DoRA."""
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("options", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("model_type", ["qwen2", "gpt2"])
+def test_biases(model_type: str, options: dict[str, Any], tmp_path: Path) -> None:
+    if model_type == "gpt2" and options["bias"] == "all":  # those of its norms too
+        with pytest.raises(UserError, match=r"changes .*ln_1, which adapters cannot change"):
+            distance(model_type, tmp_path, **options)
+    else:
+        assert distance(model_type, tmp_path, **options) <= 1e-4
+
+
 def test_a_tower_is_refused_with_names_of_the_text(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "qwen3_vl")
     saved_with_logits(base, tmp_path / "adapter", "qwen3_vl", PROMPT, target_modules=r".*visual.*attn\.proj")

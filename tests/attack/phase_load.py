@@ -84,7 +84,7 @@ def honest(target: Target, clock: Clock, tally: Tally, own: random.Random) -> No
             HONEST_ROW.name, "/v1/chat/completions" if talk else HONEST_ROW.target, body, allowed=HONEST_ROW.allowed
         )
         answer = send(target, row, ANSWER_LIMIT_S)
-        tally.add("honest", _named(row, problems(row, answer, timed=False)))
+        tally.add("honest", named(row, problems(row, answer, timed=False)))
         time.sleep(0.0 if answer.status else PAUSE_S)
 
 
@@ -95,7 +95,7 @@ def hostile(target: Target, clock: Clock, tally: Tally, own: random.Random) -> N
         row = own.choice(rows)
         answer = send(target, row, ANSWER_LIMIT_S)
         found = [] if answer.status in (408, 429) else problems(row, answer, timed=False)
-        tally.add("hostile", _named(row, found))
+        tally.add("hostile", named(row, found))
         time.sleep(0.0 if answer.status else PAUSE_S)
 
 
@@ -108,5 +108,5 @@ def leaving(target: Target, clock: Clock, tally: Tally, own: random.Random) -> N
         time.sleep(0.0 if left else PAUSE_S)
 
 
-def _named(row: Row, found: list[str]) -> list[str]:
+def named(row: Row, found: list[str]) -> list[str]:
     return [f"{row.name}: {problem}" for problem in found]

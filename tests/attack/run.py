@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.attack import (
+    phase_adapters,
     phase_connections,
     phase_disks,
     phase_load,
@@ -40,6 +41,7 @@ PHASES: dict[str, tuple[str, Run, float, bool]] = {
     "signals": ("Signals", phase_signals.run, 0.2, False),
     "outputs": ("Full and closed outputs, small limits", phase_outputs.run, 0.08, False),
     "disks": ("KV tiers on disks that misbehave", phase_disks.run, 0.1, False),
+    "adapters": ("Adapters: names, paths, files, and loads at any time", phase_adapters.run, 0.15, False),
     "load": ("Mixed load", phase_load.run, 0.15, True),
 }
 

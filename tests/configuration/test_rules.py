@@ -382,6 +382,7 @@ CASES = [
      "--max-loras, --lora-directory: no effect without --enable-lora"),
     ("some_switches_change_nothing", [LORA], [LORA | {"fully_sharded_loras": True, "max_lora_cls_labels": 3}],
      "--fully-sharded-loras, --max-lora-cls-labels: no effect"),
+    ("the_canary_probes_the_base", [LORA], [LORA | {"state_canary": "/somewhere"}], "adapters are not probed"),
     ("modules_are_understood", [LORA | {"lora_modules": ["a=/", '[{"name": "b", "path": "/"}]']}],
      [LORA | {"lora_modules": ["a"]}], "expected NAME=PATH"),
     ("modules_are_understood", [LORA | {"lora_modules": ["a=/"]}], [LORA | {"lora_modules": ["a=/", "a=/tmp"]}],

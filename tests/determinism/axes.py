@@ -1,6 +1,6 @@
 """What must not change a request's tokens, as a table, and the choice of cases from it.
 
-`covering` picks cases so that every pair of values of two axes occurs in one case: the whole product would be 1536 cases
+`covering` picks cases so that every pair of values of two axes occurs in one case: the whole product would be 4608 cases
 for each model, type and KV type, the pairs are about a dozen.
 """
 
@@ -12,6 +12,7 @@ RUN_AXES: dict[str, tuple[str, ...]] = {
     "company": ("random", "alone"), "chunk": ("whole", "16", "7", "1"), "cache": ("cold", "warm"),
     "block": ("16", "1", "128"), "memory": ("ample", "tight"), "planning": ("sync", "async"),
     "drafts": ("none", "ngram"), "client": ("inproc", "zmq"), "threads": ("2", "1"),
+    "adapters": ("none", "beside", "own"),
 }  # fmt: skip
 TYPE_AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("bfloat16", "float32"),
@@ -19,9 +20,12 @@ TYPE_AXES: dict[str, tuple[str, ...]] = {
 }
 BASELINE: Case = {
     "company": "alone", "chunk": "whole", "cache": "cold", "block": "16", "memory": "ample", "planning": "sync",
-    "drafts": "none", "client": "inproc", "threads": "1",
+    "drafts": "none", "client": "inproc", "threads": "1", "adapters": "none",
 }  # fmt: skip
 """How the expected results are made: the plainest way."""
+
+ADAPTERS = frozenset({"beside", "own"})
+"""Values of `adapters` with which an engine has some: others use them, or the requests in question do, too."""
 
 Pair = frozenset[tuple[str, str]]
 IMPOSSIBLE: frozenset[Pair] = frozenset(

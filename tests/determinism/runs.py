@@ -2,6 +2,10 @@
 
 import asyncio
 import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,20 @@ from core import LLM, SamplingParams
 from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
-from tests.determinism.axes import Case
+from core_frontend.library.lora_request import LoRARequest
+from core_frontend.request_terms import STRICT
+from tests.adapters.drawn import shapes_of, write_adapter
+from tests.determinism.axes import ADAPTERS, Case
 
 MAX_MODEL_LEN = 192
 MAX_NUM_SEQS = 8
 NUM_COMPANIONS = 5
+NUM_DRAFTS = 4
 Prompt = dict[str, list[int]]
 Bits = list[tuple[list[int], list[dict[int, float]]]]
+
+RANKS = (4, 16, 20)
+"""Of the adapters; one more than the places in a step."""
 
 LENGTHS = (140, 110, 21, 1)
 """Longer than one block of 128; growing out of one; drafts from repetition; a single token."""
@@ -68,10 +79,15 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
     if case["drafts"] == "ngram":
         found["speculative_config"] = {
             "method": "ngram",
-            "num_speculative_tokens": 4,
+            "num_speculative_tokens": NUM_DRAFTS,
             "prompt_lookup_max": 3,
             "adaptive": False,
         }
+    if case["adapters"] in ADAPTERS:
+        found |= {"enable_lora": True, "max_loras": 2, "max_cpu_loras": len(RANKS), "max_lora_rank": max(RANKS)}
+        if case["drafts"] == "ngram" and case["chunk"] != "whole":  # whose budget must hold all drafts
+            found["max_num_batched_tokens"] = MAX_NUM_SEQS * (NUM_DRAFTS + 1)
+            found["long_prefill_token_threshold"] = int(case["chunk"])
     if case["memory"] == "tight":  # blocks for one longest request
         plan = resolve(found, context="llm").memory
         found["num_gpu_blocks_override"] = plan.blocks_of(MAX_MODEL_LEN) + 1
@@ -80,9 +96,34 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
 
 def run(path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed: int = 0) -> Bits:
     """The results of `requests`, whatever else the case asks for. arguments: of the engine, beside those of the case."""
+    with adapters_for(path, case) as adapters:
+        return _run(path, case, arguments, max_tokens, seed, adapters)
+
+
+@contextmanager
+def adapters_for(path: Path, case: Case) -> Iterator[list[LoRARequest]]:
+    """The adapters of a case, the same ones each time."""
+    with tempfile.TemporaryDirectory(prefix="adapters-") as folder:
+        shapes = shapes_of(str(path)) if case["adapters"] in ADAPTERS else {}
+        yield [
+            LoRARequest(f"rank-{rank}", rank, str(write_adapter(Path(folder, str(rank)), shapes, rank, seed=rank)))
+            for rank in (RANKS if shapes else ())
+        ]
+
+
+def _run(
+    path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed: int, adapters: list[LoRARequest]
+) -> Bits:
     settled = settings(path, case, arguments)
-    asked = requests(max_tokens)
-    batches = [[one] for one in asked] if case["company"] == "alone" else [companions(seed, max_tokens) + asked]
+    asked = [(*one, None) for one in requests(max_tokens)]
+    if case["adapters"] == "own":  # the last of each turn is one of the base
+        turn = [*adapters, None]
+        asked = [(prompt, params, turn[index % len(turn)]) for index, (prompt, params, _) in enumerate(asked)]
+    others = [
+        (*one, adapters[index % len(adapters)] if adapters else None)
+        for index, one in enumerate(companions(seed, max_tokens))
+    ]
+    batches = [[one] for one in asked] if case["company"] == "alone" else [others + asked]
     batches *= 2 if case["cache"] == "warm" else 1
     outputs = asyncio.run(_over_zmq(settled, batches)) if case["client"] == "zmq" else _in_process(settled, batches)
     return [
@@ -95,17 +136,18 @@ def run(path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed
     ]
 
 
-Batch = list[tuple[Prompt, SamplingParams]]
+Batch = list[tuple[Prompt, SamplingParams, LoRARequest | None]]
 
 
 def _in_process(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
     llm = LLM(**settled)
+    found: list[RequestOutput] = []
     try:
-        return [
-            output
-            for batch in batches
-            for output in llm.generate([prompt for prompt, _ in batch], [params for _, params in batch], use_tqdm=False)
-        ]
+        for batch in batches:
+            prompts, params, adapters = ([one[index] for one in batch] for index in range(3))
+            named = adapters if any(adapters) else None
+            found += llm.generate(prompts, params, use_tqdm=False, lora_request=named)
+        return found
     finally:
         llm.close()
 
@@ -113,17 +155,21 @@ def _in_process(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOu
 async def _over_zmq(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
     engine = await AsyncEngine.start(resolve(settled, context="serve"))
 
-    async def last(prompt: Prompt, params: SamplingParams, request_id: str) -> RequestOutput:
-        *_, output = [output async for output in engine.generate(prompt, params, request_id)]
+    async def last(
+        prompt: Prompt, params: SamplingParams, adapter: LoRARequest | None, request_id: str
+    ) -> RequestOutput:
+        loaded = None if adapter is None else await engine.adapters.find(adapter.lora_name)
+        terms = replace(STRICT, adapter=None if loaded is None else loaded.facts)
+        *_, output = [output async for output in engine.generate(prompt, params, request_id, terms)]
         return output
 
     try:
+        for adapter in {one[2].lora_name: one[2] for batch in batches for one in batch if one[2]}.values():
+            await engine.adapters.load(adapter.lora_name, adapter.lora_path)
         return [
             output
             for number, batch in enumerate(batches)
-            for output in await asyncio.gather(
-                *(last(prompt, params, f"{number}-{index}") for index, (prompt, params) in enumerate(batch))
-            )
+            for output in await asyncio.gather(*(last(*one, f"{number}-{index}") for index, one in enumerate(batch)))
         ]
     finally:
         await engine.close()

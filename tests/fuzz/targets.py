@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz import client_end, engine_end, heads, steps
+from tests.fuzz import adapters, client_end, engine_end, heads, steps
 from tests.loaders.gguf_files import finish
 
 ROOT = Path(__file__).parents[2]
@@ -228,6 +228,11 @@ TARGETS = {
     "unigram": _tokenizer("sentencepiece_unigram", "spiece.model"),
     "tiktoken": _tokenizer("llama3", "tokenizer.model"),
     "tekken": _tokenizer("tekken", "tekken.json"),
+    "adapter": Target(
+        adapters.make_safetensors, ("adapter_config.json", "adapter_model.safetensors"), adapters.reader(_safetensors)
+    ),
+    "pickled_adapter": Target(adapters.make_pickled, ("adapter_model.bin",), adapters.reader(_safetensors)),
+    "gguf_adapter": Target(adapters.make_gguf, ("adapter.gguf",), adapters.reader(_safetensors, "adapter.gguf")),
     "plans": Target(steps.make_plans, ("1-plan", "2-plan"), steps.read_plans),
     "results": Target(steps.make_results, ("1-result", "2-result"), steps.read_results),
     "to_engine": Target(engine_end.make_messages, engine_end.NAMES, engine_end.read_messages),

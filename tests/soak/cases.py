@@ -6,7 +6,7 @@ Every answer follows from its request alone, so that of an undisturbed server is
 and as a stream, and both must say the same.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -32,13 +32,20 @@ TOOL = {
 }
 
 
+ADAPTERS = ("first", "second")
+"""Adapters that keep their weights."""
+CHANGES = "changes"
+"""The name of an adapter that operators replace by the one or the other of these."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """One request. body: as JSON, without `stream`."""
+    """One request. body: as JSON, without `stream`. models: those whose answers are right; empty: that of the request."""
 
     name: str
     path: str
     body: dict[str, Any] = field(hash=False)
+    models: tuple[str, ...] = ()
 
 
 def completion(name: str, prompt: str, **fields: Any) -> Case:
@@ -81,5 +88,14 @@ def cases() -> list[Case]:
         chat("a tool", "Look up a word.", tools=[TOOL], tool_choice="required", max_tokens=48),
         chat("scores of a chat", "Why?", logprobs=True, top_logprobs=2, max_tokens=10),
     ]
+    found += [completion(f"the adapter '{name}'", "Once upon a time", model=name) for name in ADAPTERS]
+    found += [
+        chat(f"a chat with the adapter '{name}'", "Say hello.", model=name, temperature=0.8, seed=4)
+        for name in ADAPTERS
+    ]
+    asked = completion(
+        "an adapter that changes", "The history of the river", model=CHANGES, max_tokens=60, ignore_eos=True
+    )
+    found.append(replace(asked, models=ADAPTERS))
     found += [completion(f"a long prompt {number}", long_prompt(number), max_tokens=12) for number in range(6)]
     return found

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.attack.leaving import leave_in_body, leave_in_stream
@@ -23,17 +24,20 @@ SLOW_S = 0.05
 MOST_S = 300.0
 """Seconds that a client goes on asking when it is told to come back."""
 
-Oracle = dict[str, dict[str, Any]]
+Oracle = dict[str, list[dict[str, Any]]]
+"""The right answers of each case; more than one where operators change what a name stands for."""
 
 
 def oracle(site: Site, cases: Sequence[Case]) -> Oracle:
     """The answers of a server that nobody disturbs. Raises AssertionError where a stream says something else."""
     found: Oracle = {}
     for case in cases:
-        whole = ask(site.target, case, ANSWER_LIMIT_S, stream=False).content
-        streamed = ask(site.target, case, ANSWER_LIMIT_S, stream=True).content
-        assert streamed == whole, f"{case.name}: {streamed} as a stream, {whole} at once"
-        found[case.name] = whole
+        for model in case.models or (case.body.get("model"),):
+            asked = case if model is None else replace(case, body={**case.body, "model": model})
+            whole = ask(site.target, asked, ANSWER_LIMIT_S, stream=False).content
+            streamed = ask(site.target, asked, ANSWER_LIMIT_S, stream=True).content
+            assert streamed == whole, f"{case.name}: {streamed} as a stream, {whole} at once"
+            found.setdefault(case.name, []).append(whole)
     return found
 
 
@@ -56,7 +60,7 @@ class Clients:
             answer = self._insist(case, stream, pause_s)
             if answer is None:
                 continue
-            if answer.content == self.known[case.name]:
+            if answer.content in self.known[case.name]:
                 self.tally.answer(answer.longest_gap_s)
             else:
                 self.tally.err(f"{case.name} (stream: {stream}): {answer.content}, expected {self.known[case.name]}")

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from core_config.locating.default_model import default_model
 from tests.attack.row import Answer, Row
 from tests.attack.send import send
+from tests.soak.cases import ADAPTERS, CHANGES
 from tests.soak.site import Site
 from tests.soak.tally import Tally
 
@@ -50,6 +51,8 @@ class Operators:
             ("gathered update", self._gather),
             ("reset", self._reset),
             ("pause and hang up", self._hang_up),
+            ("replace an adapter", self._replace_adapter),
+            ("load and unload an adapter", self._load_adapter),
         ]
 
     def operate(self, dice: random.Random) -> None:
@@ -105,6 +108,19 @@ class Operators:
         self._call("/pause", IMPATIENT_S, mode="wait", clear_cache="false")
         self._insist("POST", "/resume")
 
+    def _replace_adapter(self, dice: random.Random) -> None:
+        """Other weights under the same name: requests that run keep theirs."""
+        body = {"lora_name": CHANGES, "lora_path": dice.choice(ADAPTERS), "load_inplace": True}
+        self._post("/v1/load_lora_adapter", body)
+
+    def _load_adapter(self, dice: random.Random) -> None:
+        """A third name of an adapter, which goes again."""
+        name = f"spare-{dice.randrange(3)}"
+        self._post(
+            "/v1/load_lora_adapter", {"lora_name": name, "lora_path": dice.choice(ADAPTERS), "load_inplace": True}
+        )
+        self._post("/v1/unload_lora_adapter", {"lora_name": name}, gone=404)
+
     def _weights_of(self, dice: random.Random, **fields: Any) -> dict[str, Any]:
         update = {"path": str(dice.choice(self._weights)), **fields}
         return {"update_info": update, "mode": dice.choice(("keep", "wait"))}
@@ -112,8 +128,11 @@ class Operators:
     def _call(self, path: str, limit_s: float = CALL_LIMIT_S, **query: Any) -> None:
         self._judge(path, self._send("POST", f"{path}?{urlencode(query)}", b"", limit_s))
 
-    def _post(self, path: str, body: dict[str, Any]) -> None:
-        self._judge(path, self._send("POST", path, json.dumps(body).encode(), CALL_LIMIT_S))
+    def _post(self, path: str, body: dict[str, Any], gone: int = 200) -> None:
+        """gone: the status when another operator has been faster."""
+        answer = self._send("POST", path, json.dumps(body).encode(), CALL_LIMIT_S)
+        if answer.status != gone:
+            self._judge(path, answer)
 
     def _insist(self, method: str, path: str) -> Answer | None:
         """Make a call until it goes well; a note when it never does."""

@@ -19,16 +19,21 @@ from typing import Any
 
 import psutil
 
+from core_config.locating.default_model import default_model
+from tests.adapters.drawn import shapes_of, write_adapter
 from tests.attack.row import Row
 from tests.attack.send import Target, send
 from tests.attack.server import Server, metric
+from tests.soak.cases import ADAPTERS, CHANGES
 
 HEALTH = Row("health", "/health", method="GET")
 DISK_MB = 64
+ADAPTER_SCALE = 0.02
 ARGUMENTS: dict[str, Any] = {
     "max_model_len": 2048, "kv_cache_memory_bytes": "48M", "kv_offloading_disk_size": DISK_MB / 1024,
     "engine_restarts": 100_000, "engine_restart_backoff": 0.1, "engine_wedge_timeout": 4,
     "tool_call_parser": "hermes", "enable_sleep_mode": True, "weight_transfer_config": "{}", "api_server_count": 2,
+    "enable_lora": True, "max_loras": 2, "max_cpu_loras": 4, "allow_runtime_lora_updating": True,
 }  # fmt: skip
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -56,10 +61,13 @@ class Site:
         self.disk = home / "disk"
         template = home / "template.jinja"
         template.write_text(TEMPLATE)
+        self.adapters = home / "adapters"
         self._arguments = {
             **ARGUMENTS,
             "chat_template": template,
             "kv_offloading_disk_path": self.disk / "kv",
+            "lora_directory": self.adapters,
+            "lora_modules": _written(self.adapters),
             **arguments,
         }
         self._is_mounted = self._mount()
@@ -215,6 +223,15 @@ class Site:
         path.write_bytes(bytes(mmap.PAGESIZE))
         with path.open("r+b") as file:
             return mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+
+def _written(folder: Path) -> str:
+    """Write the adapters; returns them as the argument that names them."""
+    shapes = shapes_of(str(default_model()))
+    for seed, name in enumerate(ADAPTERS):
+        write_adapter(folder / name, shapes, rank=8 + 8 * seed, seed=seed, scale=ADAPTER_SCALE)
+    paths = {name: str(folder / name) for name in ADAPTERS} | {CHANGES: str(folder / ADAPTERS[0])}
+    return json.dumps([{"name": name, "path": path} for name, path in paths.items()])
 
 
 async def _check(path: str) -> str:

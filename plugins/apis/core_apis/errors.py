@@ -43,6 +43,14 @@ MESSAGES_TYPES: Mapping[int, str] = MappingProxyType(
 )
 """Anthropic's error types by HTTP status; other statuses give `invalid_request_error` or `api_error`."""
 
+NEEDS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+        "--enable-lora, --lora-directory and --allow-runtime-lora-updating",
+    )
+)
+"""The arguments with which a server has paths that vLLM's clients expect."""
+
 LONGEST_MESSAGE = 2000
 LONGEST_PARAM = 200
 """Maximum length in characters of the field name in an error."""
@@ -185,7 +193,8 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
     message = str(error.detail)
     code = None
     if error.status_code == 404:
-        message = f"There is nothing at {path}.{nearest(path, paths)}"
+        needed = f" It is served with {NEEDS[path]}." if path in NEEDS else nearest(path, paths)
+        message = f"There is nothing at {path}.{needed}"
         code = "not_found"
     elif error.status_code == 405:
         allowed = headers.get("allow") or headers.get("Allow", "other methods")

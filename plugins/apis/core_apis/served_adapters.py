@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os.path
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import UNREADABLE, RequestError, nearest
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
+from core_apis.errors import GenerationError
 from core_apis.served_names import ServedNames
 from core_config.served.server_config import AdapterSettings
 from core_frontend.adapters import Adapters, LoadedAdapter
@@ -119,7 +121,7 @@ class ServedAdapters:
                 param="lora_path",
                 status=403,
             )
-        if not Path(found).exists():
+        if not os.path.exists(found):  # unlike a `Path`, without an error for a name that is too long
             raise RequestError(
                 f"lora_path is {given[:LONGEST_NAME]!r}; there is no such file or directory.",
                 param="lora_path",
@@ -148,12 +150,23 @@ class ServedAdapters:
                             uses = self._running
                             uses.update([adapter.digest])
                         yield output
+            except GenerationError:
+                if adapter and uses is self._waiting and not await self._is_loaded(adapter.digest):
+                    raise RequestError(
+                        "The adapter was unloaded or replaced before this request began; ask again.",
+                        param="model",
+                        status=409,
+                    ) from None
+                raise
             finally:
                 uses.subtract([adapter.digest] if adapter else [])
                 if adapter and not uses[adapter.digest]:
                     del uses[adapter.digest]
 
         return run
+
+    async def _is_loaded(self, digest: str) -> bool:
+        return any(row.digest == digest for row in await self.engine.refresh())
 
     async def _template(self, adapter: LoadedAdapter) -> str | None:
         """Return the chat template among an adapter's files, which is read once."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -38,6 +39,8 @@ class GGUFFormat:
 
     def claims(self, path: str) -> bool:
         """Whether it is a GGUF file of an adapter."""
+        if not Path(path).is_file():  # opening a pipe would wait for whoever writes into it
+            return False
         try:
             return read_header(path).metadata.get("general.type") == "adapter"
         except CheckpointError:

@@ -19,6 +19,7 @@ from torch import Tensor
 from core.api.errors import CheckpointError, UserError, nearest
 from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of
 from core_adapters.peft.keys import check_keys
+from core_adapters.peft.patterns import LONGEST_MODULE, compiled
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 from core_tokens.checkpoint_files import inside, read_json
 
@@ -87,8 +88,8 @@ class _Reading:
     def __init__(self, path: str, config: Mapping[str, Any]) -> None:
         self._path = path
         self._config = config
-        self._ranks = self._patterns("rank_pattern")
-        self._alphas = self._patterns("alpha_pattern")
+        self._ranks = compiled(path, "rank_pattern", config.get("rank_pattern"))
+        self._alphas = compiled(path, "alpha_pattern", config.get("alpha_pattern"))
 
     def changes(self, tensors: Mapping[str, Tensor]) -> tuple[ModuleChange, ...]:
         """Return the change of each module, from all tensors."""
@@ -120,11 +121,12 @@ class _Reading:
         """Return the module of a tensor, and the field that it is there."""
         for ending, field in FIELDS.items():
             module = name[len(PREFIX) : -len(ending) - 1]
-            if name.startswith(PREFIX) and name.endswith(f".{ending}") and ".lora_" not in module:
+            is_known = name.startswith(PREFIX) and name.endswith(f".{ending}") and ".lora_" not in module
+            if is_known and len(module) <= LONGEST_MODULE:
                 return module, field
         raise UserError(
-            f"{self._path}: tensor '{name}' is of no kind that adapters have here; expected {PREFIX}MODULE followed by one of "
-            f"{', '.join(FIELDS)}."
+            f"{self._path}: tensor '{name[:LONGEST_MODULE]}' is of no kind that adapters have here; expected {PREFIX}MODULE "
+            f"followed by one of {', '.join(FIELDS)}."
         )
 
     def _with_parameters(self, fields: Mapping[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
@@ -226,21 +228,6 @@ class _Reading:
         if rank != stored and not (stacked and stored % rank == 0):
             raise UserError(f"{self._path}: A of {module} has {stored} rows, but its rank is {rank} by {CONFIG}.")
         return alpha / math.sqrt(rank) if self._config.get("use_rslora") else alpha / rank
-
-    def _patterns(self, key: str) -> list[tuple[re.Pattern[str], Any]]:
-        """Return compiled patterns and their values; the first that matches the end of a module's name counts, as in peft."""
-        found = self._config.get(key) or {}
-        if not isinstance(found, dict):
-            raise UserError(f"{self._path}: {key} is {found!r:.60}, expected an object.")
-        patterns = []
-        for pattern, value in found.items():
-            try:
-                patterns.append((re.compile(rf"(.*\.)?({pattern})$"), value))
-            except re.error as error:
-                raise UserError(
-                    f"{self._path}: {key} has '{pattern}', which is no regular expression: {error}."
-                ) from error
-        return patterns
 
     def _matched(self, module: str, patterns: Sequence[tuple[re.Pattern[str], Any]], usual: Any) -> Any:
         return next((value for pattern, value in patterns if pattern.match(module)), usual)

@@ -10,14 +10,16 @@ from pathlib import Path
 
 
 def below(directory: str, path: str) -> str | None:
-    """Return an absolute path below a directory; None for one that leads out of it, by `..` or by a link.
+    """Return an absolute path below a directory; None for one that leads out of it, by `..` or by a link, or that no file
+    can have.
 
     path: relative to the directory, or absolute.
     """
-    if "\0" in path:
+    try:
+        base = Path(directory).resolve()
+        real = (base / path).resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, links in a circle, a NUL
         return None
-    base = Path(directory).resolve()
-    real = (base / path).resolve()
     return str(real) if real != base and real.is_relative_to(base) else None
 
 
@@ -34,5 +36,5 @@ class DirectoryResolver:
         try:
             path = None if name in (".", "..") or "/" in name else below(self._directory, name)
             return path if path is not None and Path(path).is_dir() else None
-        except (OSError, ValueError):  # a name that no file can have
+        except OSError:  # a folder that may not be read
             return None

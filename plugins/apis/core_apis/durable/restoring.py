@@ -143,13 +143,16 @@ def _run(context: ServingContext, prepared: Any, accepted: Accepted, recorder: R
 
 def _obstacle(context: ServingContext, streams: DurableStreams, accepted: Accepted, runs: Any) -> str:
     """Return the reason why a request cannot continue; empty if it can. runs: its part that the engine runs."""
-    adapter = accepted.adapter
     try:
         facts = None if context.adapters is None else context.adapters.facts(runs.model)
-    except RequestError as error:
-        return str(error)
-    if adapter != ("" if facts is None else facts.digest):
-        return f"The adapter '{runs.model}' has other weights than when this answer began; send the request again."
+    except RequestError:  # the name stands for nothing here
+        facts = None
+    if accepted.adapter != ("" if facts is None else facts.digest):
+        begun = f"the adapter with the digest {accepted.adapter:.12}" if accepted.adapter else "the base model"
+        return (
+            f"This answer began with {begun} under the name '{runs.model}', which stands for something else now, or for "
+            "nothing; send the request again."
+        )
     if accepted.origin == streams.origin:
         return ""
     return (

@@ -31,6 +31,14 @@ def some_switches_change_nothing(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect here; `core serve --help=lora` says why.")
 
 
+def the_canary_probes_the_base(facts: Facts) -> Findings:
+    """The canary compares weights and answers of the base model alone."""
+    if facts["enable_lora"] and facts["state_canary"] is not None:
+        yield Warn(
+            "--state-canary: adapters are not probed; each is known by the digest of its files, which is taken when it is read."
+        )
+
+
 def modules_are_understood(facts: Facts) -> Findings:
     """Every adapter of --lora-modules has a name and a path of its own, and no name is the model's."""
     modules, problems = lora_modules(facts["lora_modules"])
@@ -89,6 +97,7 @@ def updating_is_for_friends(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(settings_need_the_switch),
     Rule(some_switches_change_nothing),
+    Rule(the_canary_probes_the_base),
     Rule(modules_are_understood),
     Rule(memory_holds_a_step),
     Rule(updating_needs_a_directory),

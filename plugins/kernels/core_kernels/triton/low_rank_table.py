@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from core_kernels.triton.low_rank import update_rows
-from core_runtime.contracts import LowRankForm, PackedLowRank
-from core_runtime.layers.low_rank import num_segments
-from core_runtime.weights.low_rank import LowRank, updates_problem
+from core_runtime.contracts import LowRankForm
+from core_runtime.layers.low_rank_rows import AddressRows
+from core_runtime.weights.low_rank import LowRank
 
 SEGMENT_INPUTS: Final = 256
 """Inputs of a segment, at least: with fewer a program has too little to read."""
@@ -57,40 +57,20 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
-class TritonLowRank:
+class TritonLowRank(AddressRows[TritonUpdate]):
     """The resident adapters of one layer; implements the `LowRankTable` contract."""
 
     capturable = True
 
     def __init__(self, form: LowRankForm) -> None:
-        self.form = form
-        inputs = form.shape[1]
-        most = max(inputs // SEGMENT_INPUTS, 1)
-        self.segments = num_segments(inputs, min(form.segments, most))
-        self._table = torch.zeros(form.num_rows, dtype=torch.int64, device=form.device)
-        self._held: list[TritonUpdate | None] = [None] * form.num_rows
+        super().__init__(form, TritonUpdate, max(form.shape[1] // SEGMENT_INPUTS, 1))
 
-    def pack(self, updates: Sequence[LowRank]) -> TritonUpdate:
-        """Lay out the updates of one adapter on the device. Raises ValueError."""
-        problem = updates_problem(updates, self.form)
-        if problem is not None:
-            raise ValueError(problem)
+    def laid_out(self, updates: Sequence[LowRank]) -> TritonUpdate:
+        """Copy updates to the device."""
         return TritonUpdate([update.to(self.form.device) for update in updates])
-
-    def set(self, row: int, packed: PackedLowRank) -> None:
-        """Put an adapter into a row."""
-        if not isinstance(packed, TritonUpdate):
-            raise TypeError(f"{type(packed).__name__} was packed by another provider")
-        self._table[row] = packed.address
-        self._held[row] = packed
-
-    def clear(self, row: int) -> None:
-        """Empty a row."""
-        self._table[row] = 0
-        self._held[row] = None
 
     def __call__(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """Apply to each out[t] the updates in row rows[t] of the table for x[t]."""
         update_rows(
-            x, rows, self._table, out, stored=self.form.dtype, width=max(self.form.max_rank, 1), segments=self.segments
+            x, rows, self.table, out, stored=self.form.dtype, width=max(self.form.max_rank, 1), segments=self.segments
         )

@@ -20,9 +20,9 @@ from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core_platforms.cpu.checks import check_rows, check_same, check_table
 from core_platforms.cpu.native_linear import NativeLinear
-from core_runtime.contracts import LinearKernel, LowRankForm, PackedLowRank
-from core_runtime.layers.low_rank import num_segments
-from core_runtime.weights.low_rank import LowRank, updates_problem
+from core_runtime.contracts import LinearKernel, LowRankForm
+from core_runtime.layers.low_rank_rows import AddressRows
+from core_runtime.weights.low_rank import LowRank
 
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NAMES = ("float32", "float16", "bfloat16")
@@ -130,42 +130,21 @@ def _words(updates: Sequence[LowRank], places: Sequence[int]) -> list[int]:
     return words
 
 
-class NativeLowRank:
-    """The resident adapters of one layer; implements the `LowRankTable` contract.
+class NativeLowRank(AddressRows[NativeUpdate]):
+    """The resident adapters of one layer; implements the `LowRankTable` contract. The kernel reads the rows in each call."""
 
-    A row of the table is the address of an update; the kernel reads it in each call.
-    """
-
-    __slots__ = ("_arena", "_held", "_native", "_table", "form", "segments")
+    __slots__ = ("_arena", "_native")
 
     capturable = True
 
     def __init__(self, native: ModuleType, form: LowRankForm, arena: Arena) -> None:
+        super().__init__(form, NativeUpdate, MOST_SEGMENTS)
         self._native = native
         self._arena = arena
-        self.form = form
-        self.segments = num_segments(form.shape[1], min(form.segments, MOST_SEGMENTS))
-        self._table = torch.zeros(form.num_rows, dtype=torch.int64)
-        self._held: list[NativeUpdate | None] = [None] * form.num_rows
 
-    def pack(self, updates: Sequence[LowRank]) -> NativeUpdate:
-        """Lay out the updates of one adapter. Raises ValueError."""
-        problem = updates_problem(updates, self.form)
-        if problem is not None:
-            raise ValueError(problem)
+    def laid_out(self, updates: Sequence[LowRank]) -> NativeUpdate:
+        """Copy updates into the arena."""
         return NativeUpdate(updates, self._arena)
-
-    def set(self, row: int, packed: PackedLowRank) -> None:
-        """Put an adapter into a row."""
-        if not isinstance(packed, NativeUpdate):
-            raise TypeError(f"{type(packed).__name__} was packed by another provider")
-        self._table[row] = packed.address
-        self._held[row] = packed
-
-    def clear(self, row: int) -> None:
-        """Empty a row."""
-        self._table[row] = 0
-        self._held[row] = None
 
     def __call__(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """Apply to each out[t] the updates in row rows[t] of the table for x[t]."""
@@ -186,7 +165,7 @@ class NativeLowRank:
         """Return rows and table as the extension reads them. Raises ValueError."""
         check_same(count, len(rows), "rows")
         which = check_table(rows, torch.int32, "rows")
-        return which, self._table.data_ptr(), self.form.num_rows, self.segments, FORMATS[self.form.dtype]
+        return which, self.table.data_ptr(), self.form.num_rows, self.segments, FORMATS[self.form.dtype]
 
 
 class NativeJoined:

@@ -1,0 +1,120 @@
+"""Adapters that are damaged, read for a model that is not.
+
+Owns: good adapters of every format, and the engine that reads them. Never does: damage anything.
+Called by: the table of targets.
+
+The executor reads here without the observer, which makes a sentence of whatever a reader raises.
+"""
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from core.api.adapters import AdapterSource
+
+SHAPES = {
+    "self_attn.q_proj": (32, 32),
+    "self_attn.v_proj": (16, 32),
+    "mlp.up_proj": (48, 32),
+    "mlp.down_proj": (32, 48),
+}
+GGUF_NAMES = {"attn_v": "self_attn.v_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+RANK = 4
+
+
+def _tensors() -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(1).standard_normal
+    found = {}
+    for module, (outputs, inputs) in SHAPES.items():
+        name = f"base_model.model.model.layers.0.{module}"
+        found[f"{name}.lora_A.weight"] = draw((RANK, inputs)).astype(np.float32)
+        found[f"{name}.lora_B.weight"] = draw((outputs, RANK)).astype(np.float32)
+    found["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"] = draw((2, 32)).astype(np.float32)
+    return found
+
+
+def _configured(folder: Path) -> None:
+    config = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 8,
+        "rank_pattern": {"q_proj": RANK},
+        "alpha_pattern": {"up_proj": 2},
+        "use_rslora": True,
+        "target_modules": [module.rpartition(".")[2] for module in SHAPES],
+        "trainable_token_indices": {"embed_tokens": [3, 7]},
+        "alora_invocation_tokens": [5, 6],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+def make_safetensors(folder: Path) -> None:
+    """peft's files."""
+    from safetensors.numpy import save_file
+
+    _configured(folder)
+    save_file(_tensors(), folder / "adapter_model.safetensors")
+
+
+def make_pickled(folder: Path) -> None:
+    """The same with tensors of `torch.save`."""
+    _configured(folder)
+    tensors = {name: torch.from_numpy(values) for name, values in _tensors().items()}
+    torch.save(tensors, folder / "adapter_model.bin")
+
+
+def make_gguf(folder: Path) -> None:
+    """A file as llama.cpp's converter writes it."""
+    import gguf
+
+    writer = gguf.GGUFWriter(folder / "adapter.gguf", "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    draw = np.random.default_rng(1).standard_normal
+    for name, module in GGUF_NAMES.items():
+        outputs, inputs = SHAPES[module]
+        writer.add_tensor(f"blk.0.{name}.weight.lora_a", draw((RANK, inputs)).astype(np.float32))
+        writer.add_tensor(f"blk.0.{name}.weight.lora_b", draw((outputs, RANK)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def reader(make_base: Callable[[Path], None], file: str = "") -> Callable[[Path], None]:
+    """What reads an adapter for the model that `make_base` writes. file: of a folder; empty: all of it."""
+
+    def read(folder: Path) -> None:
+        from tests.inside import core_of
+
+        executor = core_of(_engine(make_base)).executor
+        facts = executor.read_adapter(AdapterSource("damaged", str(folder / file)))
+        executor.place_adapter(facts.digest)
+        executor.drop_adapter(facts.digest)
+
+    return read
+
+
+@functools.cache
+def _engine(make_base: Callable[[Path], None]) -> Any:
+    """An engine that lives as long as this process."""
+    from core import LLM
+
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-base-"))
+    make_base(folder)
+    return LLM(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        enable_lora=True,
+        max_lora_rank=16,
+        kv_cache_memory_bytes=1 << 22,
+        max_model_len=64,
+        max_num_seqs=2,
+    )
