@@ -30,7 +30,7 @@ class PrefixKey(NamedTuple):
 
 @dataclass(slots=True)
 class KVTransfers:
-    """The copies of one step, made before anything else of the step: first all saves, then all loads.
+    """The copies of one step, made before it computes anything: first all saves, then copies of states, then all loads.
 
     number: identifies these transfers. saves: ids of the blocks whose bytes the step's result returns, in this order. loads:
     (block id, page to copy into it).

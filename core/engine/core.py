@@ -70,7 +70,7 @@ class EngineCore:
         faults = Faults(None if pools is None else pools.usual)
         submitted, finished = (hooks(self.observers, name) for name in ("submitted", "finished"))
         self._runner = StepRunner(self.scheduler, self.queue, plugins, faults, submitted, finished)
-        self.sequences = Sequences(self.scheduler, self._runner, self.kv_services, plugins)
+        self.sequences = Sequences(self.scheduler, self._runner, plugins)
         self._calls = EngineCalls(self.scheduler, self.sequences, ExecutorCalls(executor, self.queue), self.observers)
         self._before_step = hooks(self.observers, "before_step")
         self._report = hooks(self.observers, "report")

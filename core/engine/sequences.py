@@ -14,7 +14,6 @@ from core.api.messages import EngineOutput, EngineRequest
 from core.api.step_plan import SequenceKey
 from core.engine.gate import Gate
 from core.engine.step_runner import StepRunner
-from core.kv.connectors import KVConnectors
 from core.plugin.table import PluginTable
 from core.scheduler.scheduler import Scheduler
 
@@ -27,11 +26,8 @@ GATE_WAIT_S = 0.005
 class Sequences:
     """The sequences of one scheduler. gates: tried in their order; the first one that keeps a sequence owns it."""
 
-    def __init__(
-        self, scheduler: Scheduler, runner: StepRunner, kv_services: KVConnectors, plugins: PluginTable
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, plugins: PluginTable) -> None:
         self.gates: list[Gate] = []
-        self._kv_services = kv_services
         self._scheduler = scheduler
         self._runner = runner
         self._plugins = plugins
@@ -113,5 +109,3 @@ class Sequences:
     def start_over(self) -> None:
         """Queue the scheduler's sequences again, with their tokens and an empty cache."""
         self._runner.start_over()
-        for observer in self._kv_services.observers:
-            observer.cleared()

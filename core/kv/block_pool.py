@@ -11,7 +11,8 @@ Every other block is in exactly one place:
     spare     reference count 0 and not cached: a stack
     fresh     never used: all ids from `_num_touched` on; such a block takes no memory and no time at creation
 
-Allocation takes spare blocks, then fresh ones, and evicts only when there are none of either.
+Allocation takes spare blocks, then fresh ones, and evicts only when there are none of either. Blocks that were joined (those
+of a state) are one entry of table and list, the first, and are evicted together.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from core.api.errors import ConfigError
 from core.api.kv_transfer import PrefixKey
+from core.kv.connectors import KVConnectors
 from core.kv.integrity import IntegrityError, require
-from core.kv.observer import CacheObserver
 from core.kv.prefix_table import PrefixTable
 
 NULL_BLOCK = 0
@@ -34,6 +35,7 @@ class BlockPool:
     num_free:  number of blocks that can be allocated now, evictable ones included.
     prefixes:  the cached blocks by key.
     observers: receive the blocks that stop being cached.
+    pending:   blocks that the next plan's copies have yet to fill.
     """
 
     def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
@@ -44,7 +46,9 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
         self.prefixes = PrefixTable(num_groups)
-        self.observers: tuple[CacheObserver, ...] = ()
+        self.observers: tuple[KVConnectors, ...] = ()
+        self.pending: set[int] = set()
+        self._joined: dict[int, list[int]] = {}
         self._num_touched = 1
         self._spare: list[int] = []
         self._references = [0]
@@ -71,7 +75,9 @@ class BlockPool:
         del spare[keep:]
         block_ids += self._take_fresh(count - len(block_ids))
         while len(block_ids) < count:
-            block_ids.append(self._evict_oldest())
+            block_ids += self._evict_oldest()
+        spare += block_ids[count:]  # the rest of a state
+        del block_ids[count:]
         references = self._references
         for block_id in block_ids:
             references[block_id] = 1
@@ -84,7 +90,7 @@ class BlockPool:
             # Without a user it is in the eviction list and counts as free; with one it is neither.
             if references[block_id] == 0:
                 self._unlink(block_id)
-                self.num_free -= 1
+                self.num_free -= len(self.parts(block_id))
             references[block_id] += 1
 
     def free(self, block_ids: Iterable[int]) -> None:
@@ -98,23 +104,36 @@ class BlockPool:
                 raise IntegrityError("reference_counts", f"block {block_id} is freed but not in use")
             references[block_id] = count
             if count == 0:
-                self.num_free += 1
                 if block_id in prefixes:
+                    self.num_free += len(self.parts(block_id))
                     self._link_newest(block_id)
                 else:
+                    self.num_free += 1
                     spare.append(block_id)
 
     def cache(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Cache a block in use under `key`; False when the key has a block already, which stays."""
         return self.prefixes.insert(key, block_id, group)
 
+    def join(self, block_ids: Sequence[int]) -> None:
+        """Make the other blocks part of the first: all were just allocated, and it has just been cached."""
+        first, *rest = block_ids
+        for block_id in rest:
+            self._references[block_id] = 0
+        self._joined[first] = rest
+
+    def parts(self, block_id: int) -> list[int]:
+        """Return a cached block and the blocks joined to it."""
+        return [block_id, *self._joined.get(block_id, ())]
+
     def uncache(self, block_id: int) -> None:
-        """Remove a block with wrong values from the cache, if it is cached."""
+        """Remove a block with wrong values from the cache, if it is cached. One with joined blocks has no user."""
         if block_id in self.prefixes:
-            self._discard(block_id, valid=False)
             if self._references[block_id] == 0:
                 self._unlink(block_id)
-                self._spare.append(block_id)
+                self._spare += self._discard(block_id, valid=False)
+            else:
+                self._discard(block_id, valid=False)
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
         """Return how many of these cached blocks count in `num_free` and will leave it with a `touch`."""
@@ -126,6 +145,7 @@ class BlockPool:
         if self.num_free != self.capacity:
             return False
         self.prefixes.clear()
+        self._joined.clear()
         # Descending, because the stack is popped from its end: low ids are used again first.
         self._spare = list(range(self._num_touched - 1, NULL_BLOCK, -1))
         self._next[NULL_BLOCK] = NULL_BLOCK
@@ -151,16 +171,20 @@ class BlockPool:
         for column in (self._references, self._next, self._previous):
             column.extend(zeros)
 
-    def _evict_oldest(self) -> int:
+    def _evict_oldest(self) -> list[int]:
         block_id = self._next[NULL_BLOCK]
         self._unlink(block_id)
-        self._discard(block_id, valid=True)
-        return block_id
+        # Bytes that the next plan has yet to copy there cannot be saved before that copy.
+        return self._discard(block_id, valid=block_id not in self.pending)
 
-    def _discard(self, block_id: int, *, valid: bool) -> None:
+    def _discard(self, block_id: int, *, valid: bool) -> list[int]:
         group, key = self.prefixes.discard(block_id)
+        block_ids = self.parts(block_id)
+        self._joined.pop(block_id, None)
         for observer in self.observers:
-            observer.removed(block_id, group, key, valid=valid)
+            for place, part in enumerate(block_ids):
+                observer.removed(part, group + place, key, valid=valid)
+        return block_ids
 
     def _unlink(self, block_id: int) -> None:
         before = self._previous[block_id]
@@ -193,6 +217,12 @@ class BlockPool:
         require(not is_cached, "spare_blocks", "a spare block is cached")
         num_fresh = self.num_blocks - self._num_touched
         num_unused = len(evictable) + len(spare)
+        joined = [part for parts in self._joined.values() for part in parts]
+        require(
+            elsewhere.isdisjoint(joined) and spare.isdisjoint(joined), "joined_blocks", "a part is elsewhere as well"
+        )
+        require(evictable >= self._joined.keys(), "joined_blocks", "a state is in use or not cached")
+        num_unused += len(joined)
         require(len(used) + num_unused == self._num_touched - 1, "lost_blocks", "a block is in no place")
         require(self.num_free == num_unused + num_fresh, "num_free", f"{self.num_free} is wrong")
         self.prefixes.check_integrity()

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK, BlockPool
-from core.kv.observer import CacheObserver
 from core.kv.sequence import KVSequence
 
 
 class BlockRegistry:
     """Offers blocks of `block_size` tokens to the prefix table under their keys; owned by the manager.
 
-    observers: receive newly cached blocks.
     num_keyed: number of groups with keys, which come first; tables of states have no entries of tokens.
     enabled:   False when prefixes are not cached: nothing is offered.
     remember:  called with a sequence that is about to lose its blocks; None without an explainer.
@@ -34,7 +32,6 @@ class BlockRegistry:
         pool: BlockPool,
         keys: BlockKeys,
         block_size: int,
-        observers: Sequence[CacheObserver],
         num_keyed: int,
         *,
         enabled: bool,
@@ -43,7 +40,6 @@ class BlockRegistry:
         self._pool = pool
         self._keys = keys
         self._block_size = block_size
-        self._observers = observers
         self._num_keyed = num_keyed
         self._enabled = enabled
         self._remember = remember
@@ -88,28 +84,36 @@ class BlockRegistry:
         if not self._pool.cache(key, block_id, group):
             # Another sequence has cached the same tokens first: no collision, this block just stays uncached.
             return not self._pool.prefixes.collides(key, group)
-        if self._observers:
+        if self._pool.observers:
             parent: bytes | None = None
             if index:
                 parent = self._keys.key(sequence, index - 1).digest
-            for observer in self._observers:
+            for observer in self._pool.observers:
                 observer.stored(block_id, group, key, parent)
         return True
 
-    def offer_state(self, key: PrefixKey, block_ids: Sequence[int], tables: Sequence[int]) -> bool:
-        """Cache the blocks that the next step's copies fill with a state; False, without a change, at a collision.
+    def offer_state(self, key: PrefixKey, block_ids: Sequence[int], table: int, *, is_written: bool) -> bool:
+        """Cache blocks with a state as one entry of `table`; False, without a change, where the digest is taken.
 
-        tables: tables of the prefixes, one for each block.
+        is_written: False when the next step's copies fill them.
         """
-        prefixes = self._pool.prefixes
-        if any(prefixes.collides(key, table) for table in tables):
+        if not self._pool.cache(key, block_ids[0], table):
             return False
-        for table, block_id in zip(tables, block_ids, strict=True):
-            self._pool.cache(key, block_id, table)
-            for observer in self._observers:
-                observer.stored(block_id, table, key, None)
-        self._unwritten += block_ids
+        self._pool.join(block_ids)
+        if not is_written:
+            self._unwritten.append(block_ids[0])
         return True
+
+    def report_state(self, key: PrefixKey, table: int) -> None:
+        """Report a state, if it is still cached, to the observers: page i of it as a block of group `table` + i.
+
+        Until its sequence leaves, a newer one may replace it, so that it is not worth saving.
+        """
+        block_id = self._pool.prefixes.find(key, table)
+        if block_id is not None:
+            for place, part in enumerate(self._pool.parts(block_id)):
+                for observer in self._pool.observers:
+                    observer.stored(part, table + place, key, None)
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
         """Offer the blocks that a sequence has computed before it loses them, or forget them if they may be wrong."""

@@ -62,7 +62,7 @@ class BlockTables:
             for load, block_id in zip(hit.loads, new_ids, strict=True):
                 ids = sequence.block_ids[load.group]
                 ids[load.entry] = block_id
-        if hit.state:
+        if hit.state or hit.state_pages:
             self._take_states(sequence)
         # Entries before a window are null blocks in a hit, as in a table whose window has passed them.
         sequence.num_released = [table.growth.first_needed(hit.num_tokens) for table in self.groups]

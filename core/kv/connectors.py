@@ -25,7 +25,6 @@ from core.kv.block_copies import BlockCopies
 from core.kv.connector import BlockCache, Copy, KVConnector
 from core.kv.explainer import CacheView, MissExplainer
 from core.kv.fingerprint import fingerprint
-from core.kv.observer import CacheObserver
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
@@ -38,7 +37,7 @@ MAX_LOAD_S = 10.0
 """Maximum wait of a sequence for a load, in seconds; it is then computed with the pages loaded so far."""
 
 
-class KVConnectors(CacheObserver):
+class KVConnectors:
     """All connectors of an engine as one; it outlives the managers that use it.
 
     connectors: the working connectors; one that fails is removed.
@@ -104,7 +103,7 @@ class KVConnectors(CacheObserver):
     def begin_pool(self, *, keeps_pages: bool) -> None:
         """Prepare for an empty pool: copies and loads of an earlier one end.
 
-        keeps_pages: False for models with states, whose pages are useless without the state at their end.
+        keeps_pages: False without prefix caching.
         """
         self._keeps_pages = keeps_pages
         self.end_loads()
@@ -204,10 +203,6 @@ class KVConnectors(CacheObserver):
             # A load that finishes just before this line is not lost: the caller checks every load after the wait.
             self._finished.clear()
 
-    def take_transfers(self) -> KVTransfers | None:
-        """Return the copies to make before the next step, or None."""
-        return self.copies.take()
-
     def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
         """Pass the pages that copies returned to the connectors that wanted them; None: the copies were not made."""
         saves = self.copies.settle(transfers)
@@ -263,11 +258,6 @@ class KVConnectors(CacheObserver):
         self._notify("cleared")
 
     # --- called by the engine loop ---
-
-    @property
-    def observers(self) -> Sequence[CacheObserver]:
-        """Observers that must be notified of a new pool in addition to `begin_pool`: none."""
-        return ()
 
     def after_step(self, kv: BlockCache) -> None:
         """Let connectors work after a step has ended."""

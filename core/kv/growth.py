@@ -8,65 +8,51 @@ block. Positions and counts are in tokens, indices in blocks.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from core.api.specs import KVGroup
 
 
-class Growth(Protocol):
-    """The growth rule of one kind of group.
+class Growth:
+    """The growth rule of one kind of group. By default nothing is given back before the end.
 
     needs_prefix: whether a prefix hit needs every block from the first on.
     holds_slots: whether entries correspond to tokens; False for states.
     """
 
-    needs_prefix: bool
-    holds_slots: bool
+    needs_prefix = False
+    holds_slots = True
 
     def first_needed(self, num_computed: int) -> int:
         """Return the index of the first block that a query at position `num_computed` or later reads."""
-        ...
+        return 0
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
         """Return the entries of a table for `num_tokens` tokens, of which `num_computed` are computed."""
-        ...
+        raise NotImplementedError
 
     def max_blocks(self, num_tokens: int) -> int:
         """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
-        ...
+        return self.table_length(0, num_tokens)
 
 
-class FullGrowth:
+class FullGrowth(Growth):
     """The rule of a group that keeps every token."""
 
     needs_prefix = True
-    holds_slots = True
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
 
-    def first_needed(self, num_computed: int) -> int:
-        """Return 0: every block is needed."""
-        return 0
-
     def table_length(self, num_computed: int, num_tokens: int) -> int:
         """Return the number of blocks for all tokens."""
         return -(-num_tokens // self.block_size)
 
-    def max_blocks(self, num_tokens: int) -> int:
-        """Return the number of blocks for all tokens."""
-        return -(-num_tokens // self.block_size)
 
-
-class SlidingGrowth:
+class SlidingGrowth(Growth):
     """The rule of a group with a sliding window: the last `window` tokens are kept, and those of the running step.
 
     most: blocks for a window less one token plus a step, wherever these begin in a block. A sequence takes this number
     at once and later only exchanges blocks, so that it never waits for one in the middle of its prompt.
     """
-
-    needs_prefix = False
-    holds_slots = True
 
     def __init__(self, block_size: int, window: int, max_step_tokens: int) -> None:
         self.block_size = block_size
@@ -86,33 +72,19 @@ class SlidingGrowth:
         most = self.first_needed(num_computed) + self.most
         return min(num_blocks, most)
 
-    def max_blocks(self, num_tokens: int) -> int:
-        """Return all blocks of a short sequence, otherwise those of a window and a step."""
-        num_blocks = -(-num_tokens // self.block_size)
-        return min(num_blocks, self.most)
 
-
-class StateGrowth:
+class StateGrowth(Growth):
     """The rule of a group with a state of fixed size, which every step overwrites and no sequences share.
 
     num_blocks: blocks of the state, and of a copy of it where drafts are verified.
     """
 
-    needs_prefix = False
     holds_slots = False
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
 
-    def first_needed(self, num_computed: int) -> int:
-        """Return 0: the whole state is needed."""
-        return 0
-
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """Return the blocks of the state, independent of the number of tokens."""
-        return self.num_blocks
-
-    def max_blocks(self, num_tokens: int) -> int:
         """Return the blocks of the state, independent of the number of tokens."""
         return self.num_blocks
 

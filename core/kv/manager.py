@@ -24,7 +24,6 @@ from core.kv.connectors import KVConnectors
 from core.kv.explainer import CacheView
 from core.kv.groups import longest_sequence, single_group
 from core.kv.growth import growth_of
-from core.kv.observer import CacheObserver
 from core.kv.prefix import PrefixSearch
 from core.kv.prefix_hit import PrefixHit
 from core.kv.prefix_needs import PrefixNeeds
@@ -40,9 +39,8 @@ class KVManager:
 
     groups: KV groups; empty: a single group that keeps every token.
     max_step_tokens: maximum tokens of one sequence in a step, drafts included.
-    connectors: sources and destinations of pages outside the pool. Models with states use none of their pages.
-    observers: further observers of cached blocks.
-    snapshot_interval: minimum number of tokens between two cached states of a sequence; None: `MIN_INTERVAL`.
+    connectors: sources and destinations of pages outside the pool, and observers of cached blocks.
+    snapshot_interval: minimum number of tokens between two cached states inside a prompt; None: `MIN_INTERVAL`.
 
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -63,24 +61,25 @@ class KVManager:
         groups: Sequence[KVGroup] = (),
         max_step_tokens: int = 2048,
         connectors: KVConnectors | None = None,
-        observers: Sequence[CacheObserver] = (),
         snapshot_interval: int | None = None,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
         self.groups = tuple(groups) or single_group(1)
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
-        self.states = StateCopies(self.groups)
         num_groups = len(self.groups)
-        self.pool = BlockPool(num_blocks, num_groups + self.states.num_blocks)
+        # The last table is that of the states.
+        self.pool = BlockPool(num_blocks, num_groups + 1)
+        self.states = StateCopies(self.groups, self.pool.pending)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         has_states = self.states.num_blocks > 0
         self.connectors = KVConnectors() if connectors is None else connectors
         self._copies = self.connectors.copies
-        # Before the observers are attached: loads and copies of an earlier manager end here, and must not reach this one.
-        self.connectors.begin_pool(keeps_pages=enable_prefix_caching and not has_states)
-        self.observers = self._attach_observers(observers)
+        # Before the pool has observers: loads and copies of an earlier manager end here, and must not reach this one.
+        self.connectors.begin_pool(keeps_pages=enable_prefix_caching)
+        if self.connectors.hears:
+            self.pool.observers = (self.connectors,)
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
         self.num_external_tokens = 0
@@ -93,7 +92,6 @@ class KVManager:
             self.pool,
             self._keys,
             block_size,
-            self.observers,
             num_keyed,
             enabled=enable_prefix_caching,
             remember=None if self._explainer is None else self._explainer.remember,
@@ -106,7 +104,7 @@ class KVManager:
             self.snapshots = Snapshots(
                 self.pool, self._keys, self._registry, self.states, block_size, num_groups, interval
             )
-        needs = PrefixNeeds(self.growth, block_size)
+        needs = PrefixNeeds(self.growth, block_size, self.states.num_blocks)
         pages = self.connectors if self.connectors.has_pages else None
         self._search = PrefixSearch(
             needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
@@ -174,17 +172,20 @@ class KVManager:
         """
         self.num_query_tokens += len(sequence.token_ids)
         self.num_hit_tokens += hit.num_tokens
-        for observer in self.observers:
+        for observer in self.pool.observers:
             for ids in (*hit.block_ids, hit.state):
                 # Block 0, the null block, stands for entries that no query reads.
                 for block_id in filter(None, ids):
                     observer.reused(block_id)
         self._tables.start(sequence, hit)
         # After `start`, which allocates the blocks that the state is copied to.
-        if self.snapshots is not None and hit.state:
-            self.snapshots.restore(sequence, hit.num_tokens, hit.state)
+        if self.snapshots is not None:
+            if hit.state:
+                self.snapshots.restore(sequence, hit.num_tokens, hit.state)
+            elif hit.state_pages:
+                self.snapshots.begin(sequence, hit.num_tokens)
         sequence.num_forked_tokens = hit.num_known_tokens
-        if hit.loads:
+        if hit.loads or hit.state_pages:
             # These blocks count as cached before their bytes arrive: the next plan makes its copies first, and all later plans
             # follow it. If its step fails, `settle_transfers` takes the blocks out of the cache again.
             self._fill(sequence, hit)
@@ -219,13 +220,16 @@ class KVManager:
             return None
         return self._tables.extend_all(sequences, lengths)
 
-    def free(self, sequence: KVSequence, *, keep_cached: bool = True) -> None:
+    def free(self, sequence: KVSequence, *, keep_cached: bool = True, at_rest: bool = False) -> None:
         """Free all blocks of a sequence, its tail first; none of its tokens counts as computed any more.
 
         keep_cached: False when the values may be wrong: blocks that it has computed itself are then no longer cached.
+        at_rest: whether its state is that after its computed tokens: no step is under way that advances it.
         """
         # First, because offering blocks reads the tables and the count of computed tokens, which end below.
         self._registry.leave(sequence, keep_cached=keep_cached)
+        if self.snapshots is not None and keep_cached and at_rest and not sequence.is_rolled_back:
+            self.snapshots.adopt(sequence)
         self._tables.clear(sequence)
         if self.snapshots is not None:
             self.snapshots.leave(sequence, keep_cached=keep_cached)
@@ -241,8 +245,6 @@ class KVManager:
         """Drop all cached prefixes, in connectors too; False, and no change, while any block is in use."""
         if not self.pool.reset():
             return False
-        for observer in self._listeners:
-            observer.cleared()
         self.connectors.cleared()
         return True
 
@@ -261,14 +263,19 @@ class KVManager:
 
     def cached_blocks(self) -> Iterable[tuple[int, int, PrefixKey]]:
         """Return (block id, group, key) of every cached block."""
-        return self.pool.prefixes.entries()
+        for block_id, group, key in self.pool.prefixes.entries():
+            for place, part in enumerate(self.pool.parts(block_id)):
+                yield part, group + place, key
 
     def save(self, block_id: int, group: int, key: PrefixKey, connector: KVConnector) -> None:
         """Have the next step return the bytes of a cached block to a connector.
 
         To be called between steps: steps in flight write the block before the copies of the next one are made.
         """
-        self.connectors.copies.save_cached(block_id, group, key, connector)
+        if block_id in self.pool.pending:
+            connector.lost(group, key)  # the next plan saves before it copies, so that the block would not be written
+        else:
+            self.connectors.copies.save_cached(block_id, group, key, connector)
 
     def copy_now(self, copy: Copy) -> bool:
         """Make the copies that wait for the next step now; False when that failed."""
@@ -306,15 +313,6 @@ class KVManager:
         check_blocks(self._tables, sequences)
         self.connectors.check_integrity(self.pool.num_blocks)
 
-    def _attach_observers(self, observers: Sequence[CacheObserver]) -> tuple[CacheObserver, ...]:
-        """Have the pool report to all observers, and to the connectors if any of them follows blocks."""
-        self._listeners = tuple(observers)
-        listening = self._listeners
-        if self.connectors.hears:
-            listening = (*listening, self.connectors)
-        self.pool.observers = listening
-        return listening
-
     def _fill(self, sequence: KVSequence, hit: PrefixHit) -> None:
         """Have the next plan copy pages to the blocks that were allocated for them."""
         for load in hit.loads:
@@ -322,6 +320,9 @@ class KVManager:
             block_id = ids[load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
             self.connectors.copies.load(block_id, load.page)
+        if hit.state_pages:
+            for block_id, page in zip(self.states.blocks(sequence), hit.state_pages, strict=True):
+                self.connectors.copies.load(block_id, page)
         # Entries, not loads: several groups load their blocks for the same tokens.
         entries = {load.entry for load in hit.loads}
         self.num_external_tokens += len(entries) * self.block_size

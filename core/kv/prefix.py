@@ -112,8 +112,12 @@ class PrefixSearch:
             return None
         self._keys.key(sequence, most - 1)
         load = KVLoad(self._needs, sequence.prefix_keys[:most], pages.load_finished)
-        for group in range(self._num_groups):
+        for group in range(self._num_keyed):
             load.in_pool.append(self._snapshot(load, group, pages))
+        load.in_pool += [bytearray(most)] * (self._num_groups - self._num_keyed)
+        if self._snapshots is not None:
+            states = bytearray(bool(self._snapshots.find(key)) for key in load.keys)
+            load.in_pool += [states] * self._snapshots.num_pages
         sequence.load = load
         pages.start_load(connector, load)
         return load
@@ -135,9 +139,8 @@ class PrefixSearch:
     def _has(self, sequence: KVSequence, group: int, index: int) -> bool:
         """Whether a block, or its page, is in memory."""
         key = self._keys.key(sequence, index)
-        if group >= self._num_keyed:
-            return self._snapshots is not None and self._snapshots.find(key) is not None
-        if self._prefixes.find(key, group) is not None:
+        # Group `num_groups` + i is page i of a state; the first stands for all that are in the pool, under its number.
+        if self._prefixes.find(key, min(group, self._num_groups)) is not None:
             return True
         if self._pages is None:
             return False
@@ -167,8 +170,13 @@ class PrefixSearch:
         num_states = self._num_groups - self._num_keyed
         hit.block_ids += [[] for _ in range(num_states)]
         if num_blocks and self._snapshots is not None:
-            key = self._keys.key(sequence, num_blocks - 1)
-            hit.state = self._snapshots.find(key) or []
+            hit.state = self._snapshots.find(self._keys.key(sequence, num_blocks - 1))
+            num_pages = 0 if hit.state else self._snapshots.num_pages
+            for group in range(self._num_groups, self._num_groups + num_pages):
+                page = self._page(sequence, group, num_blocks - 1)
+                if page is None:
+                    return group, num_blocks - 1
+                hit.state_pages.append(page)
         return hit
 
     def _page(self, sequence: KVSequence, group: int, index: int) -> Page | None:

@@ -29,7 +29,7 @@ class PrefixHit:
     """A prefix of `num_tokens` tokens: the leading entries of each group's table, and pages to load where these are 0.
 
     Entries that no later query reads are 0 (the null block) and have no page. The tables of states have no entries: the
-    sequence gets a copy of the blocks in `state`.
+    sequence gets a copy of the blocks in `state`, or the `state_pages` of a connector.
 
     num_known_tokens: tokens of the longest prefix cached in the groups that keep every token, with or without a state.
     """
@@ -38,4 +38,5 @@ class PrefixHit:
     block_ids: list[list[int]]
     loads: list[PageLoad] = field(default_factory=list)
     state: list[int] = field(default_factory=list)
+    state_pages: list[Page] = field(default_factory=list)
     num_known_tokens: int = 0

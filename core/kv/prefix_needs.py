@@ -18,30 +18,28 @@ Has = Callable[[int, int], bool]
 
 
 class PrefixNeeds:
-    """The needs of groups that grow like `growth`, in blocks of `block_size` tokens."""
+    """The needs of groups that grow like `growth`, in blocks of `block_size` tokens.
 
-    def __init__(self, growth: Sequence[Growth], block_size: int) -> None:
+    num_state_pages: pages of the state after a prefix. Each counts as one of the groups that follow those of `growth`.
+    """
+
+    def __init__(self, growth: Sequence[Growth], block_size: int, num_state_pages: int = 0) -> None:
         self._growth = growth
         self._block_size = block_size
-        self._sliding: list[int] = []
-        states: list[int] = []
-        for group, rule in enumerate(growth):
-            if not rule.holds_slots:
-                states.append(group)
-            elif not rule.needs_prefix:
-                self._sliding.append(group)
-        self._sliding += states[:1]  # one group is enough: a snapshot has the states of all groups or does not exist
+        self._keyed = [group for group, rule in enumerate(growth) if rule.holds_slots]
+        self._states = range(len(growth), len(growth) + num_state_pages)
+        self._sliding = [group for group in self._keyed if not growth[group].needs_prefix]
+        self._sliding += self._states
 
     def first(self, group: int, num_blocks: int) -> int:
         """Return the index of the first block of a group that a prefix of `num_blocks` blocks needs, and all after it."""
-        rule = self._growth[group]
-        if not rule.holds_slots:
+        if group in self._states:
             return max(num_blocks - 1, 0)
-        return rule.first_needed(num_blocks * self._block_size)
+        return self._growth[group].first_needed(num_blocks * self._block_size)
 
     def entries(self, num_blocks: int) -> Iterator[tuple[int, int]]:
         """Yield (group, index) of everything that a prefix of `num_blocks` blocks needs."""
-        for group in range(len(self._growth)):
+        for group in (*self._keyed, *self._states):
             for index in range(self.first(group, num_blocks), num_blocks):
                 yield group, index
 

@@ -5,12 +5,13 @@ copy anything by itself. Called by: the manager, the prefix search, the planner 
 
 Every step overwrites a sequence's state, so the state at a block edge exists only until the next step. The state from which
 a step begins at an edge can be copied into blocks of its own, cached under the key of the prefix's last block. A hit copies
-it into the blocks of another sequence. No sequence has a reference to a snapshot: its blocks may be evicted as soon as they
-are cached, because a plan makes its copies in order before anything is computed.
+it into the blocks of another sequence. No sequence has a reference to a snapshot: its blocks may be evicted, all together, as
+soon as they are cached, because a plan makes its copies in order before anything is computed.
 
-A snapshot is worth its memory and its copy when enough tokens lie between it and the previous one. So a prompt has one at
-its last edge, where the next turn of a conversation will look for it, one at the edge where it left a known prefix, and one
-wherever a chunk ends far enough from the others. Of the snapshots between generated tokens only the newest is kept.
+The next turn of a conversation continues at the last edge of the prompt and answer, or, when a client has cut the answer at a
+stop string, at the one before. So the last edge of a prompt is kept, and while tokens are generated the newest two. Elsewhere a
+snapshot is worth its memory when enough tokens lie between it and the previous one: where a prompt left a known prefix, and
+where a chunk ends. When a sequence leaves, the snapshots of its earlier turns thin out.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from core.kv.sequence import KVSequence
 from core.kv.state_copies import StateCopies
 
 MIN_INTERVAL = 64
-"""Minimum number of tokens between two snapshots. To compute fewer again takes about as long as one step."""
+"""Minimum number of tokens between two snapshots inside a prompt. To compute fewer again takes about as long as one step."""
+
+FORK = 2
+"""Number of sequences that began at a state which is never thinned out."""
 
 
 class Snapshots:
-    """States after full blocks of `block_size` tokens, in tables of the pool's prefixes from number `first_table` on.
+    """States after full blocks of `block_size` tokens, in table number `table` of the pool's prefixes.
 
     copies:   states of the sequences, and the copies for the next plan.
-    interval: minimum number of tokens between two snapshots of a sequence.
+    interval: minimum number of tokens between two snapshots inside a prompt.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class Snapshots:
         registry: BlockRegistry,
         copies: StateCopies,
         block_size: int,
-        first_table: int,
+        table: int,
         interval: int = MIN_INTERVAL,
     ) -> None:
         self._pool = pool
@@ -50,108 +54,154 @@ class Snapshots:
         self._registry = registry
         self._copies = copies
         self._block_size = block_size
-        self._tables = range(first_table, first_table + copies.num_blocks)
+        self._table = table
         self._interval = interval
+        self._uses: dict[int, int] = {}
 
-    def find(self, key: PrefixKey) -> list[int] | None:
-        """Return the blocks of the state after the block with that key; None when any of them is missing."""
-        found: list[int] = []
-        for table in self._tables:
-            block_id = self._pool.prefixes.find(key, table)
-            if block_id is None:
-                return None
-            found.append(block_id)
-        return found
+    @property
+    def num_pages(self) -> int:
+        """Number of pages, each of one block, of a state."""
+        return self._copies.num_blocks
+
+    def find(self, key: PrefixKey) -> list[int]:
+        """Return the blocks of the state after the block with that key; empty when it is not cached."""
+        block_id = self._pool.prefixes.find(key, self._table)
+        return [] if block_id is None else self._pool.parts(block_id)
 
     def chunk(self, sequence: KVSequence, start: int, num_tokens: int) -> int:
         """Return the length of a chunk from `start` on, at most `num_tokens`, that ends where a state is to be kept."""
         kept = sequence.num_kept_tokens
         # An edge at the very end would not help an equal prompt, of which at least one token has to be computed.
-        end = min(start + num_tokens, len(sequence.token_ids) - 1)
+        last = len(sequence.token_ids) - 1
+        end = min(start + num_tokens, last)
         fork = sequence.num_forked_tokens
         # Other sequences have shared the prefix up to the fork, so more of them may; its state was missing for this one.
         if max(start, kept + self._interval - 1) < fork < end:
             end = fork
-        edge = end - end % self._block_size
-        if edge <= start or edge - kept < self._interval:
+        edge = self._edge(end)
+        if edge <= start or (edge - kept < self._interval and edge != self._edge(last)):
             return num_tokens
         return edge - start
+
+    def most_drafts(self, num_tokens: int, num_pending: int) -> int:
+        """Return how many drafts a step that begins after `num_tokens` tokens may verify without passing an edge."""
+        return self._edge(num_tokens) + self._block_size - num_tokens - num_pending
 
     def keep(self, sequence: KVSequence, num_tokens: int) -> None:
         """Keep the state after `num_tokens` tokens, from which the next plan continues, if it is worth a snapshot."""
         # Planned ahead of results, an edge may lie beyond the confirmed tokens, whose key is not known yet.
         is_known = num_tokens <= len(sequence.token_ids)
-        if num_tokens % self._block_size or not is_known:
+        if num_tokens % self._block_size or not is_known or num_tokens <= sequence.num_kept_tokens:
             return
-        if num_tokens - sequence.num_kept_tokens < self._interval:
+        is_inside = num_tokens < self._edge(sequence.num_initial_tokens - 1)
+        if is_inside and num_tokens - sequence.num_kept_tokens < self._interval:
             return
-        key = self._key(sequence, num_tokens)
-        if self.find(key) is None and not self._store(sequence, key):
+        found = self.find(self._key(sequence, num_tokens))
+        if found:
+            self._uses[found[0]] = FORK
+        else:
+            size = self._copies.num_blocks
+            if size > self._pool.num_free:
+                return
+            block_ids = self._pool.allocate(size)
+            # The blocks may be evicted while the copy is still to be made: a plan's copies come before everything else.
+            if not self._cache(sequence, num_tokens, block_ids, is_written=False):
+                return
+            self._copies.add(self._copies.blocks(sequence), block_ids)
+        self._add(sequence, num_tokens)
+
+    def adopt(self, sequence: KVSequence) -> None:
+        """Keep the state of a sequence that is about to lose its blocks, and has this state exactly, without a copy."""
+        num_tokens = sequence.num_computed_tokens
+        if num_tokens % self._block_size or num_tokens <= sequence.num_kept_tokens:
             return
-        self._drop_generated(sequence)
-        sequence.num_kept_tokens = num_tokens
-        sequence.snapshots.append(num_tokens)
+        is_cached = bool(self.find(self._key(sequence, num_tokens)))
+        if is_cached or self._cache(sequence, num_tokens, self._copies.take_blocks(sequence), is_written=True):
+            self._add(sequence, num_tokens)
 
     def restore(self, sequence: KVSequence, num_tokens: int, block_ids: list[int]) -> None:
         """Copy the state in `block_ids`, which is the one after `num_tokens` tokens, to a sequence that starts there."""
+        self.begin(sequence, num_tokens)
+        self._uses[block_ids[0]] += 1
+        self._refresh(sequence, num_tokens)
+        self._copies.add(block_ids, self._copies.blocks(sequence))
+
+    def begin(self, sequence: KVSequence, num_tokens: int) -> None:
+        """Note that a sequence starts with the state after `num_tokens` tokens."""
         sequence.snapshots.append(num_tokens)
         sequence.num_kept_tokens = num_tokens
-        self._refresh(self._find_kept(sequence, num_tokens))
-        state = self._copies.blocks(sequence)
-        self._copies.add(block_ids, state)
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
-        """Forget the snapshots of a sequence that has lost its blocks. keep_cached: False when its states may be wrong."""
+        """Let go of the snapshots of a sequence that has lost its blocks. keep_cached: False when its states may be wrong."""
         num_shared = sequence.num_shared_blocks * self._block_size
+        if keep_cached and sequence.snapshots:
+            self._thin(sequence)
         for num_tokens in sequence.snapshots:
-            block_ids = self._find_kept(sequence, num_tokens)
             if keep_cached:
-                self._refresh(block_ids)
+                self._refresh(sequence, num_tokens)
+                self._registry.report_state(self._key(sequence, num_tokens), self._table)
             # A state up to the shared blocks came from the cache, so this sequence has not written it.
             elif num_tokens > num_shared:
-                self._registry.forget(block_ids)
+                self._forget(sequence, num_tokens)
         sequence.snapshots = []
         sequence.num_kept_tokens = 0
 
-    def _store(self, sequence: KVSequence, key: PrefixKey) -> bool:
-        """Copy a sequence's state into the blocks of a new snapshot; False without room for it, or at a collision."""
-        self._forget_parts(key)
-        if len(self._tables) > self._pool.num_free:
-            return False
-        block_ids = self._pool.allocate(len(self._tables))
-        # Freed again right after this, while the copy is still to be made: a plan's copies come before everything else.
-        is_cached = self._registry.offer_state(key, block_ids, self._tables)
-        self._pool.free(block_ids)
+    def _add(self, sequence: KVSequence, num_tokens: int) -> None:
+        """Note a snapshot of a sequence. Of those between generated tokens only the newest two stay."""
+        kept = sequence.snapshots
+        if len(kept) > 1 and kept[-2] >= sequence.num_initial_tokens:
+            self._drop(sequence, kept.pop(-2))
+        kept.append(num_tokens)
+        sequence.num_kept_tokens = num_tokens
+
+    def _thin(self, sequence: KVSequence) -> None:
+        """Forget older states, so that the distances from the end to those that stay about double.
+
+        The newest two stay, the one at the end of the prompt, and those at which several sequences began.
+        """
+        end = sequence.snapshots[-1]
+        younger = sequence.snapshots[-2:][0]
+        last = self._edge(sequence.num_initial_tokens - 1)
+        places = [
+            place
+            for place in range(self._block_size, younger, self._block_size)
+            if self.find(self._key(sequence, place))
+        ]
+        while places:
+            place = places.pop()
+            older = places[-1] if places else 0
+            if end - older < 2 * (end - younger) and place != last:
+                self._drop(sequence, place)
+            else:
+                younger = place
+
+    def _cache(self, sequence: KVSequence, num_tokens: int, block_ids: Sequence[int], *, is_written: bool) -> bool:
+        """Cache a state in blocks that are in use, and free them; False at a collision."""
+        key = self._key(sequence, num_tokens)
+        is_cached = self._registry.offer_state(key, block_ids, self._table, is_written=is_written)
+        self._pool.free(block_ids[:1] if is_cached else block_ids)
         if is_cached:
-            state = self._copies.blocks(sequence)
-            self._copies.add(state, block_ids)
+            # Where this prompt left a known prefix, more of them will begin.
+            self._uses[block_ids[0]] = FORK if num_tokens == sequence.num_forked_tokens else 0
         return is_cached
 
-    def _forget_parts(self, key: PrefixKey) -> None:
-        """Remove the rest of a snapshot, some of whose blocks were evicted, from the cache."""
-        for table in self._tables:
-            block_id = self._pool.prefixes.find(key, table)
-            if block_id is not None:
-                self._pool.uncache(block_id)
+    def _drop(self, sequence: KVSequence, num_tokens: int) -> None:
+        """Forget a snapshot, unless several sequences began or went on there."""
+        first = self.find(self._key(sequence, num_tokens))[:1]
+        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK)
 
-    def _drop_generated(self, sequence: KVSequence) -> None:
-        """Drop a snapshot between generated tokens, which a newer one replaces."""
-        if sequence.num_kept_tokens > sequence.num_initial_tokens:
-            num_tokens = sequence.snapshots.pop()
-            block_ids = self._find_kept(sequence, num_tokens)
-            self._registry.forget(block_ids)
+    def _forget(self, sequence: KVSequence, num_tokens: int) -> None:
+        self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
 
-    def _find_kept(self, sequence: KVSequence, num_tokens: int) -> list[int]:
-        """Return the blocks of a sequence's snapshot, or an empty list when it was evicted."""
-        key = self._key(sequence, num_tokens)
-        return self.find(key) or []
+    def _refresh(self, sequence: KVSequence, num_tokens: int) -> None:
+        """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""
+        first = self.find(self._key(sequence, num_tokens))[:1]
+        self._pool.touch(first)
+        self._pool.free(first)
 
-    def _refresh(self, block_ids: Sequence[int]) -> None:
-        """Move a snapshot to the end of the eviction order."""
-        self._pool.touch(block_ids)
-        self._pool.free(block_ids)
+    def _edge(self, num_tokens: int) -> int:
+        return num_tokens - num_tokens % self._block_size
 
     def _key(self, sequence: KVSequence, num_tokens: int) -> PrefixKey:
         """Return the key of the last block of a prefix."""
-        index = num_tokens // self._block_size - 1
-        return self._keys.key(sequence, index)
+        return self._keys.key(sequence, num_tokens // self._block_size - 1)

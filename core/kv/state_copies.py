@@ -11,7 +11,7 @@ step with all drafts has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSet, Sequence
 
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
@@ -21,11 +21,13 @@ from core.kv.sequence import KVSequence
 class StateCopies:
     """The states in the tables of `groups`, which may include groups without a state; owned by the manager.
 
+    pending: receives the targets of copies, until the next plan has them.
     num_blocks: blocks of one sequence's state, in all groups.
     can_roll_back: whether sequences have spare blocks for a copy.
     """
 
-    def __init__(self, groups: Sequence[KVGroup]) -> None:
+    def __init__(self, groups: Sequence[KVGroup], pending: MutableSet[int]) -> None:
+        self._pending = pending
         self._groups: list[tuple[int, KVGroup]] = []
         for index, group in enumerate(groups):
             if group.kind == "state":
@@ -45,12 +47,21 @@ class StateCopies:
     def add(self, sources: list[int], targets: list[int]) -> None:
         """Have the next plan copy blocks, after everything that was added before."""
         self._copies.append(StateCopy(sources, targets))
+        self._pending |= set(targets)
 
     def take(self) -> list[StateCopy]:
         """Return and clear the copies for the next plan that computes something."""
         copies = self._copies
         self._copies = []
+        self._pending.clear()
         return copies
+
+    def take_blocks(self, sequence: KVSequence) -> list[int]:
+        """Remove the blocks of a state from a sequence that is about to leave."""
+        found = self.blocks(sequence)
+        for index, group in self._groups:
+            del sequence.block_ids[index][: group.num_state_blocks]
+        return found
 
     def begin_step(self, sequence: KVSequence, num_drafts: int) -> None:
         """Prepare the state of a sequence for the next plan, which continues after its computed tokens.

@@ -230,6 +230,10 @@ class StepPlanner:
         if num_pending > 1:
             most = self.state.config.num_speculative_tokens + 1
             num_drafts = min(num_drafts, most - num_pending)
+        snapshots = self.state.kv.snapshots
+        if snapshots is not None and num_drafts:
+            # A step that passed a block edge would leave no state there, for the next turn to begin with.
+            num_drafts = max(min(num_drafts, snapshots.most_drafts(length - num_pending, num_pending)), 0)
         return num_drafts
 
     def _keep_states(self, view: DecodeView) -> None:

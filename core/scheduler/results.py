@@ -185,7 +185,7 @@ class ResultReader:
         # All but the newest token are computed. This also drops the keys and values of rejected drafts.
         sequence.num_pending = 1
         num_drafts = self.result.num_verified.get(slot, 0)
-        if state.kv.states.can_roll_back and len(token_ids) <= num_drafts and reason is None:
+        if state.kv.states.can_roll_back and len(token_ids) <= num_drafts:
             # The state includes the rejected drafts, so the next step begins where this one did.
             sequence.num_computed_tokens = num_computed
             sequence.is_rolled_back = True

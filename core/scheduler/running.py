@@ -129,6 +129,12 @@ class RunningSet:
         index = bisect_left(self.partial, sequence.order, key=_order)
         return index < len(self.partial) and self.partial[index] is sequence
 
+    def is_at_rest(self, sequence: SequenceState) -> bool:
+        """Whether a sequence has a slot, and all steps that were planned for it have their results."""
+        if sequence.slot == NO_SLOT or sequence.num_planned_tokens > sequence.num_computed_tokens:
+            return False
+        return bool(self.length[sequence.slot] == len(sequence.token_ids))
+
     def at(self, slot: Slot) -> SequenceState | None:
         """Return the sequence in a slot, None for a free one."""
         return self._by_slot[slot]

@@ -49,7 +49,8 @@ class Scheduler:
 
     make_kv:       an empty KV manager for the executor's pool.
     clock:         returns seconds; deadlines are given on the same clock.
-    max_in_flight: maximum number of steps without a result. Reduced to 1 where states are rolled back after drafts.
+    max_in_flight: maximum number of steps without a result. At most 2 where states are cached, and 1 where they are rolled back
+                   after drafts.
     lockstep:      whether a step that computes nothing is sent to the executor like any other, and so awaits a result.
     vectorized:    False handles every sequence on its own; the plans are the same.
     cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
@@ -85,6 +86,9 @@ class Scheduler:
         self._state = SchedulerState(config, make_kv(), policy, clock, self._cost, self._advice)
         if self._state.kv.states.can_roll_back:
             self.max_in_flight = 1
+        elif self._state.kv.snapshots is not None:
+            # Further ahead a step would begin at block edges whose tokens, and so whose keys, are not known yet.
+            self.max_in_flight = min(max_in_flight, 2)
         self._admission = Admission(self._state)
         self._num_steps = 0
         self._token_budget = config.max_num_batched_tokens

@@ -191,7 +191,7 @@ class SchedulerState:
         self.recorder.lose(sequence)
         if self.stall is not None:
             self.stall.unseat(sequence)
-        self.kv.free(sequence)
+        self.kv.free(sequence, at_rest=self.running.is_at_rest(sequence))
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_drafts = 0
@@ -205,7 +205,7 @@ class SchedulerState:
         self.seats.clear(sequence)
         self.settle(sequence)
         sequence.status = SequenceStatus.FINISHED
-        self.kv.free(sequence, keep_cached=keep_cached)
+        self.kv.free(sequence, keep_cached=keep_cached, at_rest=self.running.is_at_rest(sequence))
         if sequence.slot != NO_SLOT:
             self.seats.empty(sequence)
         self.seats.forget(sequence)

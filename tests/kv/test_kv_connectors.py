@@ -9,6 +9,7 @@ from core.api.kv_load import KVLoad
 from core.api.specs import KVGroup
 from core.kv.connector import KVConnector
 from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, look_up
 
@@ -174,19 +175,49 @@ def test_a_sequence_names_the_argument_that_it_waits_for():
     assert kv.waits_for(sequence) == "shelf_path"
 
 
-def test_models_with_states_use_no_pages():
+def test_a_prefix_comes_back_with_the_state_behind_it():
+    groups = (KVGroup("full", (0,)), KVGroup("state", (1,), num_state_blocks=2))
     shelf = Shelf()
-    shelf.fails = {"get", "contains", "wants", "put"}
-    groups = (KVGroup("full", (0,)), KVGroup("state", (1,), num_state_blocks=1))
-    connectors = KVConnectors([shelf])
-    engine = Engine(connectors, num_blocks=40, groups=groups)
-    for tokens in (FIRST, OTHER, FIRST):
+
+    def run(kv, tokens, device):
+        """Compute a prompt up to its last edge, keep the state there, then the rest; returns the cached tokens."""
         sequence = KVSequence(list(tokens))
-        engine.kv.attach(sequence, engine.kv.lookup(sequence))
-        engine.kv.allocate_slots(sequence, len(tokens))
-        sequence.num_computed_tokens = len(tokens)
-        engine.kv.free(sequence)
-    assert connectors.connectors == (shelf,)
+        hit = look_up(kv, sequence)
+        kv.attach(sequence, hit)
+        held = {}
+        while sequence.num_computed_tokens < len(tokens):
+            start = sequence.num_computed_tokens
+            kv.snapshots.keep(sequence, start)
+            count = kv.snapshots.chunk(sequence, start, len(tokens) - start)
+            assert kv.allocate_slots(sequence, count) is not None
+            transfers = kv.take_transfers()
+            pages = [] if transfers is None else [device[block_id].copy() for block_id in transfers.saves]
+            for sources, targets in kv.states.take():
+                device[targets] = device[sources]
+            if transfers is not None:
+                for block_id, page in transfers.loads:
+                    device[block_id] = page
+                kv.settle_transfers(transfers, pages)
+            state = kv.states.blocks(sequence)
+            if start:
+                held[start] = device[state].copy()
+            sequence.num_computed_tokens += count
+            device[state] = [[sum(tokens[: start + count]) % 251], [len(tokens[: start + count])]]
+        kv.free(sequence)
+        return hit.num_tokens, held
+
+    device = np.zeros((20, PAGE_BYTES), np.uint8)
+    kv = KVManager(20, 4, groups=groups, connectors=KVConnectors([shelf]), max_step_tokens=64)
+    for tokens in (FIRST, OTHER, range(200, 233)):
+        run(kv, tokens, device)
+    assert {group for group, _ in shelf.pages} == {0, 2, 3}, "states are pages of groups of their own"
+    again = KVManager(20, 4, groups=groups, connectors=KVConnectors([shelf]), max_step_tokens=64)
+    num_cached, held = run(again, FIRST, np.zeros((20, PAGE_BYTES), np.uint8))
+    assert num_cached == 32
+    assert (held[32][0] == sum(range(32)) % 251).all() and (held[32][1] == 32).all()
+    shelf.pages = {name: page for name, page in shelf.pages.items() if name[0] != 3}
+    third = KVManager(20, 4, groups=groups, connectors=KVConnectors([shelf]), max_step_tokens=64)
+    assert run(third, FIRST, device)[0] == 0, "half a state is none"
 
 
 def test_a_connector_that_promises_a_page_and_has_none_shortens_the_prefix():

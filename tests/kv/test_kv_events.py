@@ -66,7 +66,7 @@ def cached(kv):
 
 def test_a_mirror_built_from_events_equals_the_cache():
     log = EventLog(4)
-    kv, mirror = KVManager(12, 4, observers=[log]), Mirror()
+    kv, mirror = KVManager(12, 4, connectors=KVConnectors([log])), Mirror()
     for start in (0, 0, 50, 100, 3, 150, 50):
         run(kv, range(start, start + 22))
         told = log.take()
@@ -80,7 +80,7 @@ def test_a_mirror_built_from_events_equals_the_cache():
 
 def test_a_sequence_is_one_event_with_its_chain():
     log = EventLog(2)
-    kv = KVManager(12, 2, observers=[log])
+    kv = KVManager(12, 2, connectors=KVConnectors([log]))
     run(kv, [1, 2, 3, 4, 5])
     hasher = PrefixHasher()
     first = hasher.key(hasher.root(None), [1, 2])
@@ -181,7 +181,7 @@ def test_services_tell_of_each_step(tmp_path, context):
 def test_residency_counts_lives_idle_times_and_gaps():
     now = 0.0
     residency = Residency(1.0, lambda: now)
-    kv = KVManager(4, 4, observers=[residency])
+    kv = KVManager(4, 4, connectors=KVConnectors([residency]))
     run(kv, range(5))
     now = 7.0
     run(kv, [*range(4), 9])
@@ -198,7 +198,7 @@ def test_residency_counts_lives_idle_times_and_gaps():
 
 def test_a_small_sample_watches_a_small_part():
     residency = Residency(0.1, time.monotonic)
-    kv = KVManager(2000, 1, observers=[residency])
+    kv = KVManager(2000, 1, connectors=KVConnectors([residency]))
     run(kv, range(1500))
     run(kv, range(5000, 6900))
     assert 90 <= sum(residency.rows[0][:-1]) <= 220

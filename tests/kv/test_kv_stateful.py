@@ -65,10 +65,9 @@ class ManagerMachine(RuleBasedStateMachine):
     )
     def build(self, groups, size, blocks, host, disk, interval):
         self.groups, self.size = groups, size
-        self.has_states = groups[-1].kind == "state"
         room = size * 8 * 30
         made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
-        self.tiers = made if (host or disk) and not self.has_states else None
+        self.tiers = made if host or disk else None
         connectors = KVConnectors([made] if host or disk else [])
         options = {
             "groups": groups,
@@ -147,7 +146,7 @@ class ManagerMachine(RuleBasedStateMachine):
             keyed = sequence.block_ids[: self.kv.num_growing]
             own = {block_id for ids in keyed for block_id in ids[sequence.num_shared_blocks :] if block_id}
             self.memory[[block_id for block_id in own if self.kv.pool._references[block_id] == 1]] = -1
-        self.kv.free(sequence, keep_cached=good)
+        self.kv.free(sequence, keep_cached=good, at_rest=True)
         assert sequence.block_ids == []
 
     @rule()
@@ -175,12 +174,13 @@ class ManagerMachine(RuleBasedStateMachine):
             self.kv.check_integrity(self.running)
 
     def copy(self):
+        transfers = self.kv.take_transfers()
+        saves = [] if transfers is None else transfers.saves
+        pages = [self.memory[block_id].view(np.uint8).copy() for block_id in saves]
         for sources, targets in self.kv.states.take():
             self.memory[targets] = self.memory[sources]
-        transfers = self.kv.take_transfers()
         if transfers is None:
             return
-        pages = [self.memory[block_id].view(np.uint8).copy() for block_id in transfers.saves]
         for block_id, page in transfers.loads:
             self.memory[block_id] = page.view(np.int64)
         self.kv.settle_transfers(transfers, pages)

@@ -72,9 +72,9 @@ def test_a_block_that_was_not_filled_is_not_a_hit(tiers):
 def test_wrong_values_are_not_saved():
     connectors = KVConnectors([KVTiers(HostTier(1000))])
     connectors.removed(3, 0, key(1), valid=False)
-    assert connectors.take_transfers() is None
+    assert connectors.copies.take() is None
     connectors.removed(3, 0, key(1), valid=True)
-    assert connectors.take_transfers().saves == [3]
+    assert connectors.copies.take().saves == [3]
 
 
 def test_reset_forgets_tiers_too(tiers):
@@ -111,7 +111,7 @@ def test_broken_invariants_of_tiers_are_named():
     tiers.removed(12, 0, key(2), valid=True)
     with pytest.raises(IntegrityError, match="block_copies: a copy names no block"):
         tiers.check_integrity(10)
-    tiers.take_transfers()
+    tiers.copies.take()
     tiers.copies.load(3, page(1))
     tiers.copies.load(3, page(2))
     with pytest.raises(IntegrityError, match="block_copies: a block is to be filled twice"):

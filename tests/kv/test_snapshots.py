@@ -55,7 +55,7 @@ def test_a_prompt_is_cut_at_its_last_edge():
 def test_chunks_end_at_edges_which_are_kept_far_enough_from_each_other():
     kv = make(interval=12)
     _, begins = compute(kv, list(range(40)), 9)
-    assert begins == [0, 9, 16, 25, 32], "8 of 9 would be too few"
+    assert begins == [0, 9, 16, 25, 32, 36], "8 of 9 would be too few, but the last edge is kept"
     for length, expected in ((17, 16), (33, 32), (31, 16), (15, 0)):
         assert found(kv, list(range(length))) == expected
 
@@ -71,28 +71,65 @@ def test_where_prompts_part_a_state_is_kept_for_the_third():
     assert begins == [20, 36] and third.num_shared_blocks == 5
 
 
-def test_of_generated_tokens_the_newest_state_alone_is_kept():
+def test_of_generated_tokens_the_newest_two_states_are_kept():
     kv = make()
     sequence, _ = compute(kv, list(range(10)))
-    num_cached = len(kv.pool.prefixes)
     generate(kv, sequence, 31)
-    assert sequence.snapshots == [8, 40]
-    assert found(kv, sequence.token_ids[:20]) == 8
+    assert sequence.snapshots == [8, 36, 40]
+    known = list(sequence.token_ids)
     kv.free(sequence)
-    assert found(kv, sequence.token_ids) == 40
-    num_states = len(kv.pool.prefixes) - 10
-    assert num_states == num_cached + 2, "blocks of two states, beside those of 10 blocks of tokens"
+    assert [found(kv, known[:length]) for length in (41, 40, 39, 35)] == [40, 40, 36, 8]
 
 
-def test_a_state_without_one_of_its_blocks_is_none():
+def test_the_state_at_the_very_end_is_kept_without_a_copy():
     kv = make()
+    sequence, _ = compute(kv, list(range(12)))
+    assert sequence.snapshots == [8]
+    kv.states.take()
+    kv.free(sequence, at_rest=True)
+    assert found(kv, list(range(12))) == 12 and kv.states.take() == []
+    kv.check_integrity([])
+
+
+def test_a_state_is_evicted_whole():
+    kv = make(14)
     sequence, _ = compute(kv, list(range(10)))
-    block_id = kv.snapshots.find(kv.key(sequence, 1))[1]
-    kv.forget([block_id])
-    kv.free(sequence)
-    assert found(kv, list(range(10))) == 0
-    compute(kv, list(range(10)))
-    assert found(kv, list(range(10))) == 8
+    first, second = kv.snapshots.find(kv.key(sequence, 1))
+    kv.states.take()
+    other = KVSequence(list(range(100, 124)))
+    kv.attach(other, kv.lookup_now(other))
+    assert kv.allocate_slots(other, 22) is not None
+    assert kv.snapshots.find(kv.key(sequence, 1)) == []
+    held = {block_id for ids in other.block_ids for block_id in ids}
+    assert first in held and kv.pool.num_free == 14 - 1 - 5 - 8
+    assert second in held or kv.pool.num_free
+    kv.check_integrity([sequence, other])
+
+
+def test_states_of_earlier_turns_thin_out():
+    kv, tokens, most = make(2000), [], 0
+    for turn in range(30):
+        tokens += range(1000 * turn, 1000 * turn + 9)
+        sequence, begins = compute(kv, tokens)
+        assert len(tokens) - 9 - begins[0] <= 4 or not turn, "the turn before is all there"
+        generate(kv, sequence, 14)
+        kv.states.take()
+        tokens = list(sequence.token_ids)
+        kv.free(sequence, at_rest=True)
+        states = [key for _, group, key in kv.pool.prefixes.entries() if group == 2]
+        most = max(most, len(states))
+    assert most < 14, "instead of three a turn"
+    kv.check_integrity([])
+
+
+def test_where_several_sequences_began_a_state_stays():
+    kv = make(2000)
+    shared = list(range(9))
+    for branch in range(3):
+        sequence, _ = compute(kv, [*shared, *range(1000 * branch, 1000 * branch + 300)])
+        generate(kv, sequence, 30)
+        kv.free(sequence, at_rest=True)
+    assert found(kv, shared) == 8
 
 
 def test_states_of_a_sequence_that_failed_are_forgotten():

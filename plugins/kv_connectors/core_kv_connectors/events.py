@@ -15,7 +15,7 @@ from array import array
 import msgspec
 
 from core.api.kv_transfer import PrefixKey
-from core.kv.observer import CacheObserver
+from core.kv.connector import KVConnector
 
 
 class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockStored", gc=False):
@@ -58,8 +58,8 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False
     events: list[KVEvent]
 
 
-class EventLog(CacheObserver):
-    """Collects events until they are taken."""
+class EventLog(KVConnector):
+    """Collects events until they are taken; a connector without pages."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size

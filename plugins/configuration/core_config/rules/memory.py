@@ -138,16 +138,6 @@ def disk_size_needs_a_path(facts: Facts) -> Findings:
         yield Warn("--kv-offloading-disk-size has no effect without --kv-offloading-disk-path.")
 
 
-def states_are_not_offloaded(facts: Facts) -> Findings:
-    """Offloaded keys and values need the state after them, which is cached in device memory only."""
-    if not facts.has_states:
-        return
-    for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_transfer_config"):
-        if facts[name]:
-            yield Derive(name, None, "off: cached states of the model's layers are not offloaded", force=True)
-            yield Warn(f"{flag_of(name)} has no effect: the model has layers with a state, which is not offloaded.")
-
-
 def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     """Offloading, events and metrics of the KV cache need prefix caching."""
     if facts["enable_prefix_caching"] is not False:
@@ -176,6 +166,5 @@ RULES: tuple[Rule, ...] = (
     Rule(kv_dtype_needs_scales, "model"),
     Rule(host_memory_holds_offloaded_blocks, "platform"),
     Rule(disk_size_needs_a_path),
-    Rule(states_are_not_offloaded, "model"),
     Rule(offloading_needs_prefix_caching, "model"),
 )

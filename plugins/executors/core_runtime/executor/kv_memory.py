@@ -107,15 +107,18 @@ class KVMemory:
         if self._aside is None and isinstance(runtime, CopiesAside):
             self._aside = PageCopies(self._buffers, runtime)
 
-    def transfer(self, transfers: KVTransfers) -> SavedPages:
-        """Save blocks, then load pages, as seen by kernels called later. Returns the saved pages."""
+    def transfer(self, transfers: KVTransfers, copies: Sequence[StateCopy] = ()) -> SavedPages:
+        """Save blocks, copy states, then load pages, as seen by kernels called later. Returns the saved pages."""
         self.prepare_transfers()
-        # Saves come first: a load may overwrite a block that is saved in the same step.
+        # Saves come first and loads last: a copy or a load may overwrite a block that is saved in the same step, and a load one
+        # from which a state is copied.
         if self._aside is not None:
             saved = self._aside.save(transfers.saves)
+            self.copy(copies)
             self._aside.load(transfers.loads)
             return saved
         pages = [self._read(block_id) for block_id in transfers.saves]
+        self.copy(copies)
         for block_id, page in transfers.loads:
             self._write(block_id, page)
         return SavedPages(pages)

@@ -356,12 +356,10 @@ class Worker:
 
     def _copy(self, plan: StepPlan) -> SavedPages | None:
         """Make the plan's copies of KV blocks; returns the saved pages."""
-        saved: SavedPages | None = None
         if plan.transfers is not None:
-            saved = self.kv_memory.transfer(plan.transfers)
-        if plan.copies:
-            self.kv_memory.copy(plan.copies)
-        return saved
+            return self.kv_memory.transfer(plan.transfers, plan.copies)
+        self.kv_memory.copy(plan.copies)
+        return None
 
     def close(self) -> None:
         """Stop all threads and release the device."""
