@@ -21,6 +21,7 @@ from core_kernels.triton.products.rounding import encoded_rows
 from core_runtime.contracts import LinearKernel
 from core_runtime.weights.formats import FP8
 
+
 class ScaledLinear(ABC):
     """A weight of shape (N, K). Implements `core_runtime.contracts.LinearKernel`; subclasses multiply.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Final
 
-VERSION = 3  # raise when a kernel's results change
+VERSION = 4  # raise when a kernel's results change
 DEVICES: Final = ("cuda", "rocm", "xpu")
 ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row", "fp8_row")
 CODED: Final = "fp8_e4m3"
