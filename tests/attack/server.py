@@ -180,6 +180,8 @@ def flags(arguments: Mapping[str, Any]) -> Sequence[str]:
         flag = "--" + name.replace("_", "-")
         if value is True:
             found.append(flag)
+        elif isinstance(value, list):
+            found += [flag, *map(str, value)]
         elif value is not None:
             found += [flag, str(value)]
     return found

@@ -225,13 +225,13 @@ class Site:
             return mmap.mmap(file.fileno(), mmap.PAGESIZE)
 
 
-def _written(folder: Path) -> str:
+def _written(folder: Path) -> list[str]:
     """Write the adapters; returns them as the argument that names them."""
     shapes = shapes_of(str(default_model()))
     for seed, name in enumerate(ADAPTERS):
         write_adapter(folder / name, shapes, rank=8 + 8 * seed, seed=seed, scale=ADAPTER_SCALE)
     paths = {name: str(folder / name) for name in ADAPTERS} | {CHANGES: str(folder / ADAPTERS[0])}
-    return json.dumps([{"name": name, "path": path} for name, path in paths.items()])
+    return [f"{name}={path}" for name, path in paths.items()]
 
 
 async def _check(path: str) -> str:
