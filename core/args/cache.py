@@ -61,8 +61,8 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
     mamba_block_size: Annotated[
         int | None,
         Arg(
-            "Tokens from one cached state to the next, at least, in models whose layers have a state (any recurrent kind, "
-            "not Mamba alone). Unset: 64.",
+            "Tokens from one cached state to the next, at least, inside a prompt, in models whose layers have a state (any "
+            "recurrent kind, not Mamba alone). Unset: 64.",
             ge=1,
         ),
     ] = None

@@ -129,11 +129,10 @@ class BlockPool:
     def uncache(self, block_id: int) -> None:
         """Remove a block with wrong values from the cache, if it is cached. One with joined blocks has no user."""
         if block_id in self.prefixes:
+            block_ids = self._discard(block_id, valid=False)
             if self._references[block_id] == 0:
                 self._unlink(block_id)
-                self._spare += self._discard(block_id, valid=False)
-            else:
-                self._discard(block_id, valid=False)
+                self._spare += block_ids
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
         """Return how many of these cached blocks count in `num_free` and will leave it with a `touch`."""

@@ -136,7 +136,7 @@ class BlockTables:
         """Free the blocks that no later query's window reaches; full ones stay cached."""
         for group in range(len(sequence.block_ids)):
             table = self.groups[group]
-            first = table.first_needed(sequence)
+            first = table.growth.first_needed(sequence.num_computed_tokens)
             if first > sequence.num_released[group]:
                 # Before they are freed: a block in use can be cached, a spare one cannot.
                 self._registry.offer(sequence, first)

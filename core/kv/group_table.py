@@ -36,10 +36,6 @@ class GroupTable:
         """Return how many entries a sequence with `num_shared` ones appends for `num_tokens` tokens."""
         return max(self.growth.table_length(num_computed, num_tokens) - num_shared, 0)
 
-    def first_needed(self, sequence: KVSequence) -> int:
-        """Return the index of the first block that a later query reads."""
-        return self.growth.first_needed(sequence.num_computed_tokens)
-
     def release(self, sequence: KVSequence, first: int) -> list[int]:
         """Replace the blocks before index `first` by the null block; returns them, last one first."""
         ids = sequence.block_ids[self.group]
@@ -59,7 +55,7 @@ class GroupTable:
         require(not any(ids[:released]), "windows", f"a block behind the window is still in the table {ids}")
         require(NULL_BLOCK not in held, "windows", f"the null block is in the live part of the table {ids}")
         require(
-            released <= self.first_needed(sequence),
+            released <= self.growth.first_needed(sequence.num_computed_tokens),
             "windows",
             f"{released} blocks are released, a query at {sequence.num_computed_tokens} needs one of them",
         )

@@ -75,7 +75,6 @@ class KVManager:
         self.enable_prefix_caching = enable_prefix_caching
         has_states = self.states.num_blocks > 0
         self.connectors = KVConnectors() if connectors is None else connectors
-        self._copies = self.connectors.copies
         # Before the pool has observers: loads and copies of an earlier manager end here, and must not reach this one.
         self.connectors.begin_pool(keeps_pages=enable_prefix_caching)
         if self.connectors.hears:
@@ -253,7 +252,7 @@ class KVManager:
 
         Each result needs one call of `settle_transfers`.
         """
-        return self._copies.take()
+        return self.connectors.copies.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Accept the saved pages. None: the copies were not made, so the blocks to be loaded are no longer cached."""

@@ -19,9 +19,7 @@ class PrefixTable:
     """
 
     def __init__(self, num_groups: int = 1) -> None:
-        self._blocks: list[dict[bytes, int]] = []
-        for _ in range(num_groups):
-            self._blocks.append({})
+        self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._keys: dict[int, Entry] = {}
 
     def __len__(self) -> int:
@@ -70,10 +68,7 @@ class PrefixTable:
 
     def entries(self) -> list[tuple[int, int, PrefixKey]]:
         """Return (block id, group, key) of every cached block, as a copy."""
-        listed: list[tuple[int, int, PrefixKey]] = []
-        for block_id, (group, key) in self._keys.items():
-            listed.append((block_id, group, key))
-        return listed
+        return [(block_id, group, key) for block_id, (group, key) in self._keys.items()]
 
     def clear(self) -> None:
         """Remove all blocks; their references are not changed."""

@@ -8,10 +8,9 @@ a step begins at an edge can be copied into blocks of its own, cached under the 
 it into the blocks of another sequence. No sequence has a reference to a snapshot: its blocks may be evicted, all together, as
 soon as they are cached, because a plan makes its copies in order before anything is computed.
 
-The next turn of a conversation continues at the last edge of the prompt and answer, or, when a client has cut the answer at a
-stop string, at the one before. So the last edge of a prompt is kept, and while tokens are generated the newest two. Elsewhere a
-snapshot is worth its memory when enough tokens lie between it and the previous one: where a prompt left a known prefix, and
-where a chunk ends. When a sequence leaves, the snapshots of its earlier turns thin out.
+The next turn of a conversation continues at the last edge of prompt and answer, or, where a stop string cut the answer, at the
+one before. So the last edge of a prompt is kept, and of generated tokens the newest two. Elsewhere a snapshot needs some
+distance to the previous one: where a prompt left a known prefix, and where a chunk ends. States of earlier turns thin out.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ class Snapshots:
                 self._registry.report_state(self._key(sequence, num_tokens), self._table)
             # A state up to the shared blocks came from the cache, so this sequence has not written it.
             elif num_tokens > num_shared:
-                self._forget(sequence, num_tokens)
+                self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
         sequence.snapshots = []
         sequence.num_kept_tokens = 0
 
@@ -189,9 +188,6 @@ class Snapshots:
         """Forget a snapshot, unless several sequences began or went on there."""
         first = self.find(self._key(sequence, num_tokens))[:1]
         self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK)
-
-    def _forget(self, sequence: KVSequence, num_tokens: int) -> None:
-        self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
 
     def _refresh(self, sequence: KVSequence, num_tokens: int) -> None:
         """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""

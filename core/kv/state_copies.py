@@ -28,21 +28,15 @@ class StateCopies:
 
     def __init__(self, groups: Sequence[KVGroup], pending: MutableSet[int]) -> None:
         self._pending = pending
-        self._groups: list[tuple[int, KVGroup]] = []
-        for index, group in enumerate(groups):
-            if group.kind == "state":
-                self._groups.append((index, group))
+        self._groups = [(index, group) for index, group in enumerate(groups) if group.kind == "state"]
         self.num_blocks = sum(group.num_state_blocks for _, group in self._groups)
         self.can_roll_back = any(group.num_spare_blocks for _, group in self._groups)
         self._copies: list[StateCopy] = []
 
     def blocks(self, sequence: KVSequence) -> list[int]:
         """Return the blocks of a sequence's state, group by group."""
-        found: list[int] = []
-        for index, group in self._groups:
-            ids = sequence.block_ids[index]
-            found += ids[: group.num_state_blocks]
-        return found
+        tables = [sequence.block_ids[index][: group.num_state_blocks] for index, group in self._groups]
+        return [block_id for ids in tables for block_id in ids]
 
     def add(self, sources: list[int], targets: list[int]) -> None:
         """Have the next plan copy blocks, after everything that was added before."""
@@ -81,8 +75,5 @@ class StateCopies:
 
     def _spare_blocks(self, sequence: KVSequence) -> list[int]:
         """Return the blocks of the copy of a sequence's state, group by group."""
-        found: list[int] = []
-        for index, group in self._groups:
-            ids = sequence.block_ids[index]
-            found += ids[group.num_state_blocks :]
-        return found
+        tables = [sequence.block_ids[index][group.num_state_blocks :] for index, group in self._groups]
+        return [block_id for ids in tables for block_id in ids]
