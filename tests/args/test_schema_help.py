@@ -134,3 +134,15 @@ def test_arguments_that_cannot_be_imported_name_their_distribution(schema_of):
         schema_of("")
     with pytest.raises(PluginError, match=r"'further' of core-further cannot be used .* no group of arguments"):
         schema_of("FurtherArgs = 3")
+
+
+@pytest.mark.parametrize(
+    "given", ['[{"name": "a", "path": "/x"}]', [{"name": "a", "path": "/x"}], '{"name": "a", "path": "/x"}']
+)
+def test_adapters_may_be_named_as_json(given: object) -> None:
+    assert convert(schema().fields["lora_modules"], given) == ['{"name": "a", "path": "/x"}']
+
+
+def test_objects_in_other_lists_are_refused() -> None:
+    with pytest.raises(ValueError, match="list of texts"):
+        convert(schema().fields["served_model_name"], '[{"a": 1}]')

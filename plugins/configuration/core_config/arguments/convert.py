@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from core.api.errors import nearest
 from core.args.schema import Field
@@ -158,6 +158,10 @@ def _text(value: Any, expected: str) -> str:
     raise ValueError(expected)
 
 
+OF_OBJECTS: Final = frozenset({"lora_modules"})
+"""Lists whose items may be objects, which stay texts of JSON."""
+
+
 def _list(field: Field, value: Any, expected: str) -> list[Any]:
     """Read a list of texts or integers: a JSON list, one text, or with `commas` several items in one text."""
     if isinstance(value, str):
@@ -169,6 +173,8 @@ def _list(field: Field, value: Any, expected: str) -> list[Any]:
     for item in value:
         if isinstance(item, str) and field.arg.commas:
             parts += [part.strip() for part in item.split(",")]
+        elif isinstance(item, Mapping) and field.name in OF_OBJECTS:
+            parts.append(json.dumps(item))
         else:
             parts.append(item)
     if field.item is int:
