@@ -12,6 +12,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and policy of the scheduler. Units are tokens or sequences, where the name does not say otherwise.
 
     max_num_mixed_batched_tokens: limit of prompt tokens in a step that also decodes; 0: what the budget leaves.
+    queued_prompts_weight:        how much a queue of prompts enlarges that limit; 0.0: not at all.
     reserve_full_prompt:          admit a request only when its whole prompt has room.
     async_scheduling:             plan a step while the previous one runs.
     stream_interval:              tokens between two streamed outputs.
@@ -36,6 +37,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 2048
     enable_chunked_prefill: bool = True
     max_num_mixed_batched_tokens: int = 0
+    queued_prompts_weight: float = 0.0
     long_prefill_token_threshold: int = 0
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1

@@ -23,6 +23,14 @@ class SchedulerArgs(ArgumentGroup, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = None
+    queued_prompts_weight: Annotated[
+        float,
+        Arg(
+            "While prompts queue up, --max-num-mixed-batched-tokens is larger: times this, times the prompts that wait behind "
+            "another one, divided by the streams. 0: never larger.",
+            ge=0,
+        ),
+    ] = 4.0
     max_stall_ms: Annotated[
         float | None,
         Arg(

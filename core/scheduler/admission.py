@@ -45,6 +45,15 @@ class Admission:
             elif not self._try(planner, first):
                 return
 
+    def mixed_budget(self, least: int) -> int:
+        """Return the limit of prompt tokens in the next step if it has streams: `least`, or more while prompts queue up."""
+        # The last prompt waits for the decodes of all steps before its own, so few large steps answer a queue sooner. The
+        # streams wait for each step, so the limit is shared out among them.
+        running = self.state.running
+        num_streams = max(len(running) - len(running.partial), 1)
+        num_behind = len(running.partial) + self._num_startable() - 1
+        return max(least, int(self.state.config.queued_prompts_weight * least * num_behind / num_streams))
+
     def limiting_argument(self, planner: StepPlanner) -> str:
         """Return the engine argument whose limit most likely keeps waiting sequences out of a step."""
         state = self.state
@@ -76,6 +85,12 @@ class Admission:
         elif state.running.is_partial(suspect):
             planner.plan_chunk(suspect)
         return True
+
+    def _num_startable(self) -> int:
+        """Number of waiting sequences that have slots; 0 when the first lacked blocks and there is no room for all."""
+        number = min(len(self.state.waiting), len(self.state.running.free_slots))
+        has_room = not number or self.state.seats.has_room(number * _peek(self.state.waiting).blocks_missing)
+        return number if has_room else 0
 
     def _next(self) -> SequenceState | None:
         """Return the next sequence to start, None for none. Long prompts that may not start yet are moved to `held`."""

@@ -58,14 +58,13 @@ class StepPlanner:
             return
         plan = self.plan
         plan.slots = view.slots
-        if self._query_lens is None:
+        if self._query_lens is None or self._pending is None:
             plan.query_lens = view.ones
             plan.total_num_tokens = len(view.slots)
+            plan.num_computed = running.length[view.slots] - 1
         else:
             plan.query_lens = self._query_lens
             plan.total_num_tokens = int(self._query_lens.sum())
-        plan.num_computed = running.length[view.slots] - 1
-        if self._pending is not None:
             plan.num_computed = running.length[view.slots] - self._pending
         # Last of all: `length` counts tokens after all planned steps, `num_computed` above is from before this one.
         running.length[view.slots] += 1
@@ -115,7 +114,9 @@ class StepPlanner:
         plan = self.plan
         seats = self.state.seats
         if self._chunk_slots:
-            self._append_chunks()
+            plan.slots = _joined(plan.slots, self._chunk_slots)
+            plan.query_lens = _joined(plan.query_lens, [chunk.num_tokens for chunk in self.step.chunks])
+            plan.num_computed = _joined(plan.num_computed, self._chunk_starts)
         plan.removed = seats.take_removed()
         has_changed = plan.removed or plan.new or plan.num_drafts
         has_lengths = self._chunk_slots or self._query_lens is not None
@@ -125,14 +126,6 @@ class StepPlanner:
         self.step.one_each = self._query_lens is None and not has_drafts
         self.step.num_departures = seats.running.num_departures
         return self.step
-
-    def _append_chunks(self) -> None:
-        """Append the rows of the chunks to the rows that decode."""
-        plan = self.plan
-        lens = [chunk.num_tokens for chunk in self.step.chunks]
-        plan.slots = _joined(plan.slots, self._chunk_slots)
-        plan.query_lens = _joined(plan.query_lens, lens)
-        plan.num_computed = _joined(plan.num_computed, self._chunk_starts)
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
         """Leave out sequences that end with the token in flight because it reaches their length limit."""

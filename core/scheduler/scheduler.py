@@ -192,7 +192,8 @@ class Scheduler:
         # Before anything is planned, so that a sequence past its deadline takes no tokens of this step.
         state.expire()
         state.drafts.begin_step(state.running)
-        planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
+        mixed_budget = self._admission.mixed_budget(self._mixed_budget)
+        planner = StepPlanner(state, self._token_budget, mixed_budget, vectorized=self._vectorized)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
         state.current = None

@@ -81,16 +81,12 @@ class StepCost:
     margin:       factor on a prediction within which `QUANTILE` of the steps end; at least `LEAST_MARGIN`.
     """
 
-    __slots__ = ("_decode", "_decode_key", "_prompt_key", "_prompt_token", "_step", "margin", "num_observed")
+    __slots__ = ("_coefficients", "margin", "num_observed")
 
     def __init__(self) -> None:
         self.num_observed = 0
         self.margin = LEAST_MARGIN
-        self._step = FIRST_TERMS["step"]
-        self._decode = FIRST_TERMS["decode"]
-        self._decode_key = FIRST_TERMS["decode_key"]
-        self._prompt_token = FIRST_TERMS["prompt_token"]
-        self._prompt_key = FIRST_TERMS["prompt_key"]
+        self._coefficients = list(FIRST_TERMS.values())
 
     @classmethod
     def restored(cls, state: Sequence[float]) -> Self:
@@ -98,49 +94,42 @@ class StepCost:
         cost = cls()
         if all(isfinite(number) and number > 0.0 for number in state[:7]):
             cost.num_observed = int(state[0])
-            cost.margin, cost._step, cost._decode, cost._decode_key, cost._prompt_token, cost._prompt_key = state[1:7]
+            cost.margin, *cost._coefficients = state[1:7]
         return cost
 
     def state(self) -> tuple[float, ...]:
         """Return everything that was learned, as seven numbers; the next engine process starts from them."""
-        coefficients = (self._step, self._decode, self._decode_key, self._prompt_token, self._prompt_key)
-        return (float(self.num_observed), self.margin, *coefficients)
+        return (float(self.num_observed), self.margin, *self._coefficients)
 
     def predict(self, num_prompt_tokens: int, num_decodes: int, context_tokens: int, prompt_keys: int = 0) -> float:
         """Return the seconds of a step of this size (see `StepWork`); 0.0 before anything was observed."""
         if not self.num_observed:
             return 0.0
-        decoding = self._decode * num_decodes + self._decode_key * context_tokens
-        prompts = self._prompt_token * num_prompt_tokens + self._prompt_key * prompt_keys
-        return self._step + decoding + prompts
+        step, decode, decode_key, prompt_token, prompt_key = self._coefficients
+        decoding = decode * num_decodes + decode_key * context_tokens
+        return step + decoding + (prompt_token * num_prompt_tokens + prompt_key * prompt_keys)
 
     def observe(self, work: StepWork, seconds: float) -> None:
         """Learn that a step of this size took `seconds`. A step that took no time is ignored."""
         if seconds <= 0.0:
             return
-        terms = (
-            self._step,
-            self._decode * work.num_decodes,
-            self._decode_key * work.context_tokens,
-            self._prompt_token * work.num_prompt_tokens,
-            self._prompt_key * work.prompt_keys,
-        )
+        sizes = (1, work.num_decodes, work.context_tokens, work.num_prompt_tokens, work.prompt_keys)
+        terms = [each * size for each, size in zip(self._coefficients, sizes, strict=True)]
         predicted = sum(terms)
         surprise = seconds / predicted
         if not self.num_observed:
             self.num_observed = 1
-            self._scale(surprise)
+            # The first observation gives the coefficients their unit.
+            self._coefficients = [each * surprise for each in self._coefficients]
             return
         self.num_observed += 1
         self._learn_margin(surprise)
         surprise = min(max(surprise, 1.0 / MOST_SURPRISE), MOST_SURPRISE)
         squares = sum(term * term for term in terms)
         factor = RATE * (surprise - 1.0) * predicted / squares
-        self._step *= 1.0 + factor * terms[0]
-        self._decode *= 1.0 + factor * terms[1]
-        self._decode_key *= 1.0 + factor * terms[2]
-        self._prompt_token *= 1.0 + factor * terms[3]
-        self._prompt_key *= 1.0 + factor * terms[4]
+        self._coefficients = [
+            each * (1.0 + factor * term) for each, term in zip(self._coefficients, terms, strict=True)
+        ]
 
     def fitting_chunk(self, start: int, seconds: float) -> int:
         """Return the largest number of prompt tokens from position `start` on that most likely add at most `seconds`.
@@ -150,18 +139,11 @@ class StepCost:
         if not self.num_observed or seconds <= 0.0:
             return 0
         # n tokens cost token * n + key * (start * n + n * n / 2): solved for n.
-        token = self._prompt_token + self._prompt_key * start
+        prompt_token, prompt_key = self._coefficients[3:]
+        token = prompt_token + prompt_key * start
         room = seconds / self.margin
-        root = sqrt(token * token + 2.0 * self._prompt_key * room)
+        root = sqrt(token * token + 2.0 * prompt_key * room)
         return int(2.0 * room / (token + root))
-
-    def _scale(self, factor: float) -> None:
-        """Scale all coefficients by one factor: the first observation gives them their unit."""
-        self._step *= factor
-        self._decode *= factor
-        self._decode_key *= factor
-        self._prompt_token *= factor
-        self._prompt_key *= factor
 
     def _learn_margin(self, surprise: float) -> None:
         """Move the margin so that `QUANTILE` of the ratios are below it."""

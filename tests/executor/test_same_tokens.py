@@ -94,7 +94,10 @@ VARIANTS = {
     "drafts planned ahead, preempted": {
         "async_scheduling": True, "speculative_config": NGRAM, "num_gpu_blocks_override": TIGHT, "rounds": 2,
     },
-    "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
+    "short mixed steps": {
+        "max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64, "queued_prompts_weight": 0.0,
+    },
+    "mixed steps that grow with the queue": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
     "short stalls": {"max_stall_ms": 0.001, "rounds": 2},
     "many partial prefills": {
         "max_num_partial_prefills": 3, "max_long_partial_prefills": 2, "long_prefill_token_threshold": 5,

@@ -37,6 +37,7 @@ def test_both_ways_give_the_same_plans_and_outputs(seed, block_size, num_tokens,
         "max_num_seqs": seats,
         "max_num_batched_tokens": budget,
         "max_num_mixed_batched_tokens": mixed,
+        "queued_prompts_weight": 2.0,
         "max_model_len": 40,
         "policy": policy,
     }

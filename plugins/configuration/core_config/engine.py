@@ -202,6 +202,7 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_model_len=settings["max_model_len"] or 0,
         enable_chunked_prefill=settings["enable_chunked_prefill"],
         max_num_mixed_batched_tokens=settings["max_num_mixed_batched_tokens"] or 0,
+        queued_prompts_weight=settings["queued_prompts_weight"],
         long_prefill_token_threshold=settings["long_prefill_token_threshold"],
         max_num_partial_prefills=settings["max_num_partial_prefills"],
         max_long_partial_prefills=settings["max_long_partial_prefills"],
