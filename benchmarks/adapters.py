@@ -199,6 +199,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Adapters against our own base and next to other engines.")
     parser.add_argument("--peers", default="vllm,llama.cpp,transformers", help="some of these; empty: none")
+    parser.add_argument("--rows", default="", help="only the rows whose titles contain this, for example 'core bf16'")
     parser.add_argument("--repeats", type=int, default=3, help="counted rounds after a warm-up")
     parser.add_argument("--model", help="a GGUF file; the embedded default when left out")
     parser.add_argument(
@@ -217,7 +218,7 @@ def main() -> None:
     environments = Environments(options.env_dir, console, offline=True)
     checkpoints = Checkpoints(options.model, options.env_dir / "models", environments, console)
     bench = Bench(Launches(environments, checkpoints, options.env_dir / "work"), console)
-    rows = list(sides([peer for peer in options.peers.split(",") if peer]))
+    rows = [side for side in sides([peer for peer in options.peers.split(",") if peer]) if options.rows in side.name]
     try:
         for repetition in range(options.repeats + 1):
             for side in rows:

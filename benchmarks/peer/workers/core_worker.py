@@ -29,7 +29,7 @@ class Engine:
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def _adapter(self, name: str) -> Any:
-        from core.lora.request import LoRARequest
+        from core_frontend.library.lora_request import LoRARequest
 
         if name not in self._adapters:
             number = len(self._adapters) + 1
