@@ -30,7 +30,7 @@ class SchedulerArgs(ArgumentGroup, frozen=True, kw_only=True):
             "another one, divided by the streams. 0: never larger.",
             ge=0,
         ),
-    ] = 4.0
+    ] = 2.0
     max_stall_ms: Annotated[
         float | None,
         Arg(
