@@ -114,7 +114,18 @@ def test_threads_that_are_held_back_beside_idle_processors_become_fewer_and_are_
     clock[0] += 1
     follow.look()
     assert pool.size == 2
-    clock[0] += follower.RETRY_S
+    clock[0] += follower.FIRST_RETRY_S
+    follow.look()
+    assert pool.size == 8
+    spent[0] = Account(ran=2.0, waited=6.0, idle=6.0)  # again, so that the next try comes later
+    clock[0] += 1
+    follow.look()
+    assert pool.size == 2
+    spent[0] = Account(ran=2.0, waited=0.1, idle=6.0)
+    clock[0] += follower.FIRST_RETRY_S
+    follow.look()
+    assert pool.size == 2
+    clock[0] += follower.FIRST_RETRY_S
     follow.look()
     assert pool.size == 8
 

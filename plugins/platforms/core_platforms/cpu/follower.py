@@ -16,8 +16,12 @@ from core_platforms.cpu.received import Account, account, compute_threads, held_
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
-RETRY_S = 60.0
-"""Seconds until all threads are tried again, after some were dropped because the system throttled them."""
+FIRST_RETRY_S = 4.0
+LONGEST_RETRY_S = 64.0
+"""Seconds until all threads are tried again, after some were dropped because the system throttled them: first the short time,
+then twice as long each time. Two threads on one processor for a second look like a quota; that must not halve the speed
+for a minute, as it once did in a benchmark.
+"""
 POOL_THREAD = "core-compute"
 
 
@@ -36,6 +40,7 @@ class Follower:
         self._wanted = threads
         self._most: int | None = None
         self._retry_at = 0.0
+        self._pause = FIRST_RETRY_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="core-follow-share", daemon=True)
         self._ids: list[int] = []
@@ -72,8 +77,11 @@ class Follower:
         got = held_back(spent, now - self._looked_at)
         if got is not None and self._wanted > 1:
             self._most = max(round(got), 1)
-            self._retry_at = now + RETRY_S
+            self._retry_at = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_RETRY_S)
         elif now >= self._retry_at:
+            if self._most is None:  # all of them have had their time
+                self._pause = FIRST_RETRY_S
             self._most = None
 
     def _remember(self) -> None:
