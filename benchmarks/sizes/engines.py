@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -175,7 +176,7 @@ def run_llama(peer: str, program: Path, case: Case, rows: list[Row]) -> Iterator
         # Its flash attention on processors ends the process at several sequences: GGML_ASSERT(S > 0), iqk_fa_templates.h.
         if peer == "ik_llama.cpp" and row.streams > 1:
             context.append("-no-fa")
-        text, megabytes, code = _run([str(program), "-m", str(case.path), *context, *words, *sizes])
+        text, megabytes, code = _run([str(program), "-m", str(case.path.resolve()), *context, *words, *sizes])
         found = TABLE.search(text)
         if found is None:
             lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -198,7 +199,9 @@ def read_file(path: Path) -> None:
 
 def _run(command: list[str]) -> tuple[str, float, int]:
     """What a program printed, its peak resident size in MB, its exit code."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    where = tempfile.gettempdir()  # llama.cpp leaves a llama.log where it runs
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, **pipe, cwd=where, text=True, errors="replace")
     assert process.stdout is not None
     text = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)

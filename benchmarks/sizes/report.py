@@ -219,10 +219,15 @@ def figures(results: Results, case: Case) -> Iterator[str]:
 
 
 def _bars(results: Results) -> Iterator[Bar]:
-    """Every speed beside every peer; the tick is at equal speed."""
+    """Beside every peer: one stream with the shortest prompt, most streams, the longest prompt; the tick is at equal speed."""
     for case in results.cases():
-        for what, row, figure in comparisons(results, case):
-            for peer in peers(results, case) if figure not in LESS_IS_BETTER else ():
-                ratio = results.ratio(case, row, peer, figure)
-                if ratio:
-                    yield Bar(f"{case.model} {what.partition(' ')[2]} / {peer}", ratio, 1.0)
+        rows = named(results, case)
+        single = sorted((row for row in rows if row.streams == 1), key=lambda row: row.prompt)
+        several = sorted((row for row in rows if row.streams > 1), key=lambda row: row.streams)
+        shown = [("decode, one stream", row, "decode tok/s") for row in single[:1]]
+        shown += [(f"decode, {row.streams} streams", row, "decode tok/s") for row in several[-1:]]
+        shown += [(f"prefill of {row.prompt:,}", row, "prefill tok/s") for row in single[-1:]]
+        for what, row, figure in shown:
+            for peer in peers(results, case):
+                if ratio := results.ratio(case, row.name, peer, figure):
+                    yield Bar(f"{case.model} {what} / {peer}", ratio, 1.0)
