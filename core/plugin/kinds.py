@@ -72,8 +72,8 @@ KINDS: tuple[Kind, ...] = (
         "logits_processor", "core.logits_processors", "logits_processors", None, "many", contract=f"{RUNTIME}:LogitsProcessor"
     ),
     Kind(
-        "kv_connector", "core.kv_connectors", "kv_transfer_config.kv_connector",
-        "kv_transfer_config.kv_connector_extra_config", "many", contract="core.kv.connector:KVConnector",
+        "kv_connector", "core.kv_connectors", "kv_connectors", "kv_connectors_config", "many",
+        by_name=True, contract="core.kv.connector:KVConnector",
     ),
     Kind("adapter", "core.adapters", None, None, "many", contract="core_runtime.contracts:AdapterFormat"),
     Kind("api", "core.apis", None, None, "many", contract="core_apis.contract:Api"),

@@ -48,3 +48,31 @@ def test_explanations_that_nobody_asked_for_go_with_their_plugin(tiny_llama):
 def test_mistakes_are_named(tiny_llama, given, sentence):
     with pytest.raises(ConfigError, match=sentence):
         connectors(tiny_llama, kv_transfer_config=given)
+
+
+def test_connectors_are_named_and_have_arguments_of_their_own(tiny_llama, tmp_path):
+    own = {"directory": str(tmp_path), "size": 2}
+    given = {"kv_connectors": ["file"], "kv_connectors_config": {"file": own}, "kv_offloading_size": 0.1}
+    assert connectors(tiny_llama, **given)[0] == ["tiers", "explain", "file"]
+    config = resolve({"model": str(tiny_llama), **given}, context="serve", environ={}).engine
+    assert config.plugins.arguments["kv_connector.file"] == own
+    transfer = {"kv_connector": "file", "kv_connector_extra_config": own}
+    config = resolve({"model": str(tiny_llama), "kv_transfer_config": transfer}, context="serve", environ={}).engine
+    assert config.plugins.arguments["kv_connector.file"] == own
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"kv_connectors": ["nixl"]}, "--kv-connectors nixl: .*known: "),
+        ({"kv_connectors": ["tiers"]}, "by arguments of its own, such as --kv-offloading-size"),
+        ({"kv_connectors": ["file"]}, "--kv-connectors-config.file.directory: required"),
+        ({"kv_connectors": ["file", "file"]}, "already named by --kv-connectors file"),
+        ({"kv_connectors": ["file"], "kv_transfer_config": {"kv_connector": "file"}}, "already named by"),
+        ({"kv_connectors_config": {"file": {"directory": "x"}}}, "this KV connector is not used"),
+        ({"kv_connectors_config": {"nixl": {}}}, "no such KV connector"),
+    ],
+)
+def test_mistakes_in_names_are_named(tiny_llama, given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        connectors(tiny_llama, **given)

@@ -60,6 +60,8 @@ def test_ours(case, request, workers, monkeypatch):
         pytest.importorskip("core_platforms.cpu._native")
     if subject.name == "runai_streamer_sharded":
         subject.model = str(request.getfixturevalue("shards"))
+    if (subject.kind, subject.name) == ("kv_connector", "file"):
+        subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])
     elif subject.name == "gguf":

@@ -12,7 +12,6 @@ from core.api.config import PluginChoices
 from core.api.errors import nearest
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
-from core.plugin.distributions import is_own
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
@@ -25,7 +24,7 @@ from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings, underscored
 
 Arguments = dict[str, Any]
-NOUNS = {"attention": "attention backend", "kernels": "provider of kernels"}
+NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
 """Display names for kinds of which several plugins are chosen."""
 
 
@@ -96,15 +95,14 @@ def _checked_arguments(
         argument = kind_named(kind).config_argument
         values: Arguments = {}
         prefix = "--"
-        if kind in named:
+        if kind == "kv_connector" and _is_transfer(settings, name):
+            values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
+            prefix = flag_of("kv_transfer_config.kv_connector_extra_config")
+        elif kind in named:
             values = named[kind].get(name, {})
             prefix = flag_of(f"{argument}.{name}")
         elif kind == "speculative":
             values = speculative_arguments(settings, chosen)
-            prefix = flag_of(f"{argument}")
-        elif kind == "kv_connector":
-            if not is_own(manifest.row.distribution):
-                values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
             prefix = flag_of(f"{argument}")
         elif argument is not None:
             values = settings[argument]
@@ -117,6 +115,12 @@ def _checked_arguments(
     if settings["quantization_config"] and chosen.name("quantization") is None:
         problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
     return found
+
+
+def _is_transfer(settings: Settings, name: str) -> bool:
+    """Whether a KV connector is the one that `--kv-transfer-config` names."""
+    named = settings.mapping("kv_transfer_config").get("kv_connector")
+    return isinstance(named, str) and normalize(named) == name
 
 
 def _named_arguments(

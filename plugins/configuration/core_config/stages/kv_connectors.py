@@ -1,14 +1,13 @@
-"""The stage that chooses KV connectors: those that arguments of the KV cache need, then the one that the user names.
+"""The stage that chooses KV connectors: those that arguments of the KV cache need, then those that the user names.
 
 Owns: the connector that each argument needs. Never does: load one. Called by: `core_config.stages.choices`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from core.args.schema import flag_of
-from core.plugin.distributions import is_own
 from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
 from core_config.selection import select_kv_connectors
@@ -17,6 +16,8 @@ from core_config.stages.settings import Settings, underscored
 
 NAMED = "kv_transfer_config.kv_connector"
 EXPLAIN = ("explain", "--explain-answers")
+BY_ARGUMENTS = ("tiers", "events", "residency", "explain")
+"""Connectors that arguments of their own choose."""
 
 
 def choose_kv_connectors(attempt: Attempt) -> None:
@@ -29,20 +30,26 @@ def choose_kv_connectors(attempt: Attempt) -> None:
     if EXPLAIN in asked and not is_wish and not _has(attempt.plugins, "explain"):
         settings.derive("explain_answers", "off", "no KV connector explains cache misses")
         asked.remove(EXPLAIN)
-    name = settings.mapping("kv_transfer_config").get("kv_connector")
-    if name is not None:
-        if _is_own(attempt.plugins, name):
-            attempt.problems.append(
-                f"{flag_of(NAMED)} {name}: the engine chooses this connector by arguments of its own, such as "
-                "--kv-offloading-size; leave it out."
-            )
-            return
-        asked.append((name, f"{flag_of(NAMED)} {name}"))
-    elif settings["kv_transfer_config"]:
+    named = list(named_by_user(settings))
+    if settings["kv_transfer_config"] and settings.mapping("kv_transfer_config").get("kv_connector") is None:
         attempt.problems.append(f"{flag_of('kv_transfer_config')}: names no connector; expected {flag_of(NAMED)} NAME.")
+    problems = list(_mistakes(named))
+    attempt.problems += problems
+    if problems:
+        return
+    asked += named
     choice = attempt.answer_of(lambda: select_kv_connectors(attempt.plugins, asked))
     if choice is not None and asked:
         attempt.chosen.stages["kv_connector"] = choice
+
+
+def named_by_user(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (name, argument as the user writes it) of the connectors that the user names, in order."""
+    for name in settings["kv_connectors"]:
+        yield name, f"{flag_of('kv_connectors')} {name}"
+    name = settings.mapping("kv_transfer_config").get("kv_connector")
+    if name is not None:
+        yield name, f"{flag_of(NAMED)} {name}"
 
 
 def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -69,6 +76,16 @@ def _has(registry: PluginRegistry, name: str) -> bool:
     return any(row.name == name and not registry.blocked(row) for row in registry.rows("kv_connector"))
 
 
-def _is_own(registry: PluginRegistry, name: str) -> bool:
-    own = {row.name for row in registry.rows("kv_connector") if is_own(row.distribution)}
-    return normalize(name) in own
+def _mistakes(named: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence for each name that may not be written, or is written twice."""
+    seen: dict[str, str] = {}
+    for name, said in named:
+        known = normalize(name)
+        if known in BY_ARGUMENTS:
+            yield (
+                f"{said}: the engine chooses this connector by arguments of its own, such as --kv-offloading-size; "
+                "leave it out."
+            )
+        elif known in seen:
+            yield f"{said}: this connector is already named by {seen[known]}; leave one out."
+        seen[known] = said

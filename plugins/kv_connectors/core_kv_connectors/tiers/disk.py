@@ -31,15 +31,36 @@ class DiskTier:
 
     fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
     capacity: limit in bytes on all page files below `directory`, including other fingerprints.
+    argument: that named the directory, for messages.
+    secret: for the MAC of each page (see `page_file`), with which other users may write to the directory; empty: neither.
 
     Raises ConfigError when the directory cannot be written or other users can write to it.
     """
 
-    def __init__(self, directory: str | Path, fingerprint: str, capacity: int, page_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        fingerprint: str,
+        capacity: int,
+        page_bytes: int,
+        *,
+        argument: str = "--kv-offloading-disk-path",
+        secret: bytes = b"",
+    ) -> None:
         self.directory = Path(directory) / fingerprint
         self.fingerprint = fingerprint
         self.page_bytes = page_bytes
-        self.writer = _open_writer(Path(directory), fingerprint, capacity)
+        self._secret = secret
+        try:
+            self.writer = PageWriter(Path(directory), fingerprint, capacity, secret)
+        except UnsafeDirectoryError as error:
+            raise ConfigError([f"{argument} {directory}: {error}."]) from error
+        except OSError as error:
+            problem = f"the directory cannot be made ({error.strerror})"
+            raise ConfigError([f"{argument} {directory}: {problem}."]) from error
+        if not self.writer.directory.writable:
+            raise ConfigError([f"{argument} {directory}: the directory cannot be written."])
+        self.writer.start()
         self._rest = Rest()
         self._bad: set[str] = set()
         self._is_cleared = True
@@ -101,7 +122,7 @@ class DiskTier:
             return None
         try:
             with self.writer.directory.open(name) as file:
-                page = read_page(file, self.fingerprint, group, key, self.page_bytes)
+                page = read_page(file, self.fingerprint, group, key, self.page_bytes, self._secret)
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
                     os.utime(file.fileno())
         except FileNotFoundError:
@@ -174,18 +195,3 @@ class DiskTier:
         if not self._rest.num_failures:
             logger.warning("KV pages in %s cannot be read for now: %s.", self.directory, error)
         self._rest.begin()
-
-
-def _open_writer(root: Path, fingerprint: str, capacity: int) -> PageWriter:
-    """Return a started writer. Raises ConfigError for a directory that cannot be used."""
-    argument = f"--kv-offloading-disk-path {root}"
-    try:
-        writer = PageWriter(root, fingerprint, capacity)
-    except UnsafeDirectoryError as error:
-        raise ConfigError([f"{argument}: {error}."]) from error
-    except OSError as error:
-        raise ConfigError([f"{argument}: the directory cannot be made ({error.strerror})."]) from error
-    if not writer.directory.writable:
-        raise ConfigError([f"{argument}: the directory cannot be written."])
-    writer.start()
-    return writer

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import msgspec
-
-from core.api.config import CacheConfig, EngineConfig
+from core.api.config import EngineConfig
 from core.kv.connector import BlockCache, Copy
 from core_kv_connectors.block_saver import BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
@@ -35,7 +33,7 @@ class LocalTiers(KVTiers):
 
     def __init__(self, config: EngineConfig, fingerprint: Callable[[], str], page_bytes: int) -> None:
         self._page_bytes = page_bytes
-        super().__init__(*self._open(config, config.cache, fingerprint))
+        super().__init__(self._open_host(config), self._open_disk(config, fingerprint))
         self._saver = self._new_saver()
 
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
@@ -43,14 +41,13 @@ class LocalTiers(KVTiers):
 
         A failing disk is left out until the weights change again, because the new weights are already in use.
         """
+        disk: DiskTier | None = None
         try:
             self.close(LAST_WRITES_S)
-            host, disk = self._open(config, config.cache, fingerprint)
+            disk = self._open_disk(config, fingerprint)
         except Exception as error:
             logger.error("The new weights are served without the disk behind the KV cache: %s", error)
-            in_memory = msgspec.structs.replace(config.cache, disk_path=None)
-            host, disk = self._open(config, in_memory, fingerprint)
-        self.put_on(host, disk)
+        self.put_on(self._open_host(config), disk)
         self._saver = self._new_saver()
 
     def after_step(self, cache: BlockCache) -> None:
@@ -67,16 +64,17 @@ class LocalTiers(KVTiers):
         if self._saver is not None:
             self._saver.save_all(cache, copy, seconds)
 
-    def _open(
-        self, config: EngineConfig, cache: CacheConfig, fingerprint: Callable[[], str]
-    ) -> tuple[HostTier | None, DiskTier | None]:
-        if not cache.enable_prefix_caching:
-            return None, None
-        checked = config.state_canary is not None
-        host = HostTier(cache.host_bytes, checked=checked) if cache.host_bytes else None
-        if not cache.disk_path:
-            return host, None
-        return host, DiskTier(cache.disk_path, fingerprint(), cache.disk_bytes, self._page_bytes)
+    def _open_host(self, config: EngineConfig) -> HostTier | None:
+        cache = config.cache
+        if not cache.enable_prefix_caching or not cache.host_bytes:
+            return None
+        return HostTier(cache.host_bytes, checked=config.state_canary is not None)
+
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
+        cache = config.cache
+        if not cache.enable_prefix_caching or not cache.disk_path:
+            return None
+        return DiskTier(cache.disk_path, fingerprint(), cache.disk_bytes, self._page_bytes)
 
     def _new_saver(self) -> BlockSaver | None:
         return None if self.disk is None else BlockSaver(self, self.disk, self._page_bytes)

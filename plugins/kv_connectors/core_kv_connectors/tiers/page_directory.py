@@ -3,9 +3,9 @@
 Owns: `PageDirectory`: opening and creating it, the names of files, every operation on them. Never does: read a page's
 content, or decide which files are deleted. Called by: the disk tier.
 
-A file is ours if it is a regular file of our own user, and its name and its directory's name have exactly our form.
-Nothing else is read, counted or deleted. All operations use the descriptors of directories that were checked when they
-were opened, so a directory that replaces one of them is never used.
+A file is ours if it is a regular file of our own user, or in a shared directory of any user, and its name and its
+directory's name have exactly our form. Nothing else is read, counted or deleted. All operations use the descriptors of
+directories that were checked when they were opened, so a directory that replaces one of them is never used.
 """
 
 from __future__ import annotations
@@ -57,18 +57,26 @@ class PageDirectory:
     """The directory `root`/`fingerprint`, created if missing, and its siblings of other fingerprints.
 
     All operations raise OSError; operations on a file raise FileNotFoundError for a foreign one.
-    fingerprint: 32 hex digits. Raises UnsafeDirectoryError when other users may write to it.
+    fingerprint: 32 hex digits.
+    is_shared: other users may write there, because a MAC protects pages; what is created gets the permissions of `root`.
+    Raises UnsafeDirectoryError when other users may write to it and it is not shared.
     """
 
-    def __init__(self, root: Path, fingerprint: str) -> None:
+    def __init__(self, root: Path, fingerprint: str, *, is_shared: bool = False) -> None:
         self._root = self._own = -1
+        self._is_shared = is_shared
         _make_private(root)
         self._root = os.open(root, _DIRECTORY)
-        _check_private(self._root, root)
+        if not is_shared:
+            _check_private(self._root, root)
+        self._mode = stat.S_IMODE(os.fstat(self._root).st_mode) if is_shared else 0o700
         with contextlib.suppress(FileExistsError):
             os.mkdir(fingerprint, 0o700, dir_fd=self._root)
+            if is_shared:
+                os.chmod(fingerprint, self._mode, dir_fd=self._root)  # mkdir subtracts the umask
         self._own = os.open(fingerprint, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._root)
-        _check_private(self._own, root / fingerprint)
+        if not is_shared:
+            _check_private(self._own, root / fingerprint)
 
     def __del__(self) -> None:
         """Close the descriptors with the last reference: another thread may still use an object that has been replaced."""
@@ -84,7 +92,7 @@ class PageDirectory:
     def has(self, name: str) -> bool:
         """Whether there is a page of this name."""
         try:
-            return _is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False))
+            return self._is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False))
         except FileNotFoundError:
             return False
 
@@ -103,6 +111,8 @@ class PageDirectory:
         descriptor = os.open(name, _CREATE, 0o600, dir_fd=self._own)
         try:
             with open(descriptor, "wb", buffering=0) as file:
+                if self._is_shared:
+                    os.fchmod(descriptor, 0o600 | self._mode & 0o666)
                 for part in parts:
                     _write_all(file.fileno(), part)
             yield name
@@ -113,7 +123,7 @@ class PageDirectory:
     def publish(self, temporary: str, name: str) -> None:
         """Atomically make a temporary file a page. Raises FileExistsError when a foreign file has the name."""
         with contextlib.suppress(FileNotFoundError):
-            if not _is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False)):
+            if not self._is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False)):
                 raise FileExistsError(f"'{name}' is not a page of ours")
         os.replace(temporary, name, src_dir_fd=self._own, dst_dir_fd=self._own)
 
@@ -124,7 +134,7 @@ class PageDirectory:
 
     def remove_all(self) -> list[str]:
         """Delete the pages of this fingerprint; returns those that cannot be deleted."""
-        names = [name for name, _ in _files(self._own, ".") if _PAGE_NAME.fullmatch(name)]
+        names = [name for name, _ in self._files(self._own, ".") if _PAGE_NAME.fullmatch(name)]
         return [name for name in names if not _unlink(self._own, name)]
 
     def all_pages(self) -> list[StoredPage]:
@@ -136,7 +146,7 @@ class PageDirectory:
             if not _DIRECTORY_NAME.fullmatch(directory):
                 continue
             with contextlib.suppress(OSError):
-                for name, status in _files(self._root, directory):
+                for name, status in self._files(self._root, directory):
                     path = f"{directory}/{name}"
                     if _PAGE_NAME.fullmatch(name):
                         found.append(StoredPage(status.st_mtime, status.st_size, path))
@@ -148,6 +158,24 @@ class PageDirectory:
         """Delete a page listed by `all_pages`; False when it cannot be deleted."""
         return _unlink(self._root, path)
 
+    def _files(self, parent: int, directory: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield names and states of our files in a directory; of another user's only if it is shared."""
+        descriptor = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        try:
+            if not self._is_shared and os.fstat(descriptor).st_uid != os.geteuid():
+                return
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if self._is_ours(status):
+                            yield entry.name, status
+        finally:
+            os.close(descriptor)
+
+    def _is_ours(self, status: os.stat_result) -> bool:
+        return stat.S_ISREG(status.st_mode) and (self._is_shared or status.st_uid == os.geteuid())
+
 
 def _unlink(parent: int, path: str) -> bool:
     try:
@@ -157,26 +185,6 @@ def _unlink(parent: int, path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _files(parent: int, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield names and states of our own user's regular files in a directory, if our own user owns that too."""
-    descriptor = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            return
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    if _is_ours(status):
-                        yield entry.name, status
-    finally:
-        os.close(descriptor)
-
-
-def _is_ours(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _write_all(descriptor: int, part: bytes | memoryview) -> None:

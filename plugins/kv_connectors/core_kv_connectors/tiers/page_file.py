@@ -3,11 +3,14 @@
 Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier.
 
 A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The
-checksum reveals the remains of a crash or a bad disk (XXH3, 128 bits).
+checksum reveals the remains of a crash or a bad disk (XXH3, 128 bits). With a secret it is a MAC of header and page
+(BLAKE2b, 256 bits), which also reveals a page that was written without the secret.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from io import BufferedReader
 
@@ -30,7 +33,7 @@ class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     fingerprint: of model, numerics and layout.
     group: of the block. digest, payload: see `PrefixKey`.
     nbytes: of the page.
-    checksum: of the page.
+    checksum: of the page, or the MAC.
     """
 
     magic: str
@@ -46,17 +49,21 @@ class PageError(CoreError):
     """Raised when a file is not the expected page; the message says why."""
 
 
-def page_parts(fingerprint: str, group: int, key: PrefixKey, page: Page) -> tuple[bytes, memoryview]:
-    """Return the content of a page's file: the part before the page, and the page."""
+def page_parts(
+    fingerprint: str, group: int, key: PrefixKey, page: Page, secret: bytes = b""
+) -> tuple[bytes, memoryview]:
+    """Return the content of a page's file: the part before the page, and the page. secret: for a MAC; empty: none."""
     data = np.ascontiguousarray(page).data
-    checksum = xxhash.xxh3_128_digest(data)
-    header = PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, checksum)
+    header = PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, b"")
+    header.checksum = _checksum(header, data, secret)
     encoded = msgspec.msgpack.encode(header)
     length = len(encoded).to_bytes(4, "little")
     return length + encoded, data
 
 
-def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int) -> Page:
+def read_page(
+    file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int, secret: bytes = b""
+) -> Page:
     """Read the page of `page_bytes` bytes in a file; only the header and the page are read, whatever the file's size.
 
     Raises PageError for any other content, OSError.
@@ -82,6 +89,15 @@ def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey
     page = np.empty(page_bytes, np.uint8)
     if file.readinto(page.data) != page_bytes:
         raise PageError("it became shorter while it was read")
-    if xxhash.xxh3_128_digest(page.data) != header.checksum:
+    if not hmac.compare_digest(_checksum(header, page.data, secret), header.checksum):
         raise PageError("its checksum is wrong")
     return page
+
+
+def _checksum(header: PageHeader, data: memoryview, secret: bytes) -> bytes:
+    if not secret:
+        return xxhash.xxh3_128_digest(data)
+    identity = msgspec.msgpack.encode(msgspec.structs.replace(header, checksum=b""))
+    mac = hashlib.blake2b(identity, key=secret, digest_size=32)
+    mac.update(data)
+    return mac.digest()

@@ -43,6 +43,7 @@ class PageWriter:
 
     capacity: limit in bytes on all page files below `root`, including other fingerprints; least recently used files are
         deleted.
+    secret: for the MAC of each page, with which other users may write to `root`; empty: neither.
     directory: of the files; replaced when the directory had to be recreated.
     rest: the pause after a failure.
     num_dropped: pages that were not written because the disk was too slow or failed.
@@ -50,12 +51,13 @@ class PageWriter:
     Raises the errors of `PageDirectory`.
     """
 
-    def __init__(self, root: Path, fingerprint: str, capacity: int) -> None:
-        self.directory = PageDirectory(root, fingerprint)
-        self.rest = Rest()
-        self.num_dropped = 0
+    def __init__(self, root: Path, fingerprint: str, capacity: int, secret: bytes = b"") -> None:
         self._root = root
         self._fingerprint = fingerprint
+        self._secret = secret
+        self.directory = self._open()
+        self.rest = Rest()
+        self.num_dropped = 0
         self._capacity = capacity
         self._lowered = capacity
         self._lowered_until = 0.0
@@ -159,12 +161,12 @@ class PageWriter:
 
     def _store(self, name: str, pending: PendingPage) -> None:
         """Write a page, recreating a deleted directory, and deleting older pages on a full disk."""
-        parts = page_parts(self._fingerprint, pending.group, pending.key, pending.page)
+        parts = page_parts(self._fingerprint, pending.group, pending.key, pending.page, self._secret)
         size = sum(map(len, parts))
         try:
             self._place(name, pending, parts)
         except FileNotFoundError:
-            self.directory = PageDirectory(self._root, self._fingerprint)
+            self.directory = self._open()
             self._place(name, pending, parts)
         except OSError as error:
             if error.errno not in NO_ROOM or not self._lower_bound(size):
@@ -174,6 +176,9 @@ class PageWriter:
         self._num_bytes = None if known is None else known + size
         if known is None or known + size > self._bound():
             self._make_room()
+
+    def _open(self) -> PageDirectory:
+        return PageDirectory(self._root, self._fingerprint, is_shared=bool(self._secret))
 
     def _place(self, name: str, pending: PendingPage, parts: tuple[bytes, memoryview]) -> None:
         """Write a file, and publish it unless the page was removed from the queue meanwhile."""

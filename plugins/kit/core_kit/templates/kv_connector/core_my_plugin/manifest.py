@@ -12,7 +12,7 @@ CONTRACT = 1
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of --kv-transfer-config.kv_connector_extra_config."""
+    """Keys of --kv-connectors-config.my_plugin."""
 
     size_mib: Annotated[int, msgspec.Meta(description="MiB of host memory for pages", ge=1)] = 64
 

@@ -1,0 +1,52 @@
+"""Manifest of the `file` KV connector. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of --kv-connectors-config.file."""
+
+    directory: Annotated[
+        str, msgspec.Meta(description="directory of pages, which engines of several machines may share")
+    ]
+    size: Annotated[
+        float, msgspec.Meta(description="GiB of pages; those unused for longest are deleted first", gt=0)
+    ] = 10.0
+    key_file: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="file with a secret, with which other users may write to the directory; unset: nobody may"
+        ),
+    ] = None
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Describe the plugin."""
+    return PluginSpec(name="file", summary="blocks in a directory that engines share", arguments=Arguments)
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the connector."""
+    from core_kv_connectors.tiers.shared_files import SharedFiles
+
+    config = context.config
+    own = context.arguments
+    assert config is not None
+    return SharedFiles(
+        config,
+        context.options["fingerprint"],
+        context.options["page_bytes"],
+        directory=own.directory,
+        capacity=int(own.size * (1 << 30)),
+        key_file=own.key_file,
+    )

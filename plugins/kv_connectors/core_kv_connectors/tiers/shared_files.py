@@ -1,0 +1,91 @@
+"""Page files in a directory that several engines share, as the KV connector `file`.
+
+Owns: `SharedFiles`, and the secret of its pages. Never does: lock anything: a page appears by a rename, complete or not
+at all. Called by: the manifest of the connector `file`.
+
+With a key file other users may write to the directory. Each page then carries a MAC, and lies in a subdirectory that the
+secret determines, so that engines with another key, or none, neither read nor delete it as damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from core.api.config import EngineConfig
+from core.api.errors import ConfigError
+from core_kv_connectors.tiers.disk import DiskTier
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.local import LocalTiers
+
+ARGUMENT = "--kv-connectors-config.file"
+MIN_KEY_BYTES = 32
+MAX_KEY_BYTES = 4096
+
+
+class SharedFiles(LocalTiers):
+    """Pages in `directory`, at most `capacity` bytes of them, including those of other engines.
+
+    key_file: file with the secret of all engines that share the directory; None: it belongs to this user alone.
+    fingerprint, page_bytes: as for `LocalTiers`.
+
+    Raises ConfigError.
+    """
+
+    argument = "kv_connectors"
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        fingerprint: Callable[[], str],
+        page_bytes: int,
+        *,
+        directory: str,
+        capacity: int,
+        key_file: str | None,
+    ) -> None:
+        self._directory = Path(directory).expanduser()
+        self._capacity = capacity
+        self._secret = b"" if key_file is None else read_key(key_file)
+        super().__init__(config, fingerprint, page_bytes)
+
+    def _open_host(self, config: EngineConfig) -> HostTier | None:
+        return None
+
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
+        if not config.cache.enable_prefix_caching:
+            return None
+        name = fingerprint()
+        if self._secret:
+            name = hashlib.blake2b(name.encode(), key=self._secret, digest_size=16).hexdigest()
+        return DiskTier(
+            self._directory,
+            name,
+            self._capacity,
+            self._page_bytes,
+            argument=f"{ARGUMENT}.directory",
+            secret=self._secret,
+        )
+
+
+def read_key(path: str) -> bytes:
+    """Return 32 bytes derived from the contents of a key file. Raises ConfigError."""
+    shown = f"{ARGUMENT}.key_file {path}"
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read(MAX_KEY_BYTES + 1).strip()
+    except OSError as error:
+        raise ConfigError([f"{shown}: cannot be read ({error.strerror})."]) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError([f"{shown}: not a regular file."])
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise ConfigError([f"{shown}: other users may use it (mode {mode:03o}); run 'chmod 600 {path}'."])
+    if not MIN_KEY_BYTES <= len(content) <= MAX_KEY_BYTES:
+        expected = f"{MIN_KEY_BYTES} to {MAX_KEY_BYTES} that nobody can guess: openssl rand -hex 32 > {path}"
+        raise ConfigError([f"{shown}: has {len(content)} bytes; expected {expected}"])
+    return hashlib.sha256(b"core kv pages\0" + content).digest()
