@@ -65,7 +65,7 @@ class Pipeline:
         async with intake(context, request, tenant, prepare) as (prepared, arrival):
             call = Call(context, request, tenant, prepared, arrival)
             note_fields(call)
-            session = await join_session(call)
+            session = await join_session(context, tenant, request.headers, prepared)
             answer_id = exchange.identify(request, prepared)
             created = int(time.time())
             streams = bool(getattr(call.runs.body, "stream", False))

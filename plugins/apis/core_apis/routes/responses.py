@@ -53,7 +53,7 @@ async def create_response(request: Request) -> Response:
     async with intake(context, request, tenant, partial(_prepare, context, tenant)) as (prepared, arrival):
         call = Call(context, request, tenant, prepared, arrival)
         note_fields(call)
-        session = await join_session(call)
+        session = await join_session(context, tenant, request.headers, prepared)
         body = prepared.body
         _check_storing(context, tenant, prepared)
         response_id = f"resp_{uuid4().hex}"

@@ -8,7 +8,7 @@ preparation and run; the run of a prompt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.sessions.turns import Joined, Reading, joined, next_turn
 
 if TYPE_CHECKING:
-    from core_apis.pipeline import Call
+    from core_apis.context import ServingContext
 
 HEADER = "x-session"
 
@@ -63,30 +63,35 @@ class JoinedSession:
             self.sessions.end(self.tenant, session)
 
 
-async def join_session(call: Call) -> JoinedSession | None:
-    """Let the prompt of a request go on from the tokens of its session; None: it has none. Raises RequestError."""
-    body = call.runs.body
+async def join_session(
+    context: ServingContext, tenant: Tenant, headers: Mapping[str, str], prepared: Any
+) -> JoinedSession | None:
+    """Let the prompt of a prepared request go on from the tokens of its session; None: it has none.
+
+    Raises RequestError.
+    """
+    runs = getattr(prepared, "chat", prepared)
+    body = runs.body
     name = getattr(body, "session", None)
-    if name is None and HEADER in call.request.headers and hasattr(body, "session"):
-        name = _named(call.request.headers[HEADER])
+    if name is None and HEADER in headers and hasattr(body, "session"):
+        name = _named(headers[HEADER])
     if name is None:
         return None
-    _check(body, call.runs.prompts)
-    context = call.context
-    found = context.sessions.find(call.tenant, name)
+    _check(body, runs.prompts)
+    found = context.sessions.find(tenant, name)
     turns, version = ([], -1) if found is None else (list(found.turns), found.version)
-    prompt = call.runs.prompts[0]
-    is_chat = isinstance(call.runs, PreparedChat)
+    prompt = runs.prompts[0]
+    is_chat = isinstance(runs, PreparedChat)
     special = bool(body.add_special_tokens) if is_chat else body.add_special_tokens is not False
-    length, params = context.model.max_model_len, call.runs.params
-    wants_room = isinstance(call.prepared, PreparedMessages)
-    most = length - (1 if wants_room else params.max_tokens or 1)
+    length, params = context.model.max_model_len, runs.params
+    takes_what_is_left = isinstance(prepared, PreparedMessages)
+    most = length - (1 if takes_what_is_left else params.max_tokens or 1)
     reading = Reading(prompt.text, prompt.token_ids, special, most, bool(prompt.control_text))
     result = await asyncio.to_thread(joined, name, turns, reading, context.engine.tokenizer)
     prompt.token_ids = result.ids
-    if wants_room:
-        params.max_tokens = min(call.prepared.max_tokens, length - len(result.ids))
-    return JoinedSession(context.sessions, call.tenant, name, found, version, result, prompt.text, special)
+    if takes_what_is_left:
+        params.max_tokens = min(prepared.max_tokens, length - len(result.ids))
+    return JoinedSession(context.sessions, tenant, name, found, version, result, prompt.text, special)
 
 
 def _named(value: str) -> str:

@@ -5,8 +5,8 @@ Owns: `LLMSession`. Never does: render or run (`LLM` does). Called by: users, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
@@ -16,7 +16,6 @@ from core_tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from core_frontend.library.chat_batch import ChatBatch, Conversation
-    from core_frontend.llm import LLM
     from core_frontend.prompts.prompt_parser import PromptInput
 
 NAME = "LLM.session"
@@ -65,10 +64,32 @@ class SessionPrompt:
         return {"prompt": text, "prompt_token_ids": self._joined.ids}
 
 
+class Runs(Protocol):
+    """What a session needs of an `LLM`."""
+
+    @property
+    def chat(self) -> Callable[..., list[RequestOutput]]:
+        """Return the method that answers conversations."""
+        ...
+
+    @property
+    def generate(self) -> Callable[..., list[RequestOutput]]:
+        """Return the method that completes prompts."""
+        ...
+
+    def session_prompt(self, turns: Sequence[Turn]) -> SessionPrompt:
+        """Return the prompt of the next call."""
+        ...
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the checkpoint's own parameters."""
+        ...
+
+
 class LLMSession:
     """A conversation of `LLM`. Each call is a turn; nothing but its tokens is kept, so messages are sent in full."""
 
-    def __init__(self, llm: LLM, turns: Sequence[Turn] = ()) -> None:
+    def __init__(self, llm: Runs, turns: Sequence[Turn] = ()) -> None:
         self._llm = llm
         self._turns = list(turns)
 
