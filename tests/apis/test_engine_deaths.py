@@ -95,3 +95,24 @@ async def test_every_stream_goes_on_when_the_engine_is_killed(server: Server) ->
     assert health["state"] == "serving"
     assert health["engine_restarts"] - restarts == len(KILLS_AT)
     assert health["last_deaths"][-1]["cause"] == "killed"
+
+
+async def test_a_session_outlives_the_engine(server: Server) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
+    async with openai.AsyncOpenAI(base_url=f"{server.base}/v1", api_key="none", max_retries=0) as client:
+
+        async def ask(messages: list[Any], **more: Any) -> Any:
+            body = {"session": "lasting", "return_token_ids": True, "explain": True}
+            return await client.chat.completions.create(
+                model="model", messages=messages, max_tokens=40, seed=7, extra_body=body, **more
+            )
+
+        first = await ask(QUESTION, response_format=form)
+        sampled = [*first.prompt_token_ids, *first.choices[0].token_ids]
+        engine_of(server).kill()
+        answer = {"role": "assistant", "content": first.choices[0].message.content}
+        second = await ask([*QUESTION, answer, {"role": "user", "content": "And of France?"}])
+    kept = second.explain["session"]["kept_tokens"]
+    assert kept > len(first.prompt_token_ids)
+    assert second.prompt_token_ids[:kept] == sampled[:kept]
+    assert len(json.loads(server.get("/v1/sessions/lasting"))["turns"]) == 2

@@ -30,7 +30,8 @@ def test_every_body_with_a_prompt_is_on_it() -> None:
     weights |= {"/start_weight_update", "/finish_weight_update"}
     adapters = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
     bodies = {path for path, operation in OPERATIONS.items() if operation.body is not None}
-    assert bodies == known | small | weights | adapters
+    sessions = {"/v1/sessions/{name}/fork", "/v1/sessions/{name}/rewind"}
+    assert bodies == known | small | weights | adapters | sessions
     for body in BODIES:
         listed = {*body.used, *body.neutral, *body.refused}
         assert listed >= set(body.struct.__struct_encode_fields__)

@@ -45,7 +45,7 @@ class Several:
     def pids(self, module: str) -> list[int]:
         """Of its children that run a module."""
         children = psutil.Process(self.process.pid).children()
-        return [child.pid for child in children if module in child.cmdline()]
+        return [child.pid for child in children if module in command(child)]
 
     @property
     def api_pids(self) -> list[int]:
@@ -70,6 +70,14 @@ class Several:
         assert self.process.returncode == 0, errors
         assert "Traceback" not in errors
         return errors
+
+
+def command(process: psutil.Process) -> list[str]:
+    """Its command line; empty once it has ended, which may happen at any time."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # also of a child that was killed and not yet waited for
+        return []
 
 
 def expected(count: int) -> str:
@@ -147,6 +155,7 @@ def test_what_a_process_has_of_the_limits() -> None:
     limits = server_share(ServerConfig(), 1, 4).limits
     assert limits.max_connections == 512
     assert limits.max_stored_responses == 0
+    assert limits.max_sessions_per_key == 0
     assert limits.max_body_size == ServerConfig().limits.max_body_size
 
 

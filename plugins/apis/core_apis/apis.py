@@ -88,8 +88,8 @@ class OwnApi:
 
 OPENAI: Final = OwnApi(
     "openai",
-    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions",
-    ("models", "completions", "chat"),
+    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions",
+    ("models", "completions", "chat", "sessions"),
     "core_apis.openai_bodies",
     80,
 )

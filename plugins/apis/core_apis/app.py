@@ -43,6 +43,7 @@ from core_apis.server.drain import DrainGate
 from core_apis.server.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core_apis.server.own_middleware import load_middleware
 from core_apis.server.turnstile import Turnstile
+from core_apis.sessions.store import Sessions
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
 from core_formats.selection import served_format
@@ -200,6 +201,7 @@ def _context(
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
+        sessions=Sessions(server.limits),
         generate=generate if adapters is None else adapters.followed(generate),
         pipeline=Pipeline() if durable is None else DurablePipeline(durable),
         exchanges=exchanges,

@@ -27,6 +27,7 @@ from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
 from core_apis.server.drain import Drain
+from core_apis.sessions.store import Sessions
 from core_apis.tolerated_fields import ToleratedFields
 from core_apis.watching import Generate
 from core_config.served.server_config import ServerConfig
@@ -56,6 +57,7 @@ class ServingContext:
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
     histories: the earlier conversations, for explanations of later ones.
+    sessions: of all keys.
     """
 
     engine: ServingEngine
@@ -65,6 +67,7 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
+    sessions: Sessions
     generate: Generate
     pipeline: Any
     exchanges: Mapping[str, Any]

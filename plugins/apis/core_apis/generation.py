@@ -25,6 +25,7 @@ from core_apis.field_names import OF_ENGINE, renamed
 from core_apis.histories.memory import Owner
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core_apis.server.disconnect import until_disconnect
+from core_apis.sessions.joining import JoinedSession
 from core_apis.watching import PromptCall
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.queue.limit import Arrival
@@ -46,6 +47,7 @@ class PromptRun:
     answer_id: name in logs and for people; the engine has ids of its own, since two clients may send the same one.
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
+    session: what the answer becomes a turn of; None: of no session. Set before the first output is awaited.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
         that still runs. It raises RequestError, EngineDeadError or GenerationError.
     """
@@ -61,6 +63,7 @@ class PromptRun:
         self.answer_id = answer_id
         self.user = user
         self.arrival = arrival
+        self.session: JoinedSession | None = None
         self.outputs = self._outputs()
 
     async def first(self, receive: Receive) -> PromptOutput:
@@ -130,7 +133,9 @@ class PromptRun:
         params = copy.copy(self.prepared.params)
         terms = self.terms(index)
         outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry))
-        return outputs if getattr(self.prepared, "history", None) is None else self._followed(outputs, prompt, terms)
+        if getattr(self.prepared, "history", None) is not None:
+            outputs = self._followed(outputs, prompt, terms)
+        return outputs if self.session is None else self.session.followed(outputs)
 
     async def _followed(
         self, outputs: AsyncGenerator[RequestOutput, None], prompt: Prompt, terms: RequestTerms

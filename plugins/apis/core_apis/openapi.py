@@ -38,6 +38,7 @@ from core_apis.protocol.operation import (
 from core_apis.protocol.response_events import StreamedEvent
 from core_apis.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core_apis.protocol.responses import ResponsesRequest
+from core_apis.protocol.sessions import DeletedSession, ForkRequest, RewindRequest, SessionAnswer, SessionList
 from core_apis.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core_apis.protocol.tokenizer_info import TokenizerInfo
 from core_apis.protocol.weights import (
@@ -60,10 +61,11 @@ STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
     403: "The path is for the server's operator (--admin-api-key), or the operator does not allow this source.",
-    404: "There is no such model, response or stream.",
+    404: "There is no such model, response, session or stream.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
-    409: "Requests that run stand in the way: try again when they have ended; or events of a stream were lost.",
+    409: "Requests that run stand in the way: try again when they have ended; or events of a stream were lost; or there are "
+    "too many sessions.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     429: "Too many requests wait; the header `Retry-After` says when to try again.",
@@ -120,6 +122,11 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/sessions": Operation(SessionList),
+    "/v1/sessions/{name}": Operation(SessionAnswer, errors=(404,), deletion=DeletedSession),
+    "/v1/sessions/{name}/fork": Operation(SessionAnswer, ForkRequest, errors=(*BODY, 404, 409)),
+    "/v1/sessions/{name}/rewind": Operation(SessionAnswer, RewindRequest, errors=(*BODY, 404)),
+    "/v1/sessions/{name}/pin": Operation(),
     **{path.path: Operation(path.kind.gives, path.kind.takes, errors=(*BODY, 404, 429)) for path in PATHS},
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),

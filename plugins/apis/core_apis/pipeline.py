@@ -23,6 +23,7 @@ from core_apis.intake import intake
 from core_apis.responses.run import Trail
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
+from core_apis.sessions.joining import join_session
 from core_frontend.queue.limit import Arrival
 
 
@@ -64,10 +65,12 @@ class Pipeline:
         async with intake(context, request, tenant, prepare) as (prepared, arrival):
             call = Call(context, request, tenant, prepared, arrival)
             note_fields(call)
+            session = await join_session(context, tenant, request.headers, prepared)
             answer_id = exchange.identify(request, prepared)
             created = int(time.time())
             streams = bool(getattr(call.runs.body, "stream", False))
             run = await self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
+            run.session = session
             # After the run: a run that is kept draws the seed of the ids that the answer will have.
             answer = exchange.answer(context, prepared, answer_id, created)
             if streams:

@@ -35,6 +35,8 @@ from core_frontend.prompts.prompt_parser import PromptInput, as_batch
 from core_frontend.prompts.text_pairs import TextPairs
 from core_frontend.prompts.tokenizing import tokenized_together
 from core_frontend.request_terms import ExplainTerms, RequestTerms
+from core_frontend.sessions.offline import LLMSession, SessionPrompt
+from core_frontend.sessions.turns import Turn
 from core_tokens.chat.chat_template import ChatTemplate, has_answers
 from core_tokens.script_tokenizer import chat_template_of
 
@@ -135,6 +137,7 @@ class LLM(PoolingMethods, LLMEngine):
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        session: SessionPrompt | None = None,
         **options: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
@@ -146,6 +149,7 @@ class LLM(PoolingMethods, LLMEngine):
         tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The
             answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
+        session: set by the chat of a session (`LLM.session`).
         lora_request, explain, options: see `generate`.
         """
         refuse_keywords(options, self.chat)
@@ -166,6 +170,8 @@ class LLM(PoolingMethods, LLMEngine):
         batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {})
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
+        if session is not None:
+            session.conversation(batch)
         told: list[ExplainTerms] | None = None
         if explain:
             told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
@@ -178,6 +184,17 @@ class LLM(PoolingMethods, LLMEngine):
         )
         batch.take_apart(outputs)
         return outputs
+
+    def session(self) -> LLMSession:
+        """Return a new session: a conversation whose earlier answers keep the tokens that were sampled.
+
+        Its `chat` and `generate` return one output; `fork` and `rewind` go back to earlier turns.
+        """
+        return LLMSession(self)
+
+    def session_prompt(self, turns: Sequence[Turn]) -> SessionPrompt:
+        """Return the prompt of a session's next call."""
+        return SessionPrompt(turns, self._need_tokenizer(), self._config.model.max_model_len)
 
     def beam_search(
         self,

@@ -25,6 +25,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_responses: of /v1/responses, kept in memory.
     max_stored_response_bytes: that these take together.
     stored_response_lifetime: seconds that one of them is not used before it goes.
+    max_sessions_per_key: sessions of one API key; 0: the server keeps none.
+    kv_session_lifetime: seconds that a session is not used before it goes.
     """
 
     max_connections: int = 2048
@@ -40,3 +42,5 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_responses: int = 4096
     max_stored_response_bytes: int = 256 * 1024 * 1024
     stored_response_lifetime: float = 24 * 3600.0
+    max_sessions_per_key: int = 64
+    kv_session_lifetime: float = 3600.0

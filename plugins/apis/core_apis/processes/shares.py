@@ -27,10 +27,10 @@ DIVIDED_QUEUES = (
 )
 """Limits that are divided. 0 means no limit, and stays so."""
 
-NOT_KEPT = ("max_stored_responses", "max_stored_response_bytes")
+NOT_KEPT = ("max_stored_responses", "max_stored_response_bytes", "max_sessions_per_key")
 """Settings that become 0.
 
-A response stored by one process is unknown to the others, which may get the next request, so none is stored.
+A response or session kept by one process is unknown to the others, which may get the next request, so none is kept.
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from core_apis.protocol.sampling import Int32
+from core_apis.protocol.sampling import Int32, SessionName
 
 NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
@@ -147,6 +147,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
     max_tokens: may be more than the context has room for.
     explain, timings: whether the answer reports how it came about, and how long it took; fields of this server.
+    session: name of a session, whose earlier answers keep their tokens; a field of this server.
     """
 
     max_tokens: Int32
@@ -157,6 +158,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     stream: bool | None = None
     metadata: Metadata | None = None
     explain: bool | None = None
+    session: SessionName | None = None
     timings: bool | None = None
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from core.api.errors import RequestError
-from core_apis.protocol.sampling import Int32
+from core_apis.protocol.sampling import Int32, SessionName
 from core_formats.server_limits import ServerLimits
 
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -59,6 +59,7 @@ PASSED_ON = (
     "priority",
     "repetition_penalty",
     "seed",
+    "session",
     "stop",
     "stop_token_ids",
     "temperature",
@@ -154,6 +155,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     priority: Int32 | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    session: SessionName | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Int32] | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None

@@ -23,6 +23,9 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # The pattern excludes a trailing newline, before which "$" also matches.
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
 
+# As for request ids: names are part of paths.
+SessionName = RequestId
+
 PASSED_ON = field_names(lambda field: field.in_bodies)
 """Fields that are sampling parameters of the same name."""
 
@@ -123,6 +126,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     priority: Int32 | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cache_salt: str | None = None
+    session: SessionName | None = None
     request_id: RequestId | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

@@ -35,6 +35,7 @@ from core_apis.responses.run import ResponseRun
 from core_apis.responses.store import not_found
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
+from core_apis.sessions.joining import join_session
 
 router = APIRouter(tags=["generation"])
 
@@ -52,12 +53,14 @@ async def create_response(request: Request) -> Response:
     async with intake(context, request, tenant, partial(_prepare, context, tenant)) as (prepared, arrival):
         call = Call(context, request, tenant, prepared, arrival)
         note_fields(call)
+        session = await join_session(context, tenant, request.headers, prepared)
         body = prepared.body
         _check_storing(context, tenant, prepared)
         response_id = f"resp_{uuid4().hex}"
         created = int(time.time())
         lasts = body.stored and bool(body.background or body.stream)
         run = await context.pipeline.run(call, "response", response_id, created, lasts=lasts)
+        run.session = session
         response = response_run(context, tenant, prepared, response_id, run, run.outputs, created=created)
         if lasts and body.background:
             await run.accepted()  # what is to outlive the server is on disk before the client hears of it

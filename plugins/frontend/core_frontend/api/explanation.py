@@ -159,6 +159,21 @@ class ControlText(msgspec.Struct):
     kept_as: Literal["text", "control"]
 
 
+class SessionUse(msgspec.Struct):
+    """What a session gave to a prompt.
+
+    name:        of the session.
+    turns:       number of its turns before the request.
+    kept_tokens: the prompt's first tokens that are those of an earlier turn as they were sampled.
+    note:        why there are none, as a sentence; None if there are some.
+    """
+
+    name: str
+    turns: int
+    kept_tokens: int
+    note: str | None = None
+
+
 class Explanation(msgspec.Struct):
     """The explanation of one request. Counts include all its choices.
 
@@ -173,6 +188,7 @@ class Explanation(msgspec.Struct):
     restarts:    how often another engine continued it after the previous one had died.
     tools:       how the model learned of the tools, if its chat template renders none; else None.
     control_text: control tokens spelled out in contents, at most 16 of them.
+    session:     what the request's session gave to its prompt; None without one.
     """
 
     times: Times
@@ -186,3 +202,4 @@ class Explanation(msgspec.Struct):
     restarts: int = 0
     tools: str | None = None
     control_text: list[ControlText] = []
+    session: SessionUse | None = None

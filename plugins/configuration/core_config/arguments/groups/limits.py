@@ -49,3 +49,7 @@ class LimitsArgs(ArgumentGroup, frozen=True, kw_only=True):
     stored_response_lifetime: Annotated[
         float, Arg("Seconds that a kept response is not used before it goes.", gt=0)
     ] = 24 * 3600.0
+    max_sessions_per_key: Annotated[
+        int, Arg("Most sessions (field session) of one API key; 0 keeps none.", human=True, ge=0)
+    ] = 64
+    kv_session_lifetime: Annotated[float, Arg("Seconds that a session is not used before it goes.", gt=0)] = 3600.0

@@ -1,0 +1,1 @@
+"""Sessions of a server: names for conversations, which keep the tokens of their answers."""

@@ -1,0 +1,174 @@
+"""The sessions of one server process, by API key.
+
+Owns: `Sessions`: names, limits, lifetimes, forks and rewinds. Never does: tokenize, or run anything. Called by: the
+routes of /v1/sessions, requests with a session.
+
+Sessions are in the server's memory: they outlive the engine, not the server. A key's names mean nothing to another key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from core.api.errors import RequestError
+from core_apis.callers.tenant import Tenant
+from core_formats.server_limits import ServerLimits
+from core_frontend.sessions.turns import Turn
+
+MAX_BYTES_PER_KEY = 32 << 20
+"""Limit of the memory of one key's sessions: eight million tokens. For more, the longest unused sessions go."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One session. version: another number after each rewind. used: time of the last use. running: requests under way."""
+
+    name: str
+    version: int
+    created: int
+    used: float
+    turns: list[Turn] = field(default_factory=list)
+    running: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory of its turns; forks count those that they share, too."""
+        return sum(turn.num_bytes for turn in self.turns)
+
+
+class Sessions:
+    """All sessions, those of each key in the order of their use, the newest last. clock: seconds."""
+
+    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = limits.max_sessions_per_key
+        self._lifetime = limits.kv_session_lifetime
+        self._clock = clock
+        self._versions = count()
+        self._of: dict[Tenant, dict[str, Session]] = {}
+
+    def of(self, tenant: Tenant) -> Mapping[str, Session]:
+        """Return the sessions of a key, without those that nobody has used for their lifetime."""
+        sessions = self._of.setdefault(tenant, {})
+        oldest = self._clock() - self._lifetime
+        for session in list(sessions.values()):
+            if session.used < oldest and not session.running:
+                del sessions[session.name]
+        return sessions
+
+    def find(self, tenant: Tenant, name: str) -> Session | None:
+        """Return a session for a request; None: the request begins it. Raises RequestError if it may not."""
+        found = self.of(tenant).get(name)
+        if found is None:
+            self._check_room(tenant, "session")
+        return found
+
+    def get(self, tenant: Tenant, name: str) -> Session:
+        """Return a session. Raises RequestError (404)."""
+        found = self.of(tenant).get(name)
+        if found is None:
+            raise RequestError(
+                f"There is no session '{name[:128]}'; a request with this name in the field session begins one.",
+                param="session",
+                status=404,
+                code="session_not_found",
+            )
+        return found
+
+    def begin(self, tenant: Tenant, name: str) -> Session:
+        """Return the session of a request that runs from now on. Raises RequestError (409) if it is one too many."""
+        found = self.find(tenant, name) or self._new(tenant, name)
+        self._touch(tenant, found)
+        found.running += 1
+        return found
+
+    def end(self, tenant: Tenant, session: Session) -> None:
+        """End a request of a session; without any turn the session goes."""
+        session.running -= 1
+        if not session.turns and not session.running and self._is_kept(tenant, session):
+            del self._of[tenant][session.name]
+
+    def keep(self, tenant: Tenant, session: Session, version: int, turn: Turn) -> None:
+        """Add the turn of a request; one that ran while the session was rewound or deleted is not added."""
+        if self._is_kept(tenant, session) and session.version == version:
+            session.turns.append(turn)
+            self._touch(tenant, session)
+            self._make_room(tenant, session)
+
+    def fork(self, tenant: Tenant, name: str, other: str) -> Session:
+        """Copy a session with the turns that have ended. Raises RequestError (404, 409)."""
+        session = self.get(tenant, name)
+        if other in self.of(tenant):
+            raise RequestError(
+                f"There is a session '{other}' already; take another name, or delete it first.",
+                param="name",
+                status=409,
+                code="session_exists",
+            )
+        self._check_room(tenant, "name")
+        self._touch(tenant, session)
+        new = self._new(tenant, other)
+        new.turns = list(session.turns)
+        self._make_room(tenant, new)
+        return new
+
+    def rewind(self, tenant: Tenant, name: str, num_turns: int) -> Session:
+        """Drop all turns after the first `num_turns`. Raises RequestError."""
+        session = self.get(tenant, name)
+        if not 0 <= num_turns <= len(session.turns):
+            raise RequestError(
+                f"turn is {num_turns}; the session has {len(session.turns)} turns, expected 0 to that number.",
+                param="turn",
+            )
+        del session.turns[num_turns:]
+        session.version = next(self._versions)
+        self._touch(tenant, session)
+        return session
+
+    def remove(self, tenant: Tenant, name: str) -> None:
+        """Delete a session; requests that run in it go on. Raises RequestError (404)."""
+        self.get(tenant, name)
+        del self._of[tenant][name]
+
+    def _new(self, tenant: Tenant, name: str) -> Session:
+        session = Session(name, next(self._versions), int(time.time()), self._clock())
+        self._of[tenant][name] = session
+        return session
+
+    def _touch(self, tenant: Tenant, session: Session) -> None:
+        session.used = self._clock()
+        sessions = self._of[tenant]
+        sessions[session.name] = sessions.pop(session.name)
+
+    def _is_kept(self, tenant: Tenant, session: Session) -> bool:
+        return self._of.get(tenant, {}).get(session.name) is session
+
+    def _check_room(self, tenant: Tenant, field: str) -> None:
+        """Raise RequestError if a key can have no further session. field: the one that names it."""
+        if not self._most:
+            raise RequestError(
+                "This server keeps no sessions (--max-sessions-per-key 0, or several API processes, none of which knows the "
+                "sessions of another); leave session out.",
+                param=field,
+            )
+        num = len(self.of(tenant))
+        if num >= self._most:
+            raise RequestError(
+                f"There are {num} sessions, and a key may have {self._most} (--max-sessions-per-key); delete one "
+                "(DELETE /v1/sessions/NAME).",
+                param=field,
+                status=409,
+                code="too_many_sessions",
+            )
+
+    def _make_room(self, tenant: Tenant, session: Session) -> None:
+        """Drop the longest unused sessions of a key, which hold too much together; the given one last."""
+        sessions = self._of[tenant]
+        num_bytes = sum(other.num_bytes for other in sessions.values())
+        for other in [*(other for other in sessions.values() if other is not session), session]:
+            if num_bytes <= MAX_BYTES_PER_KEY:
+                break
+            num_bytes -= other.num_bytes
+            del sessions[other.name]

@@ -1,0 +1,1 @@
+"""Sessions: conversations whose earlier answers keep the tokens that were sampled."""
