@@ -4,8 +4,13 @@
 // ascending order, and the segments' sums are added as a binary tree; each output has one sum in the order of the ranks.
 // So a row's bits depend on the row and its adapter alone. A block's number of rows and of segments computed at once
 // affects only the speed: with few rows, several segments keep several sums in flight.
+//
+// Blocks of several rows fetch what they read next: panels are too short for the hardware prefetcher to follow. Measured
+// with 64 rows over eight adapters: without it the updates take half as long again.
 
 constexpr int kMostSegments = 1 << kSegmentLevels;
+constexpr int kLeastFetching = 4;     // rows; the hardware prefetcher is ahead of fewer
+constexpr long kOuterFetch = 2048;    // bytes of B that are fetched ahead
 
 // How a matrix is stored: a step along k has kInputs neighbouring inputs, which take kBytes a lane.
 struct Float32 {
@@ -40,7 +45,9 @@ LANE void inner_segments(const LowRankTask &t, const uint8_t *panel, long row, l
     for (long step = 0; step < steps; step++) {
         for (int s = 0; s < S; s++) {
             F values[2];
-            Element::read(a + (s * steps + step) * kStep, values);
+            const uint8_t *place = a + (s * steps + step) * kStep;
+            if (R >= kLeastFetching) __builtin_prefetch(place + S * steps * kStep); // of the next segments
+            Element::read(place, values);
             for (long i = 0; i < kInputs; i++)
                 for (int r = 0; r < R; r++) acc[r][s] = fma(values[i], set1(x[r][s * size + step * kInputs + i]), acc[r][s]);
         }
@@ -131,7 +138,9 @@ LANE void outer_block(const LowRankTask &t, const LowRankPart &part, long panel,
     for (long step = 0; step < steps; step++)
         for (int v = 0; v < V; v++) {
             F values[2];
-            Element::read(b + step * kStep + v * 16 * Element::kBytes, values);
+            const uint8_t *place = b + step * kStep + v * 16 * Element::kBytes;
+            if (R >= kLeastFetching) __builtin_prefetch(place + kOuterFetch);
+            Element::read(place, values);
             for (long i = 0; i < kInputs; i++)
                 for (int r = 0; r < R; r++) acc[r][v] = fma(values[i], set1(h[r][step * kInputs + i]), acc[r][v]);
         }
