@@ -70,11 +70,14 @@ class PageDirectory:
         if not is_shared:
             _check_private(self._root, root)
         self._mode = stat.S_IMODE(os.fstat(self._root).st_mode) if is_shared else 0o700
+        is_new = False
         with contextlib.suppress(FileExistsError):
             os.mkdir(fingerprint, 0o700, dir_fd=self._root)
-            if is_shared:
-                os.chmod(fingerprint, self._mode, dir_fd=self._root)  # mkdir subtracts the umask
+            is_new = True
         self._own = os.open(fingerprint, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._root)
+        if is_new and is_shared:
+            # By its descriptor, which follows no link that another user has put in its place meanwhile.
+            os.fchmod(self._own, self._mode)
         if not is_shared:
             _check_private(self._own, root / fingerprint)
 
