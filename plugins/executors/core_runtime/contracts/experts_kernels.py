@@ -103,5 +103,8 @@ class HasGroupedExperts(Protocol):
         activation: activation between the two sides, `silu` or `gelu_tanh`.
         precision: precision to which inputs are rounded before each product.
         gated: the device's own operation between the two sides, for a kernel without one.
+
+        A provider may have one more option, `biases: tuple[Tensor, Tensor] | None = None`: [E, 2 * I] and [E, H], added
+        to the products of the experts. Without it, experts with biases are prepared one by one.
         """
         ...

@@ -265,7 +265,7 @@ class Packing:
     ) -> LinearKernel:
         """Return the kernel of one group of the layer that is made of `parts`."""
         weights = [packed.weight for packed in group]
-        bias = self._bias([packed.part for packed in group], tensors, orders)
+        bias = self.bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
         moved = fused if self.device.type == "cpu" else fused.to(self.device)
         first = group[0]
@@ -294,7 +294,7 @@ class Packing:
             layout, form = saved
             self._recorder(kernel_name(parts), self.reads(parts), layout, form)
 
-    def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
+    def bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Tensor | None:
         """Return the bias of fused parts: zeros for parts without one, None when no part has one.
 
         When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it

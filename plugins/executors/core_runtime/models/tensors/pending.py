@@ -7,10 +7,12 @@ Called by: the weight loading.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from core.api.specs import KernelQuery, LatentSpec, LayerSpec, PartPlan
@@ -115,6 +117,7 @@ class ExpertsTogether:
         self._parts = [part for expert in experts for part in (*expert.gate_up, *expert.down)]
         self._kernel: ExpertsKernel | None = packing.taken_over(self._parts)
         self.pending: list[Pending[Any]] = []
+        self._biases: dict[ExpertsStack, Tensor] = {}
         if self._kernel is not None:
             return
         self._gate_up = self._side([expert.gate_up for expert in experts])
@@ -130,6 +133,10 @@ class ExpertsTogether:
         """Return a stack for one side of each expert, and the parts that wait for their place in it."""
         rows = sum(part.shape[0] for part in experts[0])
         stack = ExpertsStack(len(experts), rows)
+        if any(part.bias for part in self._parts):
+            packing = self._packing
+            room = torch.zeros(len(experts), rows, dtype=packing.activation_dtype, device=packing.device)
+            self._biases[stack] = room
         for index, parts in enumerate(experts):
             first_row = 0
             for part in parts:
@@ -143,15 +150,20 @@ class ExpertsTogether:
         """Write a part to its place. The last part of the layer triggers the building of the kernel."""
         packed = self._packing.pack(part, tensors)
         stack.put(index, first_row, packed.weight)
+        bias = self._packing.bias([part], tensors)
+        if bias is not None:
+            self._biases[stack][index, first_row : first_row + len(bias)] = bias
         self._left -= 1
         if self._left > 0:
             return
         gate_up = self._packing.moved(self._gate_up.take())
         down = self._packing.moved(self._down.take())
         gated = self._packing.kernels.gated
+        options: dict[str, Any] = {"biases": tuple(self._biases.values())} if self._biases else {}
         self._kernel = self._provider.grouped_experts(
-            gate_up, down, self._activation, precision=packed.activation, gated=gated
+            gate_up, down, self._activation, precision=packed.activation, gated=gated, **options
         )
+        self._biases = {}
         self._packing.keep(self._parts, self._kernel)
 
 
@@ -177,14 +189,18 @@ def _grouping(packing: Packing, experts: Sequence[ExpertLinears]) -> HasGroupedE
     down = _side_query(packing, [expert.down for expert in experts])
     if gate_up is None or down is None or gate_up.activation != down.activation:
         return None
-    return packing.kernels.grouping([gate_up, down])
+    provider = packing.kernels.grouping([gate_up, down])
+    biased = any(part.bias for expert in experts for part in (*expert.gate_up, *expert.down))
+    if provider is None or (biased and "biases" not in inspect.signature(provider.grouped_experts).parameters):
+        return None
+    return provider
 
 
 def _side_query(packing: Packing, side: Sequence[Sequence[LayerSpec]]) -> KernelQuery | None:
     """Return a provider's query for one side of all experts; None where they cannot be one weight."""
     parts = [part for expert in side for part in expert]
     forms = {packing.form(part) for part in parts}
-    apart = any(part.bias or _may_be_ordered(packing, part) for part in parts)
+    apart = any(_may_be_ordered(packing, part) for part in parts)
     if len(forms) > 1 or apart:
         return None
     form, _, precision = forms.pop()

@@ -1,0 +1,1 @@
+"""Experts in MXFP4 by the library `triton_kernels`, where it is installed."""
