@@ -116,7 +116,7 @@ def calls_of_a_step(batch: int, **options: object) -> int:
 def test_a_step_without_drafts_makes_a_few_calls_more_and_none_a_sequence() -> None:
     few = calls_of_a_step(2, num_speculative_tokens=5) - calls_of_a_step(2, num_speculative_tokens=0)
     many = calls_of_a_step(16, num_speculative_tokens=5) - calls_of_a_step(16, num_speculative_tokens=0)
-    assert few == many <= 24
+    assert few == many <= 26
 
 
 def test_a_step_without_drafts_repeats_the_batch_and_asks_for_none() -> None:

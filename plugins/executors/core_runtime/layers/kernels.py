@@ -114,7 +114,8 @@ class KernelSet:
         if not by_rows:
             self.providers += (ReferenceKernels(),)
         self.device = device
-        self.memory = torch.device(device)
+        # Of the weights of adapters; None: `device`, which may be a name that only its platform knows.
+        self.memory: torch.device | None = None
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(providers) > 0
         self._bind_operations()
@@ -352,7 +353,9 @@ class KernelSet:
         query = KernelQuery("low_rank", self.device, format_name, shape=shape)
         able = (provider for provider in self.providers if isinstance(provider, HasLowRank))
         best = next(provider for provider in able if not provider.supports(query))
-        return best.low_rank(LowRankForm(shape, num_rows, dtype, max_rank, segments, self.memory))
+        return best.low_rank(
+            LowRankForm(shape, num_rows, dtype, max_rank, segments, self.memory or torch.device(self.device))
+        )
 
     def _prepared(
         self,
