@@ -31,7 +31,7 @@ NOTES = """## How to read it
 - A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
   A figure is the median over all runs, so figures of engines that took part in different runs do not divide to the ratio.
 - **GB/s**: what two threads read of memory just before a run. It differs by a factor of two from hour to hour on virtual
-  machines, and decoding follows it.
+  machines, and decoding follows it. A share of more than 100% in the aims says that memory was faster during the row.
 - **Waiting**: share of the time in which some process of the machine waited for a processor, after the kernel's count. On a
   machine without other work it is a few percent; far more says that something else ran too, and the figures are too low.
 - **core** is asked through `LLM` in one process. Decoding is the time of further tokens behind a prompt that lies in the

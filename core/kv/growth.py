@@ -8,10 +8,12 @@ block. Positions and counts are in tokens, indices in blocks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from core.api.specs import KVGroup
 
 
-class Growth:
+class Growth(ABC):
     """The growth rule of one kind of group. By default nothing is given back before the end.
 
     needs_prefix: whether a prefix hit needs every block from the first on.
@@ -25,9 +27,9 @@ class Growth:
         """Return the index of the first block that a query at position `num_computed` or later reads."""
         return 0
 
+    @abstractmethod
     def table_length(self, num_computed: int, num_tokens: int) -> int:
         """Return the entries of a table for `num_tokens` tokens, of which `num_computed` are computed."""
-        raise NotImplementedError
 
     def max_blocks(self, num_tokens: int) -> int:
         """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""

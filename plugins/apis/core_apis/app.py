@@ -36,6 +36,7 @@ from core_apis.prepare.chat_template import read_template
 from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.prepare.preparer import Preparer
+from core_apis.prepare.settings import settings_of
 from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
@@ -46,10 +47,7 @@ from core_apis.server.turnstile import Turnstile
 from core_apis.sessions.store import Sessions
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
-from core_formats.selection import served_format
-from core_frontend.prompts.default_params import recommended_values
 from core_observers.metrics import ServerMetrics
-from core_tokens.chat.templates import TOOL_TEMPLATE
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
@@ -157,20 +155,13 @@ def _context(
 ) -> ServingContext:
     own = read_template(server.chat_template)
     tokenizer = engine.tokenizer
-    settings = PreparationSettings(
-        served_names=model.served_names,
+    settings = settings_of(
+        model,
+        server,
+        tokenizer,
         served_names_file=server.served_model_name_file,
-        max_model_len=model.max_model_len,
-        vocab_size=model.vocab_size,
-        max_logprobs=model.max_logprobs,
         most_prompts=engine.queue.request_limits(with_keys=bool(server.keys)),
         max_num_queued_tokens=engine.queue.max_tokens,
-        defaults=recommended_values(model),
-        chat_template=tokenizer.chat_template if own is None else own,
-        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
-        format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
-        auto_tool_choice=server.answers.enable_auto_tool_choice,
-        limits=server.limits,
         max_grammar_size=engine.config.structured_outputs.max_grammar_size,
         embedding_size=model.embedding_size,
         pooling=model.pooling,

@@ -68,6 +68,11 @@ def change(earlier: History, answer: str, now: History, text: str, place: int) -
         return _of_answer(before, answer, trace, text, place)
     if num_equal < len(before.messages) and (_reaches(there, num_equal) or _reaches(here, num_equal)):
         return _of_message(before, trace, text, place, num_equal)
+    return _rewritten(before, trace, text, place, here, there)
+
+
+def _rewritten(before: Trace, trace: Trace, text: str, place: int, here: Piece | None, there: Piece | None) -> Change:
+    """Return what the template did with messages that are the same. here, there: pieces at `place`, of now and before."""
     if before.settings != trace.settings:
         return _told("template_rewrote", here, trace, text, place, SETTINGS)
     lost = there if _covers(there, place) else _skipped(before, trace, place)
@@ -86,18 +91,26 @@ def _of_answer(before: Trace, answer: str, trace: Trace, text: str, place: int) 
     shown = "" if content is None or content.start < 0 else text[content.start : content.end]
     if shown and answer and shown not in answer:
         return _told("history_changed", content, trace, text, place, CHANGED)
-    if reasoning is not None and reasoning.start < 0:
-        return _told("template_rewrote", reasoning, trace, text, place, KEEP_REASONING)
     if reasoning is None and _thought(answer, shown):
         lost = Piece(number, "reasoning_content", 0)
         return _told("history_changed", lost, trace, text, place, RETURN_REASONING)
+    if reasoning is not None and reasoning.start < 0:
+        return _told("template_rewrote", reasoning, trace, text, place, KEEP_REASONING)
+    found, advice = _rewriting_of_answer(before, trace, place, content, call)
+    return _told("template_rewrote", found, trace, text, place, advice, message=number)
+
+
+def _rewriting_of_answer(
+    before: Trace, trace: Trace, place: int, content: Piece | None, call: Piece | None
+) -> tuple[Piece | None, str]:
+    """Return which part of an answer that came back as it was the template shows otherwise, and the advice."""
     if before.settings != trace.settings:
-        return _told("template_rewrote", None, trace, text, place, SETTINGS, message=number)
+        return None, SETTINGS
     if place < before.length:
-        return _told("template_rewrote", None, trace, text, place, GENERATION, message=number)
+        return None, GENERATION
     if call is not None and (content is None or place >= content.end):
-        return _told("template_rewrote", call, trace, text, place, ARGUMENTS)
-    return _told("template_rewrote", content, trace, text, place, TRIMMED, message=number)
+        return call, ARGUMENTS
+    return content, TRIMMED
 
 
 def _of_message(before: Trace, trace: Trace, text: str, place: int, number: int) -> Change:

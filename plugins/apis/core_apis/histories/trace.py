@@ -10,7 +10,7 @@ and are compared within one tenant alone.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -182,19 +182,24 @@ def _fields(message: Mapping[str, Any]) -> Iterator[Field]:
     reasoning = next((message[name] for name in REASONING_NAMES if message.get(name)), None)
     if isinstance(reasoning, str):
         yield Field("reasoning_content", reasoning)
-    content = message.get("content")
-    if isinstance(content, str) and content:
-        yield Field("content", content)
-    elif isinstance(content, list):
-        for part in content:
-            text = part.get("text") if isinstance(part, Mapping) else None
-            if isinstance(text, str) and text:
-                yield Field("content", text)
-    for call in message.get("tool_calls") or ():
-        called = call.get("function") if isinstance(call, Mapping) else None
+    yield from (Field("content", text) for text in _contents(message.get("content")))
+    yield from (Field("tool_calls", text) for text in _arguments(message.get("tool_calls") or ()))
+
+
+def _contents(content: Any) -> Iterator[str]:
+    """Yield the texts of a content, which is a text or a list of parts."""
+    parts = [{"text": content}] if isinstance(content, str) else content if isinstance(content, list) else []
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    yield from (text for text in texts if isinstance(text, str) and text)
+
+
+def _arguments(calls: Iterable[Any]) -> Iterator[str]:
+    """Yield the arguments of calls as text."""
+    functions = (call.get("function") for call in calls if isinstance(call, Mapping))
+    for called in functions:
         written = called.get("arguments") if isinstance(called, Mapping) else None
         if written:
-            yield Field("tool_calls", written if isinstance(written, str) else _json(written))
+            yield written if isinstance(written, str) else _json(written)
 
 
 def _json(value: Any) -> str:

@@ -136,14 +136,10 @@ def _root(command: str, about: str, words: list[str]) -> str | None:
 
 def _preparation(words: list[str]) -> "Preparation":
     """Return the preparation that a server with these arguments has."""
-    from core_apis.prepare.chat_template import read_template
     from core_apis.prepare.preparation import Preparation
-    from core_apis.prepare.prepared import PreparationSettings
+    from core_apis.prepare.settings import settings_of
     from core_config.resolve import resolve
-    from core_formats.selection import served_format
-    from core_frontend.prompts.default_params import recommended_values
     from core_frontend.prompts.tokenizing import load_tokenizer
-    from core_tokens.chat.templates import TOOL_TEMPLATE
 
     parsed = parse_engine_arguments(words, own_flags(AuditOptions))
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
@@ -151,23 +147,9 @@ def _preparation(words: list[str]) -> "Preparation":
     tokenizer = load_tokenizer(resolution.manifest.tokenizer, model)
     if tokenizer is None:
         raise UserError("core kv audit: the model has no tokenizer; name one with --tokenizer.")
-    own = read_template(server.chat_template)
-    settings = PreparationSettings(
-        served_names=model.served_names,
-        max_model_len=model.max_model_len,
-        vocab_size=model.vocab_size,
-        max_logprobs=model.max_logprobs,
-        most_prompts={},
-        max_num_queued_tokens=0,
-        defaults=recommended_values(model),
-        chat_template=tokenizer.chat_template if own is None else own,
-        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
-        format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
-        auto_tool_choice=server.answers.enable_auto_tool_choice,
-        limits=server.limits,
-        adapters=True,  # a log may name any model: its bodies are those of another server
-        remembers=True,
-    )
+    # A log may name any model: its bodies are those of another server.
+    engine = {"most_prompts": {}, "max_num_queued_tokens": 0, "adapters": True, "remembers": True}
+    settings = settings_of(model, server, tokenizer, **engine)
     return Preparation(settings, tokenizer)
 
 

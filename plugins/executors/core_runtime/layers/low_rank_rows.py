@@ -6,6 +6,7 @@ Called by: the tables of providers with kernels of their own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -25,7 +26,7 @@ class AddressedUpdate(PackedLowRank, Protocol):
 U = TypeVar("U", bound=AddressedUpdate)
 
 
-class AddressRows(Generic[U]):
+class AddressRows(ABC, Generic[U]):
     """The rows of one layer, all of `LowRankTable` but the call.
 
     kind:          the type of the provider's updates.
@@ -49,9 +50,9 @@ class AddressRows(Generic[U]):
             raise ValueError(problem)
         return self.laid_out(updates)
 
+    @abstractmethod
     def laid_out(self, updates: Sequence[LowRank]) -> U:
         """Return updates that fit the layer as the kernel reads them."""
-        raise NotImplementedError
 
     def set(self, row: int, packed: PackedLowRank) -> None:
         """Put an adapter into a row."""

@@ -77,6 +77,27 @@ class StepBuffer:
         return self.tensor[:rows]
 
 
+def _parts(
+    limits: StepLimits, tables: tuple[int, int, int], num_sampled: int, *, sends_changes: bool, adapters: bool
+) -> list[list[Array]]:
+    """Return the shapes and types of the arrays of a step, part by part. tables: groups, sequences, blocks of each."""
+    num_groups, max_num_seqs, _ = tables
+    num_changes = max(LEAST_CHANGES, 2 * num_groups * max_num_seqs)
+    one_each = (max_num_seqs,), torch.int64
+    tokens = (limits.tokens,), torch.int64
+    return [
+        [tokens, ((limits.logit_rows,), torch.int64), ((max_num_seqs + 1,), torch.int32)],
+        [one_each] * 2 if num_sampled else [],
+        [one_each] if sends_changes else [],
+        [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else [],
+        [((num_changes,), torch.int64), ((num_changes,), torch.int32)] if sends_changes else [],
+        [((max_num_seqs,), torch.int32), tokens],
+        [tokens] * num_groups,
+        [((limits.tokens,), torch.int32)] if adapters else [],
+        [] if sends_changes else [(tables[1:], torch.int32)] * num_groups,
+    ]
+
+
 class StepBuffers:
     """The buffers of one model's steps: at most T tokens, B sequences, R rows of logits and M blocks a sequence.
 
@@ -120,20 +141,7 @@ class StepBuffers:
         max_num_seqs = limits.sequences
         tables = num_groups, max_num_seqs, max_blocks_per_seq
         sends_changes = isinstance(uploads, Downloads)
-        num_changes = max(LEAST_CHANGES, 2 * num_groups * max_num_seqs)
-        one_each = (max_num_seqs,), torch.int64
-        tokens = (limits.tokens,), torch.int64
-        parts: list[list[Array]] = [
-            [tokens, ((limits.logit_rows,), torch.int64), ((max_num_seqs + 1,), torch.int32)],
-            [one_each] * 2 if num_sampled else [],
-            [one_each] if sends_changes else [],
-            [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else [],
-            [((num_changes,), torch.int64), ((num_changes,), torch.int32)] if sends_changes else [],
-            [((max_num_seqs,), torch.int32), tokens],
-            [tokens] * num_groups,
-            [((limits.tokens,), torch.int32)] if adapters else [],
-            [] if sends_changes else [(tables[1:], torch.int32)] * num_groups,
-        ]
+        parts = _parts(limits, tables, num_sampled, sends_changes=sends_changes, adapters=adapters)
         made = iter(self._make([array for part in parts for array in part], device, uploads))
         first, taken, slots, sampled, changes, last, mappings, rows, whole = [
             list(islice(made, len(one))) for one in parts
