@@ -95,7 +95,7 @@ class SessionPins(EngineObserver):
             "pin_prefix": partial(self.pin, client),
             "unpin_prefix": self.unpin,
             "prefix_places": self.places,
-            "num_pins": lambda: [len(self._pins), self._held(self._pins.values())],
+            "num_pins": self.num_pins,
         }
 
     def before_step(self) -> None:
@@ -178,6 +178,11 @@ class SessionPins(EngineObserver):
         pin = self._pins.get((server, given.tenant, name))
         pinned = 0 if pin is None else self._held([pin]) * size
         return {"places": {place: count * size for place, count in blocks.items()}, "pinned": pinned}
+
+    def num_pins(self) -> list[int]:
+        """Return the number of pins, and of the blocks that they hold."""
+        self._current()
+        return [len(self._pins), self._held(self._pins.values())]
 
     @property
     def _running(self) -> Engine:
