@@ -172,6 +172,10 @@ def test_pins_follow_their_session(tmp_path: Path) -> None:
         assert call(server, "POST", "/v1/sessions/mine/rewind", json={"turn": 1}).status_code == 200
         call(server, "GET", "/v1/sessions/mine")
         assert fake.pinned()[-1][2] == size
+        count = len(fake.pinned())
+        server.loop.call_soon_threadsafe(server.engine.restarts.recovered)
+        call(server, "GET", "/v1/sessions/mine")
+        assert len(fake.pinned()) == count + 1, "another engine has no pins"
         forked = call(server, "POST", "/v1/sessions/mine/fork", json={"name": "branch"}).json()
         assert not forked["pinned"]
         for method in ("POST", "DELETE"):
@@ -201,3 +205,15 @@ def test_a_pin_without_room_and_a_session_that_goes() -> None:
         assert call(server, "DELETE", "/v1/sessions/mine").status_code == 200
         call(server, "GET", "/v1/sessions")
         assert fake.calls[-1][0] == "unpin_prefix"
+
+
+def test_an_engine_without_a_cache_pins_nothing() -> None:
+    cache = CacheConfig(enable_prefix_caching=False)
+    with run_server(
+        tokenizer=merging_tokenizer(), make_client=PinningClient, max_model_len=1024, cache=cache
+    ) as server:
+        body = {"messages": [{"role": "user", "content": "hi"}], "session": "mine"}
+        assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+        answer = server.http.post("/v1/sessions/mine/pin")
+        assert answer.status_code == 400 and "--enable-prefix-caching" in answer.text
+        assert pins_of(server).calls == []

@@ -186,7 +186,8 @@ def _context(
     generate = watched(engine, metrics, tracing)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
-    sessions = SessionService(server.limits, engine.control, tenants.name, files)
+    caches = engine.config.cache.enable_prefix_caching
+    sessions = SessionService(server.limits, engine.control, tenants.name, files, caches=caches)
 
     def recovered(seconds: float) -> None:
         metrics.recovery.observe(seconds)

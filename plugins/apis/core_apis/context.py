@@ -104,7 +104,7 @@ class ServingContext:
         if self.durable is not None:
             await self.durable.journal.close()
         await self.preparer.close()
-        await self.sessions.close()
+        await self.sessions.pins.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

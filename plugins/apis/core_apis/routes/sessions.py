@@ -22,7 +22,8 @@ from core_apis.protocol.sessions import (
     SessionList,
     TurnAnswer,
 )
-from core_apis.sessions.service import Places, SessionService
+from core_apis.sessions.pins import Places
+from core_apis.sessions.service import SessionService
 from core_apis.sessions.store import Session
 
 router = APIRouter(tags=["generation"])
@@ -82,7 +83,7 @@ async def delete_session(request: Request, name: str) -> Response:
 
 async def _answer(sessions: SessionService, session: Session) -> Response:
     """Show a session with its places."""
-    return json_response(_shown(session, await sessions.places(session)))
+    return json_response(_shown(session, await sessions.pins.places(session)))
 
 
 def _shown(session: Session, kv: Places | None = None) -> SessionAnswer:

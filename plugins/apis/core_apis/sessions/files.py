@@ -206,8 +206,8 @@ def _read(path: Path) -> KeptSession | None:
 
 def _make_private(path: Path) -> None:
     """Make a directory, with its parents, for this user alone. Raises OSError when others can write to it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+    for each in (*reversed(path.parents), path):
+        each.mkdir(mode=0o700, exist_ok=True)
     for each in (path, path.parent):
         status = each.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:

@@ -14,15 +14,11 @@ import asyncio
 import logging
 import secrets
 import time
-from array import array
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
-
-from core.api.errors import CoreError, RequestError
 from core_apis.callers.tenant import Tenant
 from core_apis.sessions.files import FORMAT, KeptSession, KeyTerms, SessionFiles, Stamp, packed
+from core_apis.sessions.pins import PinCalls
 from core_apis.sessions.store import Session, Sessions
 from core_formats.server_limits import ServerLimits
 from core_frontend.sessions.turns import Turn
@@ -31,17 +27,12 @@ from core_supervision.control import EngineControl
 logger = logging.getLogger("core_apis")
 
 
-class Places(msgspec.Struct):
-    """Where the KV of a session is. places: bytes by place; pinned: bytes that its pin holds."""
-
-    places: dict[str, int]
-    pinned: int
-
-
 class SessionService:
     """The sessions of one server process.
 
     control: of the engine. tenant_name: of an API key, see `Tenants.name`. files: None: sessions end with the server.
+    caches: see `PinCalls`.
+    table: the sessions in memory. pins: those of its sessions.
     """
 
     def __init__(
@@ -50,17 +41,18 @@ class SessionService:
         control: EngineControl,
         tenant_name: Callable[[Tenant], str],
         files: SessionFiles | None = None,
+        *,
+        caches: bool = True,
     ) -> None:
         self.table = Sessions(limits, on_drop=self._dropped)
         self._limits = limits
-        self._control = control
+        # Processes that share sessions share pins; any other server has names of its own.
+        server = secrets.token_hex(8) if files is None else str(files.root)
+        self.pins = PinCalls(limits, control, server, caches=caches)
         self._tenant_name = tenant_name
         self._files = files
-        # Processes that share sessions share pins; any other server has names of its own.
-        self._server = secrets.token_hex(8) if files is None else str(files.root)
         self._stamps: dict[tuple[Tenant, str], Stamp] = {}
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def all(self, tenant: Tenant) -> list[Session]:
         """Return the sessions of a key, the one used last at the end."""
@@ -94,7 +86,7 @@ class SessionService:
         await self._refresh(tenant, name)
         session = self.table.rewind(tenant, name, num_turns)
         await self._save(tenant, session)
-        self._pin_again(tenant, session)
+        self.pins.follow(self._tenant_name(tenant), session)
         return session
 
     async def remove(self, tenant: Tenant, name: str) -> None:
@@ -108,28 +100,16 @@ class SessionService:
         if self.table.keep(tenant, session, version, turn):
             session.terms = terms
             await self._save(tenant, session)
-            self._pin_again(tenant, session)
+            self.pins.follow(self._tenant_name(tenant), session)
 
     async def pin(self, tenant: Tenant, name: str) -> Session:
         """Pin the KV of a session, now and after each turn. Raises RequestError (404; 409 if it has no room or no turn)."""
         session = await self.get(tenant, name)
-        if not session.turns:
-            raise RequestError(
-                f"The session '{name}' has no turn, so there is nothing to pin; ask first.",
-                param="name",
-                status=409,
-                code="session_empty",
-            )
-        answer = await self._pin(session)
-        if not answer["fits"]:
-            raise RequestError(
-                f"The session '{name}' has no room: pinned sessions may hold {answer['room']} bytes of the KV cache "
-                "(--kv-session-share). Unpin or delete another one.",
-                param="name",
-                status=409,
-                code="over_share",
-            )
+        await self.pins.pin(session)
         session.pinned = True
+        if not self.table.has(tenant, session):  # deleted meanwhile
+            self._dropped(tenant, session)
+            return self.table.get(tenant, name)
         await self._save(tenant, session)
         return session
 
@@ -138,32 +118,14 @@ class SessionService:
         session = await self.get(tenant, name)
         session.pinned = False
         await self._save(tenant, session)
-        await self._unpin(tenant, name)
+        await self.pins.unpin(self._tenant_name(tenant), name)
         return session
-
-    async def places(self, session: Session) -> Places | None:
-        """Return where the KV of a session is; None while the engine cannot be asked."""
-        if not session.turns:
-            return Places({}, 0)
-        try:
-            prefix = _prefix(session)
-            answer = await self._control.call("prefix_places", server=self._server, name=session.name, prefix=prefix)
-            return msgspec.convert(answer, Places)
-        except (CoreError, msgspec.ValidationError) as error:
-            logger.debug("The engine does not tell where session '%s' is: %s", session.name, error)
-            return None
 
     def renew(self) -> None:
         """Pin all pinned sessions again: the engine is another one."""
-        for tenant in list(self.table.tenants):
+        for tenant in self.table.tenants:
             for session in self.table.of(tenant).values():
-                self._pin_again(tenant, session)
-
-    async def close(self) -> None:
-        """End the work that is under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+                self.pins.follow(self._tenant_name(tenant), session)
 
     # --- files ---
 
@@ -191,9 +153,9 @@ class SessionService:
         for name in known.keys() - found.keys():
             del self._stamps[tenant, name]
             self.table.forget(tenant, name)
-        for stamp, kept in found.values():
-            if kept is not None:
-                self._adopt(tenant, kept, stamp)
+        changed = [(kept, stamp) for stamp, kept in found.values() if kept is not None]
+        for kept, stamp in sorted(changed, key=lambda each: each[0].used):
+            self._adopt(tenant, kept, stamp)
 
     def _adopt(self, tenant: Tenant, kept: KeptSession, stamp: Stamp) -> None:
         if time.time() - kept.used < self._limits.kv_session_lifetime:
@@ -201,9 +163,9 @@ class SessionService:
             self._stamps[tenant, kept.name] = stamp
 
     async def _save(self, tenant: Tenant, session: Session) -> None:
-        """Write a session. Where that fails, it is in memory alone, with a warning."""
+        """Write a session, unless it is gone. Where that fails, it is in memory alone, with a warning."""
         files = self._files
-        if files is None:
+        if files is None or not self.table.has(tenant, session):
             return
         turns, shown = packed(session.turns)
         kept = KeptSession(
@@ -228,7 +190,9 @@ class SessionService:
                 )
                 return
             stamp = files.stamp(owner, kept.name)
-            if stamp is not None:
+            if not self.table.has(tenant, session):  # deleted while it was written
+                files.remove(owner, kept.name)
+            elif stamp is not None:
                 self._stamps[tenant, kept.name] = stamp
 
     def _dropped(self, tenant: Tenant, session: Session) -> None:
@@ -236,45 +200,4 @@ class SessionService:
         self._stamps.pop((tenant, session.name), None)
         if self._files is not None:
             self._files.remove(self._tenant_name(tenant), session.name)
-        if session.pinned:
-            self._spawn(self._unpin(tenant, session.name))
-
-    # --- pins ---
-
-    def _pin_again(self, tenant: Tenant, session: Session) -> None:
-        """Pin a pinned session as it is now, soon. One that lacks room stays pinned as far as it was."""
-        if session.pinned:
-            self._spawn(self._pin(session) if session.turns else self._unpin(tenant, session.name))
-
-    async def _pin(self, session: Session) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._control.call(
-            "pin_prefix",
-            server=self._server,
-            name=session.name,
-            prefix=_prefix(session),
-            share=self._limits.kv_session_share,
-            lifetime=self._limits.kv_session_lifetime,
-        )
-        return answer
-
-    async def _unpin(self, tenant: Tenant, name: str) -> None:
-        await self._control.call("unpin_prefix", server=self._server, name=name, tenant=self._tenant_name(tenant))
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except CoreError as error:  # an engine that is started again has no pins; the next turn pins again
-                logger.debug("A pin of a session was not changed: %s", error)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _prefix(session: Session) -> dict[str, Any]:
-    """Return the tokens of a session and their terms, as the engine takes them."""
-    turn = session.turns[-1]
-    ids = array("i", turn.ids())
-    lengths = sorted({turn.num_prompt, turn.num_tokens})
-    return {"tokens": ids.tobytes(), "lengths": lengths, **msgspec.structs.asdict(session.terms)}
+        self.pins.drop(self._tenant_name(tenant), session)

@@ -107,17 +107,17 @@ class Sessions:
     def end(self, tenant: Tenant, session: Session) -> None:
         """End a request of a session; without any turn the session goes."""
         session.running -= 1
-        if not session.turns and not session.running and self._is_kept(tenant, session):
+        if not session.turns and not session.running and self.has(tenant, session):
             del self._of[tenant][session.name]
 
     def keep(self, tenant: Tenant, session: Session, version: int, turn: Turn) -> bool:
         """Add the turn of a request; False for one that ran while the session was rewound or deleted, which is not added."""
-        if not self._is_kept(tenant, session) or session.version != version:
+        if not self.has(tenant, session) or session.version != version:
             return False
         session.turns.append(turn)
         self._touch(tenant, session)
         self._make_room(tenant, session)
-        return self._is_kept(tenant, session)
+        return self.has(tenant, session)
 
     def fork(self, tenant: Tenant, name: str, other: str) -> Session:
         """Copy a session with the turns that have ended. Raises RequestError (404, 409)."""
@@ -182,7 +182,8 @@ class Sessions:
         sessions = self._of[tenant]
         sessions[session.name] = sessions.pop(session.name)
 
-    def _is_kept(self, tenant: Tenant, session: Session) -> bool:
+    def has(self, tenant: Tenant, session: Session) -> bool:
+        """Whether a session has not gone."""
         return self._of.get(tenant, {}).get(session.name) is session
 
     def _check_room(self, tenant: Tenant, field: str) -> None:

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import logging
 import time
-from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import msgspec
 
 from core.engine.observer import Engine, EngineObserver, EngineStart
-from core.kv.hashing import KeyExtras
 from core.kv.manager import KVManager
-from core.kv.sequence import KVSequence
 from core.scheduler.step import Step
+from core_observers.engine.pinned_prefix import Pin, Prefix, beginning
 from core_observers.engine.prefix_places import prefix_places
 
 logger = logging.getLogger(__name__)
@@ -33,41 +30,6 @@ STARVED_STEPS = 3
 
 Key = tuple[str, str, str]
 """(server, tenant, name): what a pin is called."""
-
-
-class Prefix(msgspec.Struct, frozen=True):
-    """The tokens of a session, and everything else that the keys of its blocks depend on.
-
-    tokens: int32 in the machine's byte order.
-    lengths: numbers of leading tokens from which the next turn may go on.
-    salt, tenant, num_public_tokens, adapter, adapter_from: of the requests, see `EngineRequest`.
-    """
-
-    tokens: bytes
-    lengths: list[int] = []
-    salt: str | None = None
-    tenant: str = ""
-    num_public_tokens: int = 0
-    adapter: str = ""
-    adapter_from: int = 0
-
-    def sequence(self) -> KVSequence:
-        """Return a sequence of these tokens, which has no blocks."""
-        ids = array("i")
-        ids.frombytes(self.tokens)
-        extras = KeyExtras(self.adapter, (), self.adapter_from) if self.adapter else None
-        return KVSequence(ids.tolist(), self.salt, extras, "", self.tenant, self.num_public_tokens)
-
-
-@dataclass(slots=True)
-class Pin:
-    """One pin. client: the engine's number of the client that asked last. expires: on the clock."""
-
-    prefix: Prefix
-    sequence: KVSequence
-    blocks: list[int]
-    client: int
-    expires: float
 
 
 class SessionPins(EngineObserver):
@@ -141,9 +103,9 @@ class SessionPins(EngineObserver):
         key = (server, given.tenant, name)
         old = self._pins.pop(key, None)
         sequence = given.sequence()
-        if old is not None and _goes_on(old, given):
+        if old is not None and old.is_start_of(given):
             sequence.prefix_keys = list(old.sequence.prefix_keys)
-        blocks = [block for length in given.lengths for block in kv.pin(_beginning(sequence, length))]
+        blocks = [block for length in given.lengths for block in kv.pin(beginning(sequence, length))]
         new = self._pins[key] = Pin(given, sequence, blocks, client, self._clock() + lifetime)
         room = int(share * kv.pool.capacity)
         fits = self._make_room(given.tenant, room)
@@ -234,18 +196,3 @@ class SessionPins(EngineObserver):
 
     def _drop(self, key: Key) -> None:
         self._current().pool.unpin(self._pins.pop(key).blocks)
-
-
-def _goes_on(old: Pin, new: Prefix) -> bool:
-    """Whether the tokens of a pin begin with those of an earlier one, under the same keys."""
-    is_longer = new.tokens.startswith(old.prefix.tokens)
-    return is_longer and msgspec.structs.replace(old.prefix, tokens=new.tokens, lengths=new.lengths) == new
-
-
-def _beginning(sequence: KVSequence, length: int) -> KVSequence:
-    """Return a sequence whose look-up finds at most `length` tokens, and shares the keys of `sequence`."""
-    # One token more, since a look-up leaves at least one to compute.
-    ids = [*sequence.token_ids[:length], 0]
-    found = KVSequence(ids, sequence.cache_salt, sequence.extras, "", sequence.tenant, sequence.num_public_tokens)
-    found.prefix_keys = sequence.prefix_keys
-    return found
