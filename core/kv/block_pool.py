@@ -17,6 +17,7 @@ of a state) are one entry of table and list, the first, and are evicted together
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from core.api.errors import ConfigError
@@ -36,6 +37,7 @@ class BlockPool:
     prefixes:  the cached blocks by key.
     observers: receive the blocks that stop being cached.
     pending:   blocks that the next plan's copies have yet to fill.
+    pins:      references that no sequence holds, by cached block.
     """
 
     def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
@@ -48,6 +50,7 @@ class BlockPool:
         self.prefixes = PrefixTable(num_groups)
         self.observers: tuple[KVConnectors, ...] = ()
         self.pending: set[int] = set()
+        self.pins: Counter[int] = Counter()
         self._joined: dict[int, list[int]] = {}
         self._num_touched = 1
         self._spare: list[int] = []
@@ -111,6 +114,22 @@ class BlockPool:
                     self.num_free += 1
                     spare.append(block_id)
 
+    def pin(self, block_ids: Sequence[int]) -> None:
+        """Add one reference to each of these cached blocks, so that it is not evicted until `unpin`."""
+        self.touch(block_ids)
+        self.pins.update(block_ids)
+
+    def unpin(self, block_ids: Iterable[int]) -> None:
+        """Drop the reference of a `pin` from each block."""
+        for block_id in block_ids:
+            self.pins[block_id] -= 1
+            # A state that was found to be wrong meanwhile: its other blocks have no reference of their own.
+            rest = [] if block_id in self.prefixes or self.pins[block_id] else self._joined.pop(block_id, [])
+            self.free((block_id,))
+            self.num_free += len(rest)
+            self._spare += rest
+        self.pins = +self.pins  # without the blocks whose count is 0
+
     def cache(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Cache a block in use under `key`; False when the key has a block already, which stays."""
         return self.prefixes.insert(key, block_id, group)
@@ -127,12 +146,14 @@ class BlockPool:
         return [block_id, *self._joined.get(block_id, ())]
 
     def uncache(self, block_id: int) -> None:
-        """Remove a block with wrong values from the cache, if it is cached. One with joined blocks has no user."""
+        """Remove a block with wrong values from the cache, if it is cached. One with joined blocks has no user but pins."""
         if block_id in self.prefixes:
             block_ids = self._discard(block_id, valid=False)
             if self._references[block_id] == 0:
                 self._unlink(block_id)
                 self._spare += block_ids
+            elif len(block_ids) > 1:  # pinned
+                self._joined[block_id] = block_ids[1:]
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
         """Return how many of these cached blocks count in `num_free` and will leave it with a `touch`."""
@@ -204,7 +225,7 @@ class BlockPool:
         expected: references that sequences hold, by block id.
         """
         used = {block_id: count for block_id, count in enumerate(self._references) if count}
-        held = dict(expected)
+        held = dict(Counter(expected) + self.pins)
         require(used == held, "reference_counts", f"the pool counts {used}, sequences hold {held}")
         require(NULL_BLOCK not in used, "null_block", "the null block is in use")
         evictable = self._walk_evictable()
@@ -220,10 +241,11 @@ class BlockPool:
         require(
             elsewhere.isdisjoint(joined) and spare.isdisjoint(joined), "joined_blocks", "a part is elsewhere as well"
         )
-        require(evictable >= self._joined.keys(), "joined_blocks", "a state is in use or not cached")
+        require(evictable | self.pins.keys() >= self._joined.keys(), "joined_blocks", "a state is in use or not cached")
         num_unused += len(joined)
+        num_pinned = sum(len(self.parts(block_id)) - 1 for block_id in self.pins)
         require(len(used) + num_unused == self._num_touched - 1, "lost_blocks", "a block is in no place")
-        require(self.num_free == num_unused + num_fresh, "num_free", f"{self.num_free} is wrong")
+        require(self.num_free == num_unused - num_pinned + num_fresh, "num_free", f"{self.num_free} is wrong")
         self.prefixes.check_integrity()
 
     def _walk_evictable(self) -> set[int]:

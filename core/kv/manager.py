@@ -135,6 +135,13 @@ class KVManager:
         self._registry.offer_starting()
         return self._search.find_now(sequence)
 
+    def pin(self, sequence: KVSequence) -> list[int]:
+        """Pin the blocks in the pool of the longest cached prefix of a sequence without blocks; `pool.unpin` ends that."""
+        hit = self.lookup_now(sequence)
+        block_ids = [block_id for ids in (*hit.block_ids, hit.state[:1]) for block_id in ids if block_id]
+        self.pool.pin(block_ids)
+        return block_ids
+
     def no_hit(self) -> PrefixHit:
         """Return the empty hit, for a sequence that does not use the prefix cache."""
         return PrefixHit(0, [[] for _ in self.groups])

@@ -77,8 +77,10 @@ class Snapshots:
         # Other sequences have shared the prefix up to the fork, so more of them may; its state was missing for this one.
         if max(start, kept + self._interval - 1) < fork < end:
             end = fork
+        wanted = self._wanted(sequence)
+        end = min((place for place in wanted if max(start, kept) < place < end), default=end)
         edge = self._edge(end)
-        if edge <= start or (edge - kept < self._interval and edge != self._edge(last)):
+        if edge <= start or (edge - kept < self._interval and edge not in wanted):
             return num_tokens
         return edge - start
 
@@ -92,7 +94,8 @@ class Snapshots:
         is_known = num_tokens <= len(sequence.token_ids)
         if num_tokens % self._block_size or not is_known or num_tokens <= sequence.num_kept_tokens:
             return
-        is_inside = num_tokens < self._edge(sequence.num_initial_tokens - 1)
+        wanted = self._wanted(sequence)
+        is_inside = num_tokens < max(wanted) and num_tokens not in wanted
         if is_inside and num_tokens - sequence.num_kept_tokens < self._interval:
             return
         found = self.find(self._key(sequence, num_tokens))
@@ -160,7 +163,7 @@ class Snapshots:
         """
         end = sequence.snapshots[-1]
         younger = sequence.snapshots[-2:][0]
-        last = self._edge(sequence.num_initial_tokens - 1)
+        lasting = self._wanted(sequence)
         places = [
             place
             for place in range(self._block_size, younger, self._block_size)
@@ -169,7 +172,7 @@ class Snapshots:
         while places:
             place = places.pop()
             older = places[-1] if places else 0
-            if end - older < 2 * (end - younger) and place != last:
+            if end - older < 2 * (end - younger) and place not in lasting:
                 self._drop(sequence, place)
             else:
                 younger = place
@@ -185,15 +188,21 @@ class Snapshots:
         return is_cached
 
     def _drop(self, sequence: KVSequence, num_tokens: int) -> None:
-        """Forget a snapshot, unless several sequences began or went on there."""
+        """Forget a snapshot, unless it is pinned, or several sequences began or went on there."""
+        kept = self._pool.pins
         first = self.find(self._key(sequence, num_tokens))[:1]
-        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK)
+        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK and not kept[block_id])
 
     def _refresh(self, sequence: KVSequence, num_tokens: int) -> None:
         """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""
         first = self.find(self._key(sequence, num_tokens))[:1]
         self._pool.touch(first)
         self._pool.free(first)
+
+    def _wanted(self, sequence: KVSequence) -> set[int]:
+        """Return the block edges whose state is kept at any distance to others: those before `edges`, and the prompt's last."""
+        last = (sequence.num_initial_tokens or len(sequence.token_ids)) - 1
+        return {self._edge(min(place, last)) for place in (*sequence.edges, last)}
 
     def _edge(self, num_tokens: int) -> int:
         return num_tokens - num_tokens % self._block_size

@@ -36,6 +36,7 @@ class SharedFiles(LocalTiers):
     """
 
     argument = "kv_connectors"
+    places = ("file", "file")
 
     def __init__(
         self,

@@ -36,6 +36,8 @@ class KVTiers(KVConnector):
     """
 
     argument = "kv_offloading_disk_path"
+    places = ("host", "disk")
+    """Names of its memory and its slow storage, as sessions report them."""
 
     def __init__(
         self,
