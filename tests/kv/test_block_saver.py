@@ -175,6 +175,16 @@ def test_copies_that_fail_are_made_up_for(world):
     assert all(world.on_disk(FIRST))
 
 
+@pytest.mark.parametrize("how", ["idle", "close"])
+def test_blocks_chosen_after_the_last_step_are_saved_although_no_step_follows(tmp_path, how):
+    world = World(tmp_path)
+    world.engine.run(FIRST)
+    world.tiers.save_some(world.kv, 100)
+    getattr(world, how)()
+    assert all(world.on_disk(FIRST))
+    world.close()
+
+
 def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch):
     monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 0.01)
     writer, failures = world.disk.writer, iter(range(3))

@@ -65,31 +65,27 @@ class BlockSaver:
             self._tiers.remember(cache)
         if not self._disk.is_ready:
             return max(IDLE_PAUSE_MS, round(self._disk.resting_s * 1000))
-        if not self._tiers.has_unsaved or not self._save(cache, copy, IDLE_BYTES):
-            return None
-        return IDLE_PAUSE_MS
+        return IDLE_PAUSE_MS if self._save(cache, copy, IDLE_BYTES) else None
 
     def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
         """Save the blocks missing on disk, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         self._tiers.remember(cache)
-        while True:
-            seconds_left = max(0.0, deadline - time.monotonic())
-            if not self._disk.flush(seconds_left) or not self._tiers.has_unsaved:
-                return
+        while self._disk.flush(max(0.0, deadline - time.monotonic())):
             if time.monotonic() > deadline or not self._save(cache, copy, LAST_BYTES):
                 return
 
     def _save(self, cache: BlockCache, copy: Copy, num_bytes: int) -> bool:
-        """Copy about `num_bytes` and pass them to the disk; False when that is not possible now."""
+        """Copy about `num_bytes` and pass them to the disk; False when nothing was left, or that is not possible now."""
         if not self._disk.is_ready:
             return False
         num_pages = max(1, num_bytes // self._page_bytes)
         num_before = self._tiers.num_saved
         begin = time.monotonic()
         self._tiers.save_some(cache, num_pages)
+        # Even when no block was chosen: those chosen after the last step wait for a step that may never come.
         is_copied = cache.copy_now(copy)
         num_saved = self._tiers.num_saved - num_before
         if num_saved:
             self._copy_byte_s = (time.monotonic() - begin) / (num_saved * self._page_bytes)
-        return is_copied
+        return is_copied and (num_saved > 0 or self._tiers.has_unsaved)
