@@ -2,7 +2,7 @@
 
 Owns: `KVConnectors`: whom to ask for a page, who is given one, how long a sequence waits, and what happens to a connector that
 fails. Never does: keep pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction,
-loads) and the engine loop (`after_step`, `save_idle`, `report`, `use_weights`, `drop_host_pages`, `close`).
+loads), the engine loop (`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
 
 The first connector that has a page gives it; every connector that wants an evicted block is given its page. One that raises is
 left out from then on: its pages are missing, which costs time and no answer.
@@ -282,6 +282,10 @@ class KVConnectors:
         self.end_loads()
         self._notify("use_weights", config, partial(fingerprint, config, numerics))
 
+    def save_for_sleep(self, kv: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
+        """Let connectors save what they lack before the pool is dropped; arguments as for `KVConnector.save_for_sleep`."""
+        self._notify("save_for_sleep", kv, copy, seconds, keeps_memory=keeps_memory)
+
     def drop_host_pages(self) -> None:
         """Drop all pages in host memory."""
         self._notify("drop_memory")
@@ -293,9 +297,9 @@ class KVConnectors:
 
     # --- failures ---
 
-    def _notify(self, method: str, *arguments: Any) -> None:
+    def _notify(self, method: str, *arguments: Any, **options: Any) -> None:
         for connector in self.connectors:
-            self._call(connector, method, *arguments)
+            self._call(connector, method, *arguments, **options)
 
     def _call(self, connector: KVConnector, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method; None when the connector fails, which removes it, or was removed before."""

@@ -1,12 +1,15 @@
 """The contract of the prefix cache on models of every kind of layer: the next turn computes its new tokens and one block.
 
-Answers and log-probabilities are those of an engine without a cache. The same holds after a restart, with the pages on a disk.
+Answers and log-probabilities are those of an engine without a cache. The same holds after a restart with the pages on a disk,
+and after a sleep with the pages on a disk or, at level 1, in host memory.
 """
 
 import pytest
 from transformers import AutoModelForCausalLM, Mamba2Config, Qwen3NextConfig
 
 from core import LLM, SamplingParams
+from tests.inside import core_of
+from tests.kv.connector_rows import tiers_of
 from tests.tiny_models import SHAPE, save_checkpoint
 
 BLOCK = 16
@@ -73,3 +76,52 @@ def test_the_next_turn_computes_its_new_tokens_and_one_block(family, tmp_path):
         for row, other in zip(numbers, expected, strict=True):
             assert row == pytest.approx(other, abs=1e-5)
     plain.close()
+
+
+@pytest.mark.parametrize(
+    ("level", "place"),
+    [
+        (1, "kv_offloading_size"),
+        pytest.param(1, "kv_offloading_disk_path", marks=pytest.mark.slow),
+        (2, "kv_offloading_disk_path"),
+    ],
+)
+@pytest.mark.parametrize(
+    "family",
+    [name if name in ("llama", "qwen3_next") else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+)
+def test_a_turn_after_a_sleep_computes_its_new_tokens_and_one_block(family, level, place, tmp_path):
+    path = checkpoint(family, tmp_path / "model")
+    stored = {place: 0.1 if place == "kv_offloading_size" else str(tmp_path / "pages")}
+    with open_engine(path, enable_sleep_mode=True, **stored) as llm:
+        prompt = [5 + place % 200 for place in range(61)]
+        answer, _, _ = ask(llm, prompt)
+        history = prompt + answer
+        llm.sleep(level)
+        llm.wake_up()
+        turn = [*history, 9, 8, 7]
+        answer, numbers, num_cached = ask(llm, turn)
+        assert len(history) - num_cached <= BLOCK
+    with open_engine(path, enable_prefix_caching=False) as plain:
+        wanted, expected, _ = ask(plain, turn)
+    assert answer == wanted
+    for row, other in zip(numbers, expected, strict=True):
+        assert row == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_pages_on_a_disk_are_found_again_when_their_weight_version_returns(tmp_path):
+    path, other = save_checkpoint(tmp_path / "model"), save_checkpoint(tmp_path / "other", seed=11)
+    with open_engine(path, kv_offloading_disk_path=str(tmp_path / "pages")) as llm:
+        llm.update_weights(path=str(path), weight_version="first")
+        prompt = [5 + place % 200 for place in range(61)]
+        answer, _, _ = ask(llm, prompt)
+        core = core_of(llm)
+        while core.idle() is not None:  # until the disk has everything
+            tiers_of(core.kv_services).disk.flush()
+        llm.update_weights(path=str(other), weight_version="second")
+        _, _, num_cached = ask(llm, prompt)
+        assert num_cached == 0
+        llm.update_weights(path=str(path), weight_version="first")
+        _, _, num_cached = ask(llm, [*prompt, *answer, 9])
+        assert len(prompt) + len(answer) - num_cached <= BLOCK
