@@ -40,6 +40,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes:          bytes of all blocks on the device.
     enable_prefix_caching: reuse blocks of equal prefixes.
     snapshot_interval:     minimum number of tokens between two cached states of a sequence; None: 64.
+    snapshot_every:        states after multiples of this number of tokens are kept as well; 0: none.
     hash_algorithm:        hash function of prefix blocks.
     groups:                groups of layers that share a block table; empty: all layers share one.
     host_bytes:            host memory for blocks that leave the device; 0: none.
@@ -56,6 +57,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     enable_prefix_caching: bool = True
     snapshot_interval: int | None = None
+    snapshot_every: int = 0
     hash_algorithm: str = "sha256"
     groups: tuple[KVGroup, ...] = ()
     host_bytes: int = 0

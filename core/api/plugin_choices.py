@@ -35,7 +35,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     logits_processors: names of plugins and import paths (`module:Class`), in the order in which they run.
     executor:  plugin that computes the steps; empty in choices from which no engine is built directly.
     arguments: the plugins' own arguments as plain values, by kind + "." + name.
-    kv_connectors: connectors, in the order in which they are searched for pages.
+    kv_connectors: connectors, in the order in which they are searched for pages; a second one of a plugin is `NAME#2`.
     table:     every plugin named above.
     """
 

@@ -43,6 +43,7 @@ def build_scheduler(
             max_step_tokens=config.scheduler.max_step_tokens,
             connectors=connectors,
             snapshot_interval=cache.snapshot_interval,
+            snapshot_every=cache.snapshot_every,
         )
 
     try:

@@ -341,13 +341,13 @@ class KVConnectors:
 
 
 def load_connector(table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
-    """Build the connector called `name`. Raises ConfigError and PluginError."""
+    """Build the connector called `name`, or `PLUGIN#2` where a plugin serves twice. Raises ConfigError and PluginError."""
     context = LoadContext(
         arguments=config.plugins.arguments.get(f"kv_connector.{name}"),
         config=config,
         options={"page_bytes": page_bytes, "fingerprint": partial(fingerprint, config, numerics)},
     )
-    connector: KVConnector = table.load("kv_connector", name, context)
+    connector: KVConnector = table.load("kv_connector", name.partition("#")[0], context)
     return connector
 
 

@@ -41,6 +41,7 @@ class KVManager:
     max_step_tokens: maximum tokens of one sequence in a step, drafts included.
     connectors: sources and destinations of pages outside the pool, and observers of cached blocks.
     snapshot_interval: minimum number of tokens between two cached states inside a prompt; None: `MIN_INTERVAL`.
+    snapshot_every: states after multiples of this number of tokens are kept as well; 0: none.
 
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -62,6 +63,7 @@ class KVManager:
         max_step_tokens: int = 2048,
         connectors: KVConnectors | None = None,
         snapshot_interval: int | None = None,
+        snapshot_every: int = 0,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -101,7 +103,7 @@ class KVManager:
         if has_states and enable_prefix_caching:
             interval = snapshot_interval or MIN_INTERVAL
             self.snapshots = Snapshots(
-                self.pool, self._keys, self._registry, self.states, block_size, num_groups, interval
+                self.pool, self._keys, self._registry, self.states, block_size, num_groups, interval, snapshot_every
             )
         needs = PrefixNeeds(self.growth, block_size, self.states.num_blocks)
         pages = self.connectors if self.connectors.has_pages else None

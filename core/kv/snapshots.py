@@ -36,6 +36,7 @@ class Snapshots:
 
     copies:   states of the sequences, and the copies for the next plan.
     interval: minimum number of tokens between two snapshots inside a prompt.
+    every:    states after multiples of this number of tokens are kept as well, until they are evicted; 0: none.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Snapshots:
         block_size: int,
         table: int,
         interval: int = MIN_INTERVAL,
+        every: int = 0,
     ) -> None:
         self._pool = pool
         self._keys = keys
@@ -55,6 +57,7 @@ class Snapshots:
         self._block_size = block_size
         self._table = table
         self._interval = interval
+        self._every = every
         self._uses: dict[int, int] = {}
 
     @property
@@ -73,6 +76,8 @@ class Snapshots:
         # An edge at the very end would not help an equal prompt, of which at least one token has to be computed.
         last = len(sequence.token_ids) - 1
         end = min(start + num_tokens, last)
+        if self._every:
+            end = min(end, start - start % self._every + self._every)
         fork = sequence.num_forked_tokens
         # Other sequences have shared the prefix up to the fork, so more of them may; its state was missing for this one.
         if max(start, kept + self._interval - 1) < fork < end:
@@ -80,7 +85,8 @@ class Snapshots:
         wanted = self._wanted(sequence)
         end = min((place for place in wanted if max(start, kept) < place < end), default=end)
         edge = self._edge(end)
-        if edge <= start or (edge - kept < self._interval and edge not in wanted):
+        is_needed = edge in wanted or self._is_regular(edge)
+        if edge <= start or (edge - kept < self._interval and not is_needed):
             return num_tokens
         return edge - start
 
@@ -96,7 +102,8 @@ class Snapshots:
             return
         wanted = self._wanted(sequence)
         is_inside = num_tokens < max(wanted) and num_tokens not in wanted
-        if is_inside and num_tokens - sequence.num_kept_tokens < self._interval:
+        is_near = num_tokens - sequence.num_kept_tokens < self._interval
+        if is_inside and is_near and not self._is_regular(num_tokens):
             return
         found = self.find(self._key(sequence, num_tokens))
         if found:
@@ -151,7 +158,7 @@ class Snapshots:
     def _add(self, sequence: KVSequence, num_tokens: int) -> None:
         """Note a snapshot of a sequence. Of those between generated tokens only the newest two stay."""
         kept = sequence.snapshots
-        if len(kept) > 1 and kept[-2] >= sequence.num_initial_tokens:
+        if len(kept) > 1 and kept[-2] >= sequence.num_initial_tokens and not self._is_regular(kept[-2]):
             self._drop(sequence, kept.pop(-2))
         kept.append(num_tokens)
         sequence.num_kept_tokens = num_tokens
@@ -172,7 +179,8 @@ class Snapshots:
         while places:
             place = places.pop()
             older = places[-1] if places else 0
-            if end - older < 2 * (end - younger) and place not in lasting:
+            is_needed = place in lasting or self._is_regular(place)
+            if end - older < 2 * (end - younger) and not is_needed:
                 self._drop(sequence, place)
             else:
                 younger = place
@@ -203,6 +211,9 @@ class Snapshots:
         """Return the block edges whose state is kept at any distance to others: those before `edges`, and the prompt's last."""
         last = (sequence.num_initial_tokens or len(sequence.token_ids)) - 1
         return {self._edge(min(place, last)) for place in (*sequence.edges, last)}
+
+    def _is_regular(self, num_tokens: int) -> bool:
+        return self._every > 0 and num_tokens % self._every == 0
 
     def _edge(self, num_tokens: int) -> int:
         return num_tokens - num_tokens % self._block_size

@@ -76,3 +76,137 @@ def test_connectors_are_named_and_have_arguments_of_their_own(tiny_llama, tmp_pa
 def test_mistakes_in_names_are_named(tiny_llama, given, sentence):
     with pytest.raises(ConfigError, match=sentence):
         connectors(tiny_llama, **given)
+
+
+def resolved(model, **given):
+    """The configuration of an engine with one connector in vLLM's form, given as a mapping of its keys."""
+    return resolve({"model": str(model), "explain_answers": "off", **given}, context="serve", environ={})
+
+
+def transfer(name, **own):
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": own}
+
+
+@pytest.mark.parametrize("name", ["OffloadingConnector", "SimpleCPUOffloadConnector"])
+def test_connectors_to_host_memory_and_disk_are_arguments(tiny_llama, tmp_path, name):
+    own = {
+        "cpu_bytes_to_use": 1 << 29,
+        "disk_path": str(tmp_path),
+        "disk_capacity_bytes": 3 << 30,
+        "eviction_policy": "lru",
+        "store_threshold": 1,
+        "offload_prompt_only": False,
+        "lazy_offload": True,
+    }
+    found = resolved(tiny_llama, kv_transfer_config=transfer(name, **own))
+    assert found.engine.plugins.kv_connectors == ("tiers",)
+    cache = found.engine.cache
+    assert (cache.host_bytes, cache.disk_path, cache.disk_bytes) == (1 << 29, str(tmp_path), 3 << 30)
+    assert "cpu_bytes_to_use" in found.arguments["kv_offloading_size"][2], "the reason is shown"
+
+
+@pytest.mark.parametrize("name", ["ExampleConnector", "SharedStorageConnector"])
+def test_the_example_connector_is_a_directory(tiny_llama, tmp_path, name):
+    plugins = resolved(tiny_llama, kv_transfer_config=transfer(name, shared_storage_path=str(tmp_path))).engine.plugins
+    assert plugins.kv_connectors == ("file",)
+    assert plugins.arguments["kv_connector.file"] == {"directory": str(tmp_path)}
+
+
+def test_several_connectors_are_a_list(tiny_llama, tmp_path):
+    parts = [
+        transfer("OffloadingConnector", cpu_bytes_to_use=1 << 29),
+        transfer("ExampleConnector", shared_storage_path=str(tmp_path / "near")),
+        transfer("file", directory=str(tmp_path / "far"), size=2),
+    ]
+    expected = {
+        "kv_connector.file": {"directory": str(tmp_path / "near")},
+        "kv_connector.file#2": {"directory": str(tmp_path / "far"), "size": 2},
+    }
+    for given in (
+        {"kv_transfer_config": transfer("MultiConnector", connectors=parts)},
+        {"kv_connectors": ["multi"], "kv_connectors_config": {"multi": {"connectors": parts}}},
+    ):
+        engine = resolved(tiny_llama, **given).engine
+        assert engine.plugins.kv_connectors == ("tiers", "file", "file#2")
+        assert {name: own for name, own in engine.plugins.arguments.items() if "kv_con" in name} == expected
+        assert engine.cache.host_bytes == 1 << 29
+        assert sum(row.kind == "kv_connector" for row in engine.plugins.table) == 2, "one row a plugin"
+
+
+TRANSFER = "--kv-transfer-config.kv_connector"
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "sentence"),
+    [
+        ("OffloadingConnector", {}, "needs .*cpu_bytes_to_use BYTES or .*disk_path DIRECTORY"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": "much"}, "cpu_bytes_to_use much: expected a number of bytes"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "disk_capacity_bytes": 5}, "disk_capacity_bytes: needs"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "store_threshold": 2}, "store_threshold 2: .*first time"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "offload_prompt_only": True}, "part of the next prompt"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "eviction_policy": "fifo"}, "eviction_policy fifo: "),
+        (
+            "OffloadingConnector",
+            {"cpu_bytes_to_use": 5e9, "cpu_size": 3},
+            "cpu_size 3: no key of this connector; known",
+        ),
+        ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
+        ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
+        ("NixlConnector", {}, f"{TRANSFER} NixlConnector: .*not sent to other instances"),
+        ("LMCacheConnectorV1", {}, "needs a store of its own"),
+        ("MultiConnector", {}, "expected the key connectors alone"),
+        ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
+        ("MultiConnector", {"connectors": [{"kv_connector": "nixl"}]}, r"connectors\[0\].kv_connector nixl: .*known: "),
+        ("MultiConnector", {"connectors": [transfer("file") | {"kv_role": "kv_consumer"}]}, r"\[0\]: 'kv_role'"),
+        ("MultiConnector", {"connectors": [transfer("file")]}, r"\[0\].kv_connector_extra_config.directory: required"),
+    ],
+)
+def test_mistakes_in_vllms_form_are_named(tiny_llama, name, own, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolved(tiny_llama, kv_transfer_config=transfer(name, **own))
+
+
+def test_what_two_arguments_say_must_agree(tiny_llama):
+    given = {"kv_transfer_config": transfer("OffloadingConnector", cpu_bytes_to_use=1 << 30)}
+    assert resolved(tiny_llama, kv_offloading_size=1, **given).engine.cache.host_bytes == 1 << 30
+    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use 1073741824: --kv-offloading-size 2.0 says otherwise"):
+        resolved(tiny_llama, kv_offloading_size=2, **given)
+
+
+def test_arguments_of_a_part_are_not_taken_from_elsewhere(tiny_llama, tmp_path):
+    parts = {"connectors": [transfer("file", directory=str(tmp_path))]}
+    given = {"kv_connectors": ["multi"], "kv_connectors_config": {"multi": parts, "file": {"size": 2}}}
+    with pytest.raises(ConfigError, match=r"--kv-connectors-config.file: this KV connector is not used"):
+        resolved(tiny_llama, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "every"),
+    [
+        ({}, 0),
+        ({"prefix_cache_retention_interval": 64}, 64),
+        ({"prefix_cache_retention_interval": "none"}, 16),
+        ({"mamba_cache_mode": "align"}, 0),
+        ({"mamba_cache_mode": "all"}, 16),
+    ],
+)
+def test_arguments_say_how_often_a_state_is_kept(tiny_lfm2, given, every):
+    assert resolved(tiny_lfm2, block_size=16, prefix_match_unit=16, **given).engine.cache.snapshot_every == every
+
+
+def test_names_that_mean_what_is_so_are_accepted(tiny_lfm2):
+    given = {
+        "kv_offloading_backend": "native",
+        "enable_mamba_shared_prefix_checkpoint": True,
+        "kv_offloading_size": 0.1,
+    }
+    assert resolved(tiny_lfm2, **given).engine.cache.host_bytes
+    for wrong, why in (
+        ({"kv_offloading_backend": "lmcache"}, "LMCache"),
+        ({"use_replayssm": True}, "a state is the same however it was computed"),
+        ({"mamba_backend": "flashinfer"}, "use --kernels"),
+        ({"prefix_match_unit": 7}, "set --block-size 7"),
+        ({"swa_bounded_replay": False}, "leave it out|use true"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            resolved(tiny_lfm2, **wrong)

@@ -19,6 +19,7 @@ from core.scheduler import awaiting_kv
 from core.scheduler.admission import Admission
 from core_kv_connectors.tiers import page_reader
 from core_kv_connectors.tiers.disk import DiskTier
+from core_kv_connectors.tiers.page_directory import PageDirectory
 from tests.inside import state_of
 from tests.kv.connector_rows import tiers_of, with_cache
 
@@ -344,3 +345,24 @@ def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.Mo
         for _ in range(10):
             world.core.step()
     world.core.abort(["waiting"])
+
+
+def test_others_go_on_while_a_mount_hangs_and_the_request_is_computed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call of the directory returns: neither those of look-ups nor those of reads and writes."""
+    planner = threading.get_ident()
+
+    def hang(directory: PageDirectory, name: str) -> bool:
+        assert threading.get_ident() != planner, "the thread that plans steps makes no call of the directory"
+        world.go.wait()
+        return False
+
+    monkeypatch.setattr(PageDirectory, "has", hang)
+    running = world.add("running", OTHER, 30)
+    world.step()
+    waiting = world.add("waiting", PROMPT)
+    world.run()
+    assert world.tokens["running"] == reference(running)[0]
+    assert world.tokens["waiting"] == reference(waiting)[0]
+    assert world.core.stats().tier_hits == 0

@@ -44,6 +44,20 @@ def test_the_next_turn_computes_its_own_tokens_alone(tiny_lfm2: Path, settings: 
     assert second.num_cached_tokens >= len(FIRST) + 30 - 8 - 4, "near the end of what was generated"
 
 
+@pytest.mark.parametrize("settings", [{"mamba_cache_mode": "all"}, {"prefix_cache_retention_interval": 12}])
+def test_states_that_are_kept_in_any_case_change_no_token(tiny_lfm2: Path, settings: dict) -> None:
+    """Prompts that part anywhere begin at the last kept state before, although nothing told of that place."""
+    every = settings.get("prefix_cache_retention_interval", 4)
+    parted = [[*FIRST[:length], *NEXT] for length in (33, 21, 14, 7)]
+    with open_engine(tiny_lfm2, enable_prefix_caching=False) as llm:
+        expected = [told(ask(llm, prompt)) for prompt in (FIRST, *parted)]
+    with open_engine(tiny_lfm2, **settings) as llm:
+        outputs = [ask(llm, prompt) for prompt in (FIRST, *parted)]
+    assert [told(output) for output in outputs] == expected
+    cached = [output.num_cached_tokens for output in outputs[1:]]
+    assert all(count >= length // every * every for count, length in zip(cached, (33, 21, 14, 7), strict=True)), cached
+
+
 TWO_WORDS = {"max_tokens": 24, "ignore_eos": True, "logprobs": 2, "allowed_token_ids": [70, 71]}
 """With so few of them, n-grams find something in every step, and much of it is right."""
 GREEDY = SamplingParams(temperature=0, **TWO_WORDS)

@@ -8,8 +8,8 @@ FULL = KVGroup("full", (0,))
 STATE = KVGroup("state", (1,), num_state_blocks=2)
 
 
-def make(num_blocks: int = 100, interval: int = 8) -> KVManager:
-    return KVManager(num_blocks, 4, groups=(FULL, STATE), snapshot_interval=interval)
+def make(num_blocks: int = 100, interval: int = 8, every: int = 0) -> KVManager:
+    return KVManager(num_blocks, 4, groups=(FULL, STATE), snapshot_interval=interval, snapshot_every=every)
 
 
 def compute(kv: KVManager, tokens: list[int], most: int = 1000) -> tuple[KVSequence, list[int]]:
@@ -153,3 +153,25 @@ def test_a_prefix_is_taken_up_where_there_is_room_for_nothing_else():
     (copy,) = [copy for copy in kv.states.take() if copy.sources == hit.state]
     assert copy.targets == kv.states.blocks(longest)
     kv.check_integrity([longest])
+
+
+def test_states_at_regular_distances_are_kept_as_well():
+    kv = make(2000, interval=64, every=12)
+    sequence, begins = compute(kv, list(range(50)))
+    assert begins == [0, 12, 24, 36, 48]
+    generate(kv, sequence, 50)
+    assert sequence.snapshots == [12, 24, 36, 48, 60, 72, 84, 92, 96], "and the newest two"
+    known = list(sequence.token_ids)
+    kv.free(sequence, at_rest=True)
+    assert [found(kv, known[:length]) for length in (91, 71, 47, 13)] == [84, 60, 36, 12], "none was thinned out"
+    kv.check_integrity([])
+
+
+def test_states_at_every_block():
+    kv = make(2000, interval=64, every=4)
+    sequence, begins = compute(kv, list(range(21)))
+    assert begins == [0, 4, 8, 12, 16, 20]
+    generate(kv, sequence, 40)
+    known = list(sequence.token_ids)
+    kv.free(sequence, at_rest=True)
+    assert all(found(kv, known[:length]) == (length) // 4 * 4 for length in range(4, 58))

@@ -24,6 +24,7 @@ from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
+from core_config.rules.prefixes import snapshot_every
 from core_config.served.log_file import log_config
 from core_config.speculation.acceptance import acceptance_config
 from core_config.speculation.control import draft_settings
@@ -174,6 +175,7 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
         hash_algorithm=settings["prefix_caching_hash_algo"],
         groups=plan.groups,
         snapshot_interval=settings["mamba_block_size"],
+        snapshot_every=snapshot_every(settings),
         host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
         disk_path=settings["kv_offloading_disk_path"],
         disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),

@@ -21,6 +21,7 @@ from core_config.speculation.control import CONTROL_KEYS
 from core_config.speculation.keys import is_draft_key
 from core_config.stages.attention import LAYER_KINDS
 from core_config.stages.chosen import Chosen
+from core_config.stages.kv_transfer import named_connectors, with_own_config
 from core_config.stages.settings import Settings, underscored
 
 Arguments = dict[str, Any]
@@ -95,10 +96,18 @@ def _checked_arguments(
         argument = kind_named(kind).config_argument
         values: Arguments = {}
         prefix = "--"
-        if kind == "kv_connector" and _is_transfer(settings, name):
-            values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
-            prefix = flag_of("kv_transfer_config.kv_connector_extra_config")
-        elif kind in named:
+        if kind == "kv_connector":
+            own = named[kind].get(name, {})
+            for instance, connector in named_connectors(settings).instances():
+                if instance.partition("#")[0] != name:
+                    continue
+                given = own if connector.arguments is None else connector.arguments
+                flag = connector.flag or flag_of(f"{argument}.{name}")
+                _, wrong = convert_struct(manifest.spec.arguments, given, flag)
+                problems += wrong
+                found[f"{kind}.{instance}"] = underscored(given)
+            continue
+        if kind in named:
             values = named[kind].get(name, {})
             prefix = flag_of(f"{argument}.{name}")
         elif kind == "speculative":
@@ -117,12 +126,6 @@ def _checked_arguments(
     return found
 
 
-def _is_transfer(settings: Settings, name: str) -> bool:
-    """Whether a KV connector is the one that `--kv-transfer-config` names."""
-    named = settings.mapping("kv_transfer_config").get("kv_connector")
-    return isinstance(named, str) and normalize(named) == name
-
-
 def _named_arguments(
     kind: Kind, settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
@@ -133,6 +136,9 @@ def _named_arguments(
     chosen_rows = [manifest.row for manifest in chosen.manifests()]
     used = {row.name for row in chosen_rows if row.kind == kind.name}
     known = {row.name for row in registry.rows(kind.name)}
+    if kind.name == "kv_connector":
+        used = with_own_config(settings)
+        known.add("multi")
     found: dict[str, Arguments] = {}
     for key, values in settings[argument].items():
         name = normalize(key)

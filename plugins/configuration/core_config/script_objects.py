@@ -70,7 +70,7 @@ NOT_SERVED: Mapping[str, str] = {
     "KernelConfig": ARGUMENTS,
     "LoRAConfig": ARGUMENTS,
     "LoadConfig": ARGUMENTS,
-    "MambaConfig": "states are kept in float32, and nothing of them can be chosen",
+    "MambaConfig": "its keys are arguments of their own here, such as LLM(mamba_cache_mode='all')",
     "ModelConfig": "the engine's configuration is core.api.config.EngineConfig",
     "MultiModalConfig": "requests carry text",
     "ObservabilityConfig": ARGUMENTS,

@@ -8,7 +8,18 @@ A rule is a function named after the relation that it checks. Its docstring is t
 
 from __future__ import annotations
 
-from core_config.rules import adapters, batch, compilation, memory, model, pooling, remote, serving, speculative
+from core_config.rules import (
+    adapters,
+    batch,
+    compilation,
+    memory,
+    model,
+    pooling,
+    prefixes,
+    remote,
+    serving,
+    speculative,
+)
 from core_config.rules.rule import Derive, Facts, Finding, Problem, Rule, Stage, Warn, findings, is_count
 
 RULES: tuple[Rule, ...] = (
@@ -19,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     *batch.RULES,
     *compilation.RULES,
     *memory.RULES,
+    *prefixes.RULES,
     *speculative.RULES,
     *adapters.RULES,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from core.args.schema import flag_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+from core_config.stages.kv_transfer import named_connectors
 from core_config.stages.memory import human_bytes
 from core_runtime.models.tensors.kv_scales import is_kv_scale
 
@@ -122,6 +123,16 @@ def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
         yield Problem(f"--kv-cache-dtype {dtype}: platform '{name}' serves {', '.join(allowed)}; choose one of these.")
 
 
+def named_connectors_settle_offloading(facts: Facts) -> Findings:
+    """vLLM's connectors to host memory and disk are arguments of this engine."""
+    named = named_connectors(facts.settings)
+    yield from map(Problem, named.problems)
+    for name, (value, written) in named.settled.items():
+        if facts.given(name) and facts[name] != value:
+            yield Problem(f"{written}: {flag_of(name)} {facts[name]} says otherwise; leave one out.")
+        yield Derive(name, value, written)
+
+
 def host_memory_holds_offloaded_blocks(facts: Facts) -> Findings:
     """Offloaded blocks need room in the host's memory."""
     size = facts["kv_offloading_size"] or 0
@@ -165,6 +176,7 @@ RULES: tuple[Rule, ...] = (
     Rule(int4_means_k8v4),
     Rule(kv_dtype_fits_the_platform, "platform"),
     Rule(kv_dtype_needs_scales, "model"),
+    Rule(named_connectors_settle_offloading),
     Rule(host_memory_holds_offloaded_blocks, "platform"),
     Rule(disk_size_needs_a_path),
     Rule(offloading_needs_prefix_caching, "model"),

@@ -127,13 +127,15 @@ def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> 
 def select_kv_connectors(registry: PluginRegistry, asked: Sequence[tuple[str, str]]) -> Choice:
     """Choose the KV connectors that arguments request, in the order in which they are searched for pages.
 
-    asked: (name, the argument that requests it, as the user writes it).
+    asked: (name, the argument that requests it, as the user writes it); a further one of the same plugin is called `NAME#2`.
     """
-    choices = [
-        explicit(registry, "kv_connector", "kv_connector", name, lambda manifest: [], said) for name, said in asked
-    ]
-    manifests = tuple(choice.manifest for choice in choices)
-    taken = tuple(manifest.row.name for manifest in manifests)
+    found: dict[str, Manifest] = {}
+    for name, said in asked:
+        plugin = name.partition("#")[0]
+        choice = explicit(registry, "kv_connector", "kv_connector", plugin, lambda manifest: [], said)
+        found.setdefault(plugin, choice.manifest)
+    manifests = tuple(found.values())
+    taken = tuple(found[name.partition("#")[0]].row.name + name[len(name.partition("#")[0]) :] for name, _ in asked)
     candidates = tuple(Candidate(row.name, row.distribution, "chosen") for row in (one.row for one in manifests))
     why = ", ".join(said for _, said in asked)
     return Choice(Selection("kv_connector", taken, why, candidates), manifests, tuple(one.row for one in manifests))

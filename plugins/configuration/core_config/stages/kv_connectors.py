@@ -12,12 +12,12 @@ from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
 from core_config.selection import select_kv_connectors
 from core_config.stages.attempt import Attempt
+from core_config.stages.kv_transfer import NamedConnector, named_connectors
 from core_config.stages.settings import Settings, underscored
 
-NAMED = "kv_transfer_config.kv_connector"
 EXPLAIN = ("explain", "--explain-answers")
-BY_ARGUMENTS = ("tiers", "events", "residency", "explain")
-"""Connectors that arguments of their own choose."""
+BY_ARGUMENTS = ("tiers", "host", "disk", "events", "residency", "explain")
+"""Connectors that arguments of their own choose; `host` and `disk` are `tiers`."""
 
 
 def choose_kv_connectors(attempt: Attempt) -> None:
@@ -30,26 +30,15 @@ def choose_kv_connectors(attempt: Attempt) -> None:
     if EXPLAIN in asked and not is_wish and not _has(attempt.plugins, "explain"):
         settings.derive("explain_answers", "off", "no KV connector explains cache misses")
         asked.remove(EXPLAIN)
-    named = list(named_by_user(settings))
-    if settings["kv_transfer_config"] and settings.mapping("kv_transfer_config").get("kv_connector") is None:
-        attempt.problems.append(f"{flag_of('kv_transfer_config')}: names no connector; expected {flag_of(NAMED)} NAME.")
-    problems = list(_mistakes(named))
+    named = named_connectors(settings)
+    problems = list(_mistakes(named.connectors))
     attempt.problems += problems
     if problems:
         return
-    asked += named
+    asked += [(instance, connector.said) for instance, connector in named.instances()]
     choice = attempt.answer_of(lambda: select_kv_connectors(attempt.plugins, asked))
     if choice is not None and asked:
         attempt.chosen.stages["kv_connector"] = choice
-
-
-def named_by_user(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (name, argument as the user writes it) of the connectors that the user names, in order."""
-    for name in settings["kv_connectors"]:
-        yield name, f"{flag_of('kv_connectors')} {name}"
-    name = settings.mapping("kv_transfer_config").get("kv_connector")
-    if name is not None:
-        yield name, f"{flag_of(NAMED)} {name}"
 
 
 def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -76,16 +65,16 @@ def _has(registry: PluginRegistry, name: str) -> bool:
     return any(row.name == name and not registry.blocked(row) for row in registry.rows("kv_connector"))
 
 
-def _mistakes(named: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _mistakes(named: Sequence[NamedConnector]) -> Iterator[str]:
     """Yield a sentence for each name that may not be written, or is written twice."""
     seen: dict[str, str] = {}
-    for name, said in named:
-        known = normalize(name)
+    for connector in named:
+        known, said = normalize(connector.plugin), connector.said
         if known in BY_ARGUMENTS:
             yield (
                 f"{said}: the engine chooses this connector by arguments of its own, such as --kv-offloading-size; "
                 "leave it out."
             )
-        elif known in seen:
+        elif known in seen and not connector.is_part:
             yield f"{said}: this connector is already named by {seen[known]}; leave one out."
         seen[known] = said

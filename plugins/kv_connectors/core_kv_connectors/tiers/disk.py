@@ -5,8 +5,9 @@ Owns: `DiskTier`: pages in a directory per fingerprint. Never does: trust a file
 engine wait for a write (`core_kv_connectors.tiers.page_writer`), or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: pages written by another process are found, and deleted ones are merely missing.
-`contains` and `read` may be called by another thread than the rest; they share only single sets and numbers with it. A
-failing disk is not used for a while, for reading and writing separately; until then it counts as empty.
+`contains` and `read` access the disk and may hang with it, so they belong to other threads; the thread that plans steps has
+`may_have` and `holds`. The threads share only single sets and numbers. A failing disk is not used for a while, for reading
+and writing separately; until then it counts as empty.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from pathlib import Path
 
 from core.api.errors import ConfigError
 from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
 from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
 from core_kv_connectors.tiers.rest import Rest
 
 logger = logging.getLogger(__name__)
+
+OPEN_S = 10.0
+"""Seconds in which the directory has to answer when it is opened: at the start, and when weights change."""
 
 
 class DiskTier:
@@ -33,6 +38,8 @@ class DiskTier:
     capacity: limit in bytes on all page files below `directory`, including other fingerprints.
     argument: that named the directory, for messages.
     secret: for the MAC of each page (see `page_file`), with which other users may write to the directory; empty: neither.
+
+    calls: calls of the thread that plans steps.
 
     Raises ConfigError when the directory cannot be written or other users can write to it.
     """
@@ -52,7 +59,7 @@ class DiskTier:
         self.page_bytes = page_bytes
         self._secret = secret
         try:
-            self.writer = PageWriter(Path(directory), fingerprint, capacity, secret)
+            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret))
         except UnsafeDirectoryError as error:
             raise ConfigError([f"{argument} {directory}: {error}."]) from error
         except OSError as error:
@@ -61,6 +68,7 @@ class DiskTier:
         if not self.writer.directory.writable:
             raise ConfigError([f"{argument} {directory}: the directory cannot be written."])
         self.writer.start()
+        self.calls = LimitedCalls()
         self._rest = Rest()
         self._bad: set[str] = set()
         self._is_cleared = True
@@ -103,6 +111,15 @@ class DiskTier:
             return None
         return pending.page
 
+    def holds(self, group: int, key: PrefixKey) -> bool:
+        """Whether this process has written or read the block's page, or will write it. Does not access the disk."""
+        name = page_name(group, key)
+        return name in self.writer.placed or self.find(group, key) is not None
+
+    def may_have(self, group: int, key: PrefixKey) -> bool:
+        """Whether there is a file for the block, or will be; also when the disk does not say so in time."""
+        return self.calls.ask(lambda: self.contains(group, key), late=True)
+
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""
         name = page_name(group, key)
@@ -131,40 +148,39 @@ class DiskTier:
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
                     os.utime(file.fileno())
         except FileNotFoundError:
+            self.writer.placed.discard(name)
             if self.contains(group, key):
                 self._bad.add(name)  # remembered as invalid: opening it again would give the same result
             return None
         except PageError as error:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
-            self._bad.add(name)
+            self._condemn(name)
             with contextlib.suppress(OSError):
                 self.writer.directory.remove(name)
             return None
         except OSError as error:
-            self._bad.add(name)
+            self._condemn(name)
             self._failed(error)
             return None
+        if name not in self._bad:  # discarded while it was read
+            self.writer.placed.add(name)
         self._rest.end()
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Queue a page for writing; it is dropped when the disk is too slow."""
-        if not self.contains(group, key):
+        if not self.holds(group, key):
             name = page_name(group, key)
+            is_bad = name in self._bad
             self._bad.discard(name)
-            self.writer.put(name, PendingPage(group, key, page))
+            self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Delete a page, written or not."""
         name = page_name(group, key)
         self.writer.forget(name)
-        try:
-            self.writer.directory.remove(name)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._bad.add(name)
-            self._failed(error)
+        self._condemn(name)  # before the file is gone, which a slow disk may take long for
+        self.calls.do(lambda: self._remove(name))
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until all queued pages are written; False when that takes too long or the disk fails."""
@@ -174,11 +190,29 @@ class DiskTier:
         """Delete the pages of this fingerprint; queued ones are dropped, and no page is found until all is done."""
         self.writer.forget_all()
         self._is_cleared = False
-        self._sweep()
+        self.calls.do(self._sweep)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing and end the thread; pages not written by then are lost."""
+        self.calls.close()
         self.writer.close(timeout_s)
+
+    def _condemn(self, name: str) -> None:
+        """Never return the page of this file, until it has been written again."""
+        self._bad.add(name)
+        self.writer.placed.discard(name)
+
+    def _remove(self, name: str) -> None:
+        """Delete a page that was condemned, unless it has been written again."""
+        if name not in self._bad:
+            return
+        try:
+            self.writer.directory.remove(name)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._bad.discard(name)
+            self.writer.placed.discard(name)  # written again meanwhile, and deleted here
 
     def _may_look_for(self, name: str) -> bool:
         if name in self._bad or self._rest.remaining:
@@ -191,6 +225,7 @@ class DiskTier:
         """Delete all pages; those that cannot be deleted are ignored from now on."""
         try:
             self._bad.update(self.writer.directory.remove_all())
+            self.writer.placed.clear()
             self._is_cleared = True
         except OSError as error:
             self._failed(error)

@@ -50,6 +50,7 @@ class PageReader:
         self._changed = threading.Condition()
         self._queue: deque[KVLoad] = deque()
         self.loads: set[KVLoad] = set()
+        self._unsure: set[KVLoad] = set()
         self.num_bytes = 0
         self._asked: float | None = None
         self._closing = False
@@ -61,13 +62,18 @@ class PageReader:
         asked = self._asked
         return asked is not None and self._clock() - asked > STUCK_S
 
-    def start(self, load: KVLoad) -> None:
-        """Queue a load; call `end` when its pages have been taken or are no longer needed."""
+    def start(self, load: KVLoad, *, is_unsure: bool = False) -> None:
+        """Queue a load; call `end` when its pages have been taken or are no longer needed.
+
+        is_unsure: whether the disk has not yet said that it has any of them.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
             self._thread.start()
         with self._changed:
             self.loads.add(load)
+            if is_unsure:
+                self._unsure.add(load)
             self.num_bytes += load.num_bytes
             self._queue.append(load)
             self._changed.notify()
@@ -77,6 +83,7 @@ class PageReader:
         with self._changed:
             self._forget_pages(load)
             self.loads.discard(load)
+            self._unsure.discard(load)
             if load in self._queue:
                 self._queue.remove(load)
             self._changed.notify()
@@ -87,8 +94,15 @@ class PageReader:
             for load in self.loads:
                 self._forget_pages(load)
             self.loads.clear()
+            self._unsure.clear()
             self._queue.clear()
             self._changed.notify()
+
+    def end_unsure(self) -> None:
+        """Mark loads as done whose pages the disk may not have at all: their sequences need not wait for a stuck disk."""
+        for load in list(self._unsure):
+            load.finish()
+        self._unsure.clear()
 
     def forget(self, group: int, key: PrefixKey) -> None:
         """Drop a page with wrong values from all loads."""

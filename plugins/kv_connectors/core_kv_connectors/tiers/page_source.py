@@ -13,7 +13,7 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
-from core_kv_connectors.tiers.page_reader import PageReader
+from core_kv_connectors.tiers.page_reader import STUCK_S, PageReader
 
 
 class PageSource:
@@ -51,19 +51,20 @@ class PageSource:
             return False
         if not self._disk.may_be_read:
             return False
-        if self.reader.is_stuck:
+        if self.reader.is_stuck or self._disk.calls.late_s > STUCK_S:
             self._disk.leave_alone()
+            self.reader.end_unsure()
             return False
         return True
 
     def may_load(self, group: int, key: PrefixKey) -> bool:
         """Whether the disk seems to have a block; its page may still be unreadable."""
-        return self._disk is not None and self._disk.contains(group, key)
+        return self._disk is not None and self._disk.may_have(group, key)
 
     def start(self, load: KVLoad) -> None:
         """Start to read pages from the disk."""
-        if self.reader is not None:
-            self.reader.start(load)
+        if self.reader is not None and self._disk is not None:
+            self.reader.start(load, is_unsure=self._disk.calls.is_late)
 
     def collect(self, load: KVLoad) -> bool:
         """Whether a load is done; its pages are then in host memory as well."""

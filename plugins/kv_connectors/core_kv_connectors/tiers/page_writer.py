@@ -33,11 +33,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(slots=True, eq=False)
 class PendingPage:
-    """A queued page. It becomes a file only if it is still listed when its turn comes."""
+    """A queued page. It becomes a file only if it is still listed when its turn comes.
+
+    replaces: whether a file of this name, should there be one, is not to be kept.
+    """
 
     group: int
     key: PrefixKey
     page: Page
+    replaces: bool = False
 
 
 class PageWriter:
@@ -49,6 +53,7 @@ class PageWriter:
     directory: of the files; replaced when the directory had to be recreated.
     rest: the pause after a failure.
     byte_s: processor time in seconds that writing a byte took, a mean of the last pages; 0 until there is one.
+    placed: names of files that this process has written or read, as far as it knows; others may have deleted them.
     num_dropped: pages that were not written because the disk was too slow or failed.
 
     Raises the errors of `PageDirectory`.
@@ -61,6 +66,7 @@ class PageWriter:
         self.directory = self._open()
         self.rest = Rest()
         self.byte_s = 0.0
+        self.placed: set[str] = set()
         self.num_dropped = 0
         self._capacity = capacity
         self._lowered = capacity
@@ -111,6 +117,7 @@ class PageWriter:
         with self._changed:
             self._pending.clear()
             self._pending_bytes = 0
+            self.placed.clear()
             self._changed.notify_all()
         self._num_bytes = None
 
@@ -168,6 +175,9 @@ class PageWriter:
 
     def _store(self, name: str, pending: PendingPage) -> None:
         """Write a page, recreating a deleted directory, and deleting older pages on a full disk."""
+        if not pending.replaces and self.directory.has(name):
+            self.placed.add(name)  # another process, or an earlier one, has written it
+            return
         parts = page_parts(self._fingerprint, pending.group, pending.key, pending.page, self._secret)
         size = sum(map(len, parts))
         try:
@@ -193,6 +203,7 @@ class PageWriter:
         with directory.temporary(parts) as temporary, self._changed:
             if self._pending.get(name) is pending:
                 directory.publish(temporary, name)
+                self.placed.add(name)
 
     def _bound(self) -> int:
         """Return the current size limit of all page files."""
@@ -221,4 +232,5 @@ class PageWriter:
                     break
                 if self.directory.remove_stored(stored.path):
                     total -= stored.size
+                    self.placed.discard(stored.path.rpartition("/")[2])
         self._num_bytes = total

@@ -22,7 +22,7 @@ from core_kv_connectors.tiers.page_source import PageSource
 from core_kv_connectors.tiers.unsaved import Block, Unsaved
 
 EXAMINED_AT_ONCE = 256
-"""Cached blocks looked up on disk before other work gets its turn."""
+"""Cached blocks looked up before other work gets its turn."""
 
 READER_END_S = 0.5
 """Seconds allowed at shutdown for a page being read."""
@@ -102,7 +102,7 @@ class KVTiers(KVConnector):
         """Whether host memory or disk lacks a page."""
         if self.host is not None and not self.host.contains(group, key):
             return True
-        return self.disk is not None and not self.disk.contains(group, key)
+        return self.disk is not None and not self.disk.holds(group, key)
 
     def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
         """Store a page. While its block is cached, only on disk: in host memory it would be a duplicate."""
@@ -154,7 +154,7 @@ class KVTiers(KVConnector):
             if block is None:
                 return
             block_id, group, key = block
-            if not disk.contains(group, key):
+            if not disk.holds(group, key):
                 cache.save(block_id, group, key, self)
                 limit -= 1
 

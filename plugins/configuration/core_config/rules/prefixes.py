@@ -1,0 +1,59 @@
+"""Rules about cached prefixes: the unit in which they are matched, and the states that are kept.
+
+Owns: those rules and their order, and `snapshot_every`. Called by: the table (`core_config.rules`), the engine's configuration.
+"""
+
+from __future__ import annotations
+
+from core.args.schema import flag_of
+from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+from core_config.stages.settings import Settings
+
+
+def prefixes_are_matched_in_blocks(facts: Facts) -> Findings:
+    """The unit in which prefixes are matched is a block."""
+    unit, size = facts["prefix_match_unit"], facts["block_size"]
+    if unit is not None and unit != size:
+        yield Problem(
+            f"--prefix-match-unit {unit}: prefixes are matched in blocks, of {size} tokens here; "
+            f"leave it out, or set --block-size {unit}."
+        )
+
+
+def states_are_kept_at_block_edges(facts: Facts) -> Findings:
+    """States can be kept at the edges of blocks alone."""
+    interval, size = facts["prefix_cache_retention_interval"], facts["block_size"]
+    if interval and interval % size:
+        yield Problem(
+            f"--prefix-cache-retention-interval {interval}: states are kept at the edges of blocks of {size} tokens; choose a "
+            f"multiple of {size}, or set --block-size."
+        )
+
+
+def kept_states_need_states(facts: Facts) -> Findings:
+    """Arguments about cached states have an effect only on models that have states, with prefix caching."""
+    if not snapshot_every(facts.settings):
+        return
+    for name in ("prefix_cache_retention_interval", "mamba_cache_mode"):
+        if not facts.given(name) or facts[name] in (0, "none", "align"):
+            continue
+        shown = "none" if facts[name] is None else facts[name]
+        if not facts.has_states:
+            yield Warn(f"{flag_of(name)} {shown} has no effect on this model, whose layers have no state.")
+        elif facts["enable_prefix_caching"] is False:
+            yield Warn(f"{flag_of(name)} {shown} has no effect without prefix caching.")
+
+
+def snapshot_every(settings: Settings) -> int:
+    """Return the distance in tokens at which states are kept in any case; 0: none are."""
+    interval: int | None = settings["prefix_cache_retention_interval"]
+    if settings["mamba_cache_mode"] == "all" or interval is None:
+        return int(settings["block_size"])
+    return interval
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(prefixes_are_matched_in_blocks, "memory"),
+    Rule(states_are_kept_at_block_edges, "memory"),
+    Rule(kept_states_need_states, "memory"),
+)

@@ -1,0 +1,174 @@
+"""KV connectors as the user names them: by `--kv-connectors`, and in vLLM's form by `--kv-transfer-config`.
+
+Owns: what vLLM's names for local connectors, and their keys, mean here, and the parts of `multi`. Never does: choose a plugin,
+or check its own arguments. Called by: the rule that settles the arguments of offloading, the stage that chooses connectors,
+and `core_config.plugin_choices` (arguments of each).
+
+vLLM's connectors to host memory and disk are arguments of this engine (`TIERS`), its example connector is `file`, and its
+MultiConnector is the same list that `--kv-connectors` is. Keys that mean nothing here are rows of `foreign.txt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.args.schema import flag_of, schema
+from core.plugin.kinds import normalize
+from core_config.arguments import foreign
+from core_config.arguments.convert import convert, describe
+from core_config.stages.settings import Settings, underscored
+
+TRANSFER = "kv_transfer_config"
+NAME = f"{TRANSFER}.kv_connector"
+OWN = "kv_connector_extra_config"
+GIB = 1 << 30
+
+TIERS: Mapping[str, str] = {
+    "cpu_bytes_to_use": "kv_offloading_size",
+    "cpu_bytes_to_use_per_rank": "kv_offloading_size",
+    "disk_path": "kv_offloading_disk_path",
+    "disk_capacity_bytes": "kv_offloading_disk_size",
+}
+"""Keys of vLLM's connectors to host memory and disk → the arguments that they are here."""
+OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
+FILES = ("exampleconnector", "sharedstorageconnector")
+SEVERAL = ("multiconnector", "multi")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedConnector:
+    """A connector that the user names.
+
+    plugin:    its name, as it was written.
+    said:      the argument that names it, as the user writes it.
+    arguments: its own arguments; None: those of `--kv-connectors-config`.
+    flag:      what precedes the names of its arguments in messages.
+    is_part:   whether it is a part of `multi`, several of which may have one name.
+    """
+
+    plugin: str
+    said: str
+    arguments: Mapping[str, Any] | None = None
+    flag: str = ""
+    is_part: bool = False
+
+
+@dataclass(slots=True)
+class NamedConnectors:
+    """The named connectors, in order.
+
+    settled:  values of arguments of this engine → (value, what the user wrote for it).
+    problems: sentences.
+    """
+
+    connectors: list[NamedConnector] = field(default_factory=list)
+    settled: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def instances(self) -> list[tuple[str, NamedConnector]]:
+        """Return each connector with a name of its own: the second one of a plugin is called `NAME#2`."""
+        counts: dict[str, int] = {}
+        found = []
+        for connector in self.connectors:
+            plugin = normalize(connector.plugin)
+            counts[plugin] = counts.get(plugin, 0) + 1
+            found.append((plugin if counts[plugin] == 1 else f"{plugin}#{counts[plugin]}", connector))
+        return found
+
+
+def named_connectors(settings: Settings) -> NamedConnectors:
+    """Return the connectors that the user names, those of `--kv-connectors` first."""
+    found = NamedConnectors()
+    own = {normalize(key): value for key, value in settings["kv_connectors_config"].items()}
+    for name in settings["kv_connectors"]:
+        said = f"{flag_of('kv_connectors')} {name}"
+        if normalize(name) == "multi":
+            _read_parts(own.get("multi"), flag_of("kv_connectors_config.multi"), found)
+        else:
+            found.connectors.append(NamedConnector(name, said))
+    if settings[TRANSFER]:
+        _read(settings.mapping(TRANSFER), flag_of(TRANSFER), found)
+    return found
+
+
+def with_own_config(settings: Settings) -> set[str]:
+    """Return the names whose arguments are in `--kv-connectors-config`: those of `--kv-connectors`."""
+    return {normalize(name) for name in settings["kv_connectors"]}
+
+
+def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_part: bool = False) -> None:
+    """Read one connector in vLLM's form. flag: what precedes the names of its keys in messages."""
+    name = values.get("kv_connector")
+    if name is None:
+        found.problems.append(f"{flag}: names no connector; expected {flag}.kv_connector NAME.")
+        return
+    said = f"{flag}.kv_connector {name}"
+    why = foreign.refused_value(NAME, name)
+    own = values.get(OWN) or {}
+    prefix = f"{flag}.{OWN}"
+    if why:
+        found.problems.append(f"{said}: {why.removesuffix('; ')}.")
+    elif normalize(name) in OFFLOADING:
+        _read_tiers(underscored(own), said, prefix, found)
+    elif normalize(name) in FILES:
+        renamed = {
+            "directory" if key == "shared_storage_path" else key: value for key, value in underscored(own).items()
+        }
+        if "directory" not in renamed:
+            found.problems.append(f"{said}: needs {prefix}.shared_storage_path DIRECTORY.")
+        found.connectors.append(NamedConnector("file", said, renamed, prefix, is_part))
+    elif normalize(name) in SEVERAL:
+        _read_parts(own, prefix, found)
+    else:
+        found.connectors.append(NamedConnector(name, said, own, prefix, is_part))
+
+
+def _read_parts(own: Any, flag: str, found: NamedConnectors) -> None:
+    """Read the parts of `multi`. own: its arguments."""
+    parts = own.get("connectors") if isinstance(own, Mapping) else None
+    if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts or len(own) > 1:
+        example = '[{"kv_connector": "file", "kv_connector_extra_config": {"directory": "DIRECTORY"}}, ...]'
+        found.problems.append(f"{flag}: expected the key connectors alone, such as {flag}.connectors '{example}'.")
+        return
+    for number, part in enumerate(parts):
+        place = f"{flag}.connectors[{number}]"
+        try:
+            values = convert(schema().fields[TRANSFER], part)
+        except ValueError as error:
+            found.problems.append(f"{place}: {error}.")
+            continue
+        _read(underscored(values or {}), place, found, is_part=True)
+
+
+def _read_tiers(own: Mapping[str, Any], said: str, flag: str, found: NamedConnectors) -> None:
+    """Read a connector to host memory and disk."""
+    if not {"kv_offloading_size", "kv_offloading_disk_path"} & {TIERS.get(key) for key in own}:
+        found.problems.append(f"{said}: needs {flag}.cpu_bytes_to_use BYTES or {flag}.disk_path DIRECTORY.")
+    if "disk_capacity_bytes" in own and "disk_path" not in own:
+        found.problems.append(f"{flag}.disk_capacity_bytes: needs {flag}.disk_path DIRECTORY.")
+    for key, value in own.items():
+        written = f"{flag}.{key} {value}"
+        name = TIERS.get(key)
+        row = foreign.table().get(f"{TRANSFER}.{OWN}.{key}")
+        if name is not None:
+            _settle(name, value, written, found)
+        elif row is not None:
+            found.problems += [f"{flag}.{key} {part}: {why}." for _, part, why in foreign.refusals(row, value)]
+        else:
+            found.problems.append(f"{written}: no key of this connector; known: {', '.join(TIERS)}.")
+
+
+def _settle(name: str, value: Any, written: str, found: NamedConnectors) -> None:
+    """Settle an argument by one of the keys in `TIERS`; sizes are bytes there, and GiB here."""
+    declared = schema().fields[name]
+    try:
+        settled = convert(declared, float(value) / GIB if declared.base is float else value)
+    except (TypeError, ValueError):
+        expected = "a number of bytes above 0" if declared.base is float else describe(declared)
+        found.problems.append(f"{written}: expected {expected}.")
+        return
+    other, by = found.settled.setdefault(name, (settled, written))
+    if other != settled:
+        found.problems.append(f"{written}: {by} says otherwise; leave one out.")
