@@ -16,7 +16,7 @@ from core_config.stages.settings import Settings, underscored
 
 NAMED = "kv_transfer_config.kv_connector"
 EXPLAIN = ("explain", "--explain-answers")
-BY_ARGUMENTS = ("tiers", "events", "residency", "explain")
+BY_ARGUMENTS = ("keep", "tiers", "events", "residency", "explain")
 """Connectors that arguments of their own choose."""
 
 
@@ -54,6 +54,8 @@ def named_by_user(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (name, argument) of the engine's own connectors that arguments need, in order."""
+    if settings["keep_kv"] and settings["engine_restarts"]:
+        yield "keep", "--keep-kv"
     for argument in ("kv_offloading_size", "kv_offloading_disk_path"):
         if settings[argument]:
             yield "tiers", flag_of(argument)
