@@ -10,7 +10,7 @@ engine continues without it, with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
@@ -100,6 +100,16 @@ class KVConnector:
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Discard a page that was saved, or is being loaded, and has wrong values: it must never be returned."""
+
+    # --- blocks in a pool's memory that outlives engines ---
+
+    def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
+        """Return (block id, group, key, parent) of blocks whose bytes a new, empty pool already has, first evicted first."""
+        return []
+
+    def damaged(self, block_ids: Sequence[int]) -> list[int]:
+        """Return the kept blocks among these, which a sequence is about to use, whose bytes are not those that were cached."""
+        return []
 
     # --- events of the cache ---
 

@@ -121,6 +121,14 @@ class KVConnectors:
                 return found
         return None
 
+    def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
+        """Return the blocks whose bytes a new pool has; see `KVConnector`."""
+        return [kept for connector in self._keepers for kept in self._call(connector, "kept_blocks") or ()]
+
+    def damaged(self, block_ids: Sequence[int]) -> list[int]:
+        """Return those of a hit's blocks that must not be used."""
+        return [wrong for connector in self._keepers for wrong in self._call(connector, "damaged", block_ids) or ()]
+
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether any connector has the page of a block in memory."""
         return any(self._call(connector, "contains", group, key) for connector in self._stores)
@@ -335,6 +343,7 @@ class KVConnectors:
         self._stores = _overriding(with_pages, "get")
         self._loaders = _overriding(with_pages, "start_load")
         self._savers = _overriding(with_pages, "wants")
+        self._keepers = _overriding(with_pages, "damaged")
         self._hearing = {name: _overriding(self.connectors, name) for name in ("stored", "reused", "removed")}
         self._working = _overriding(self.connectors, "after_step")
         self._reporting = _overriding(self.connectors, "report")

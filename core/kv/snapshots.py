@@ -15,6 +15,7 @@ distance to the previous one: where a prompt left a known prefix, and where a ch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from core.api.kv_transfer import PrefixKey
@@ -58,7 +59,7 @@ class Snapshots:
         self._table = table
         self._interval = interval
         self._every = every
-        self._uses: dict[int, int] = {}
+        self._uses: Counter[int] = Counter()
 
     @property
     def num_pages(self) -> int:

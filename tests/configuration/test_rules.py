@@ -249,6 +249,8 @@ CASES = [
      [{"enable_sleep_mode": True, "keep_weights": "copy"}], "--enable-sleep-mode: --keep-weights holds on"),
     ("changing_weights_are_held_by_nobody", [{"keep_weights": "copy"}],
      [{"weight_transfer_config": {}, "state_canary": "d"}], "--weight-transfer-config: --state-canary holds on"),
+    ("sleep_frees_kept_blocks", [{"enable_sleep_mode": True}, {}],
+     [{"enable_sleep_mode": True, "keep_kv": True}], "--enable-sleep-mode: --keep-kv holds on"),
     ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "api_key": ["k"]}],
      [{"weight_transfer_config": {}}, {"context": "serve"}], "give --api-key"),
     ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "headless": True}, {"context": "serve"}],

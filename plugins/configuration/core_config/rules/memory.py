@@ -156,6 +156,7 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     names = (
         "kv_offloading_size",
         "kv_offloading_disk_path",
+        "keep_kv",
         "kv_connectors",
         "kv_transfer_config",
         "kv_events_config",

@@ -15,6 +15,7 @@ OF_RESTARTS = (
     "engine_wedge_timeout",
     "standby_engine",
     "keep_weights",
+    "keep_kv",
 )
 """Arguments that only matter when an engine is restarted after its death."""
 
@@ -104,6 +105,12 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
                 yield Problem(f"{flag}: {flag_of(name)} holds on to the weights of the start; leave one of them out.")
 
 
+def sleep_frees_kept_blocks(facts: Facts) -> Findings:
+    """Kept blocks lie in memory that the server holds, which an engine cannot release for a sleep."""
+    if facts["enable_sleep_mode"] and facts["keep_kv"]:
+        yield Problem("--enable-sleep-mode: --keep-kv holds on to the memory of the KV cache; leave one of them out.")
+
+
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """A client that may replace weights controls the server's answers, so it should need a key."""
     if facts.is_headless:
@@ -161,6 +168,7 @@ RULES: tuple[Rule, ...] = (
     Rule(details_need_traces),
     Rule(llm_is_watched_otherwise),
     Rule(changing_weights_are_held_by_nobody),
+    Rule(sleep_frees_kept_blocks),
     Rule(weights_are_replaced_by_friends),
     Rule(paths_of_operators_need_an_operator),
     Rule(servers_read_their_arguments),

@@ -19,6 +19,7 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
+from core_kv_connectors.kept.file import lay_out
 from core_runtime.contracts import CopiesAside
 from core_runtime.executor.device import Device
 from core_runtime.executor.page_copies import PageCopies, SavedPages
@@ -46,18 +47,28 @@ class KVMemory:
     groups: groups of layers that share a block table.
     layer_bytes: bytes of one block of each layer; in a `state` group, bytes of a sequence's state.
     num_blocks: blocks of the pool.
+    file: file in memory in which the blocks outlive this process, and tokens of a block; None: they end with it.
 
     Raises ConfigError when attention layers that share a buffer have blocks of different sizes.
     """
 
-    def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        groups: Sequence[KVGroup],
+        layer_bytes: Sequence[int],
+        num_blocks: int,
+        file: tuple[int, int] | None = None,
+    ) -> None:
         self.groups = tuple(groups)
         self.num_blocks = num_blocks
         self._device = device
         self._aside: PageCopies | None = None
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
-        for index, size in enumerate(place_bytes(groups, layer_bytes)):
+        block_sizes = place_bytes(groups, layer_bytes)
+        kept = None if file is None else lay_out(file[0], num_blocks, block_sizes, file[1])
+        for index, size in enumerate(block_sizes):
             layers: list[int] = []
             sizes: set[int] = set()
             for group in groups:
@@ -74,11 +85,13 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            memory = device.allocate(num_blocks * size, "kv")
+            if file is None or kept is None:
+                memory = device.allocate(num_blocks * size, "kv")
+            else:
+                memory = device.allocate_in(file[0], kept.starts[index], num_blocks * size, "kv")
             self._buffers.append(memory.view(num_blocks, size))
             for layer in layers:
                 self._buffer_of[layer] = index
-        block_sizes = [buffer.shape[1] for buffer in self._buffers]
         self._ends: list[int] = np.cumsum(block_sizes).tolist()
 
     @property
