@@ -104,16 +104,17 @@ class BlockRegistry:
             self._unwritten.append(block_ids[0])
         return True
 
-    def report_state(self, key: PrefixKey, table: int) -> None:
+    def report_state(self, key: PrefixKey, table: int, parent: bytes | None) -> None:
         """Report a state, if it is still cached, to the observers: page i of it as a block of group `table` + i.
 
-        Until its sequence leaves, a newer one may replace it, so that it is not worth saving.
+        parent: digest of the block before that of `key`. Until its sequence leaves, a newer state may replace it, so that
+        it is not worth saving.
         """
         block_id = self._pool.prefixes.find(key, table)
         if block_id is not None:
             for place, part in enumerate(self._pool.parts(block_id)):
                 for observer in self._pool.observers:
-                    observer.stored(part, table + place, key, None)
+                    observer.stored(part, table + place, key, parent)
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
         """Offer the blocks that a sequence has computed before it loses them, or forget them if they may be wrong."""

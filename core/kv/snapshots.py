@@ -138,7 +138,9 @@ class Snapshots:
         for num_tokens in sequence.snapshots:
             if keep_cached:
                 self._refresh(sequence, num_tokens)
-                self._registry.report_state(self._key(sequence, num_tokens), self._table)
+                before = num_tokens - self._block_size
+                parent = self._key(sequence, before).digest if before else None
+                self._registry.report_state(self._key(sequence, num_tokens), self._table, parent)
             # A state up to the shared blocks came from the cache, so this sequence has not written it.
             elif num_tokens > num_shared:
                 self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
