@@ -43,6 +43,8 @@ def build_scheduler(
             max_step_tokens=config.scheduler.max_step_tokens,
             connectors=connectors,
             snapshot_interval=cache.snapshot_interval,
+            eviction=cache.eviction,
+            share=cache.share_per_key,
         )
 
     try:

@@ -41,6 +41,7 @@ class KVManager:
     max_step_tokens: maximum tokens of one sequence in a step, drafts included.
     connectors: sources and destinations of pages outside the pool, and observers of cached blocks.
     snapshot_interval: minimum number of tokens between two cached states inside a prompt; None: `MIN_INTERVAL`.
+    eviction, share: see `BlockPool`.
 
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -62,6 +63,8 @@ class KVManager:
         max_step_tokens: int = 2048,
         connectors: KVConnectors | None = None,
         snapshot_interval: int | None = None,
+        eviction: str = "lru",
+        share: float = 1.0,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -69,7 +72,7 @@ class KVManager:
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
         num_groups = len(self.groups)
         # The last table is that of the states.
-        self.pool = BlockPool(num_blocks, num_groups + 1)
+        self.pool = BlockPool(num_blocks, num_groups + 1, eviction=eviction, share=share)
         self.states = StateCopies(self.groups, self.pool.pending)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
