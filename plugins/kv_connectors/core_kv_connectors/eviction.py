@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from operator import itemgetter
 
 from core.kv.eviction import LeastRecent, Name
 
@@ -105,7 +106,7 @@ class Costly(LeastRecent[Name]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._queues = [OrderedDict[Name, float]() for _ in range(2 * MOST_STEPS + 1)]
+        self._queues: dict[int, OrderedDict[Name, float]] = {}
         self._worth: dict[Name, float] = {}
         self._age = 0.0
 
@@ -120,17 +121,20 @@ class Costly(LeastRecent[Name]):
     def push(self, name: Name) -> None:
         """Let a name give way, the later the more it is worth."""
         step = max(-MOST_STEPS, min(round(2 * math.log2(self._worth[name])), MOST_STEPS))
-        self._queues[step][name] = self._age + 2 ** (step / 2)
+        self._queues.setdefault(step, OrderedDict())[name] = self._age + 2 ** (step / 2)
         self._listed[name] = step
 
     def remove(self, name: Name) -> None:
         """Let a listed name stay."""
-        del self._queues[self._listed.pop(name)][name]
+        step = self._listed.pop(name)
+        del self._queues[step][name]
+        if not self._queues[step]:
+            del self._queues[step]
 
     def oldest(self) -> Name:
         """Return the name with the least worth, by its age."""
-        firsts = (next(iter(queue.items())) for queue in self._queues if queue)
-        name, _ = min(firsts, key=lambda first: first[1])
+        firsts = [next(iter(queue.items())) for queue in self._queues.values()]
+        name, _ = min(firsts, key=itemgetter(1))
         return name
 
     def evict(self, name: Name) -> float:
@@ -149,5 +153,4 @@ class Costly(LeastRecent[Name]):
         """Drop all names."""
         super().clear()
         self._worth.clear()
-        for queue in self._queues:
-            queue.clear()
+        self._queues.clear()
