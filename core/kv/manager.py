@@ -42,6 +42,7 @@ class KVManager:
     connectors: sources and destinations of pages outside the pool, and observers of cached blocks.
     snapshot_interval: minimum number of tokens between two cached states inside a prompt; None: `MIN_INTERVAL`.
     snapshot_every: states after multiples of this number of tokens are kept as well; 0: none.
+    eviction, share: see `BlockPool`.
 
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -64,6 +65,8 @@ class KVManager:
         connectors: KVConnectors | None = None,
         snapshot_interval: int | None = None,
         snapshot_every: int = 0,
+        eviction: str = "lru",
+        share: float = 1.0,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -71,7 +74,7 @@ class KVManager:
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
         num_groups = len(self.groups)
         # The last table is that of the states.
-        self.pool = BlockPool(num_blocks, num_groups + 1)
+        self.pool = BlockPool(num_blocks, num_groups + 1, eviction=eviction, share=share)
         self.states = StateCopies(self.groups, self.pool.pending)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -340,7 +343,7 @@ class KVManager:
         for (table, key), pages in entries.items():
             ids = [block_id for _, block_id in sorted(pages)]
             is_whole = len(ids) == (self.states.num_blocks if table == num_groups else 1)
-            if is_whole and self.pool.cache(key, ids[0], table):
+            if is_whole and self.pool.cache(key, ids[0], table, size=len(ids)):
                 if table == num_groups:
                     self.pool.join(ids)
                 self.pool.free(ids[:1])

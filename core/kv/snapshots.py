@@ -133,7 +133,7 @@ class Snapshots:
         """Copy the state in `block_ids`, which is the one after `num_tokens` tokens, to a sequence that starts there."""
         self.begin(sequence, num_tokens)
         self._uses[block_ids[0]] += 1
-        self._refresh(sequence, num_tokens)
+        self._refresh(sequence, num_tokens, is_hit=True)
         self._copies.add(block_ids, self._copies.blocks(sequence))
 
     def begin(self, sequence: KVSequence, num_tokens: int) -> None:
@@ -149,7 +149,9 @@ class Snapshots:
         for num_tokens in sequence.snapshots:
             if keep_cached:
                 self._refresh(sequence, num_tokens)
-                self._registry.report_state(self._key(sequence, num_tokens), self._table)
+                before = num_tokens - self._block_size
+                parent = self._key(sequence, before).digest if before else None
+                self._registry.report_state(self._key(sequence, num_tokens), self._table, parent)
             # A state up to the shared blocks came from the cache, so this sequence has not written it.
             elif num_tokens > num_shared:
                 self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
@@ -189,7 +191,10 @@ class Snapshots:
     def _cache(self, sequence: KVSequence, num_tokens: int, block_ids: Sequence[int], *, is_written: bool) -> bool:
         """Cache a state in blocks that are in use, and free them; False at a collision."""
         key = self._key(sequence, num_tokens)
-        is_cached = self._registry.offer_state(key, block_ids, self._table, is_written=is_written)
+        is_cached = self._registry.offer_state(
+            key, block_ids, self._table,
+            tenant=sequence.tenant, num_tokens=num_tokens - sequence.num_kept_tokens, is_written=is_written,
+        )  # fmt: skip
         self._pool.free(block_ids[:1] if is_cached else block_ids)
         if is_cached:
             # Where this prompt left a known prefix, more of them will begin.
@@ -202,10 +207,12 @@ class Snapshots:
         first = self.find(self._key(sequence, num_tokens))[:1]
         self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK and not kept[block_id])
 
-    def _refresh(self, sequence: KVSequence, num_tokens: int) -> None:
+    def _refresh(self, sequence: KVSequence, num_tokens: int, *, is_hit: bool = False) -> None:
         """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""
         first = self.find(self._key(sequence, num_tokens))[:1]
         self._pool.touch(first)
+        if is_hit:
+            self._pool.hit(first, 0.0)
         self._pool.free(first)
 
     def _wanted(self, sequence: KVSequence) -> set[int]:

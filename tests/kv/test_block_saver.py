@@ -66,9 +66,9 @@ def test_each_block_is_saved_once_and_only_to_the_disk(tmp_path):
 def test_blocks_keep_their_order_and_nobody_is_evicted(world):
     world.engine.run(FIRST)
     world.engine.run(OTHER)
-    order = list(world.kv.pool._next)
+    order = list(world.kv.pool._evictable)
     world.idle()
-    assert list(world.kv.pool._next) == order and world.engine.run(FIRST) == 32
+    assert list(world.kv.pool._evictable) == order and world.engine.run(FIRST) == 32
     assert world.kv.num_external_tokens == 0
 
 

@@ -62,11 +62,13 @@ class ManagerMachine(RuleBasedStateMachine):
         host=st.booleans(),
         disk=st.booleans(),
         interval=st.sampled_from([1, 5]),
+        eviction=st.sampled_from(["lru", "arc", "cost"]),
+        share=st.sampled_from([1.0, 0.3]),
     )
-    def build(self, groups, size, blocks, host, disk, interval):
+    def build(self, groups, size, blocks, host, disk, interval, eviction, share):
         self.groups, self.size = groups, size
         room = size * 8 * 30
-        made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
+        made = KVTiers(HostTier(room, eviction=eviction) if host else None, MemoryDisk(2 * room) if disk else None)
         self.tiers = made if host or disk else None
         connectors = KVConnectors([made] if host or disk else [])
         options = {
@@ -74,6 +76,8 @@ class ManagerMachine(RuleBasedStateMachine):
             "max_step_tokens": MAX_STEP,
             "connectors": connectors,
             "snapshot_interval": interval,
+            "eviction": eviction,
+            "share": share,
         }
         self.kv = KVManager(blocks, size, **options)
         self.memory = np.zeros((blocks, size), np.int64)

@@ -165,6 +165,9 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     for name in names:
         if facts[name]:
             yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
+    for name in ("kv_eviction", "kv_share_per_key"):
+        if facts.given(name):
+            yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
 
 
 RULES: tuple[Rule, ...] = (

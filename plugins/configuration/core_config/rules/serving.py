@@ -46,6 +46,12 @@ def public_prompts_need_keys(facts: Facts) -> Findings:
         yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
 
 
+def shares_need_keys(facts: Facts) -> Findings:
+    """Without keys no request has a tenant, so that no cached block counts in a share."""
+    if facts["kv_share_per_key"] < 1 and not facts.is_headless and not facts["api_key"]:
+        yield Warn("--kv-share-per-key has no effect without --api-key: all clients share all cached prefixes.")
+
+
 def samples_are_of_metrics(facts: Facts) -> Findings:
     """The sampled share of blocks has an effect only with the metrics of the KV cache."""
     if facts.given("kv_cache_metrics_sample") and not facts["kv_cache_metrics"]:
@@ -161,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(foreign_api_key_protects_nothing),
     Rule(limits_of_keys_need_keys),
     Rule(public_prompts_need_keys),
+    Rule(shares_need_keys),
     Rule(samples_are_of_metrics),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),

@@ -75,7 +75,7 @@ class LocalTiers(KVTiers):
         cache = config.cache
         if not cache.enable_prefix_caching or not cache.host_bytes:
             return None
-        return HostTier(cache.host_bytes, checked=config.state_canary is not None)
+        return HostTier(cache.host_bytes, checked=config.state_canary is not None, eviction=cache.eviction)
 
     def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
         cache = config.cache
