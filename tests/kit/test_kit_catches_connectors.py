@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from core_kit import skeleton
-from core_kit.checks import kv_connector_faults, kv_world
+from core_kit.case import Subject
+from core_kit.checks import kv_connector, kv_connector_faults, kv_world
 from tests.kit.cheats import failing, plugin
 
 SHELF = Path("tests/external/core_shelf/core_shelf/shelf.py").read_text()
@@ -58,3 +59,13 @@ def test_connectors_in_memory(tmp_path, changes, words):
     source = plugin(tmp_path, "kv_connector", MEMORY, changes)
     source += "\ndef build(module): return module.Connector(1 << 20, lambda: '0a' * 16)\n"
     failing(tmp_path, "kv_connector", source, words)
+
+
+def test_the_skeleton_keeps_every_promise(tmp_path):
+    source = plugin(tmp_path, "kv_connector", MEMORY)
+    source += "\ndef build(module): return module.Connector(1 << 20, lambda: '0a' * 16)\n"
+    path = tmp_path / "sound.py"
+    path.write_text(source)
+    subject = Subject("kv_connector", "cheat", plugins=str(path))
+    for check in kv_connector.CHECKS:
+        check(subject)
