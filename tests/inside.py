@@ -5,9 +5,9 @@ from typing import Any
 
 from core import LLM, RequestOutput, SamplingParams
 from core.engine.core import EngineCore
-from core.engine.inproc import InprocClient
 from core.scheduler.scheduler import Scheduler
 from core_frontend.batch_run import run_batch
+from core_supervision.link.inproc import InprocClient
 
 
 def client_of(llm: Any) -> InprocClient:

@@ -13,7 +13,7 @@ _ALL: Final = """
     config.explain config.show config.schema kv.audit kv.list kv.verify kv.clear convert save-sharded build-kernels kernels
     dashboard completion
 """
-KNOWN: Final = {name: CORE if name in ("plugins.list", "config.schema") else COMMANDS for name in _ALL.split()}
+KNOWN: Final = {name: CORE if name == "plugins.list" else COMMANDS for name in _ALL.split()}
 """Distribution by command; a dot separates the words of a command of two words."""
 
 GROUPS: Final[dict[str, str]] = {

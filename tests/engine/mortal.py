@@ -10,8 +10,8 @@ from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_TOKENS, EngineOutputs, EngineReady, EngineRequest
 from core.engine.executor import Executor
-from core.engine.ledger import Ledger
 from core_frontend.async_engine import AsyncEngine
+from core_supervision.link.ledger import Ledger
 from core_supervision.revival import Reviver
 from core_tokens.tokenizer import Tokenizer
 

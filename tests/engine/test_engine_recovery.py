@@ -10,9 +10,9 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.core import EngineCore
-from core.engine.inproc import InprocClient
 from core.kv.integrity import IntegrityError
 from core_frontend.output_processor import OutputProcessor
+from core_supervision.link.inproc import InprocClient
 from tests.inside import state_of
 
 pytestmark = pytest.mark.usefixtures("also_wired")

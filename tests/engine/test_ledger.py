@@ -8,7 +8,7 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
-from core.engine.ledger import Ledger
+from core_supervision.link.ledger import Ledger
 
 
 def request(name: str, choice: int = 0) -> EngineRequest:

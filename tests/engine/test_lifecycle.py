@@ -11,9 +11,9 @@ from fakes import EOS, make_config, reference, tokens
 from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.inproc import InprocClient
 from core_supervision import persistent_flags as lasting
 from core_supervision.link.anonymous_file import anonymous_file
+from core_supervision.link.inproc import InprocClient
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
 NUM_TOKENS = 8

@@ -11,10 +11,10 @@ from core.api.errors import ConfigError, UtilityError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, TokenColumns
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
-from core.engine.ledger import Ledger
 from core_config.served.log_file import log_config
 from core_frontend.llm import LLM
 from core_frontend.stat_totals import STATES, StatTotals
+from core_supervision.link.ledger import Ledger
 
 PARAMS = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
 

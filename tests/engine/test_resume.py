@@ -10,8 +10,8 @@ import pytest
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, Resume, TokenLogprobs
 from core.api.sampling_params import SamplingParams
-from core.engine.inproc import InprocClient
 from core_config.resolve import resolve
+from core_supervision.link.inproc import InprocClient
 
 LENGTH = 40
 CUTS = (1, 2, 19, 38)

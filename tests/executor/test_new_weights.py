@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from core import SharedTensors
 from core.api.errors import CheckpointError, CoreError, EngineDeadError, UtilityError
 from core.api.weights import WeightsState
-from core.engine.inproc import InprocClient
 from core_config.resolve import resolve
 from core_frontend.llm import LLM
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_supervision.link.anonymous_file import anonymous_file
+from core_supervision.link.inproc import InprocClient
 from tests.inside import worker_of
 from tests.kv.connector_rows import tiers_of
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of

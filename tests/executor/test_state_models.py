@@ -11,9 +11,9 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.inproc import InprocClient
 from core_config.resolve import resolve
 from core_runtime.executor.uniproc import UniprocExecutor
+from core_supervision.link.inproc import InprocClient
 
 LENGTHS = [(37, 20), (1, 30), (12, 9), (25, 25), (3, 14), (50, 12), (8, 30)]
 """Prompt and output of each request."""

@@ -10,8 +10,8 @@ from core.api.config import EngineConfig
 from core.api.errors import PluginError, UserError
 from core.engine import executors
 from core.engine.executors import build_executor, import_executor
-from core.engine.inproc import InprocClient
 from core.plugin.registry import PluginRegistry
+from core_supervision.link.inproc import InprocClient
 from tests.engine.fakes import TARGET, make_config
 
 MAKER = """

@@ -24,6 +24,8 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.testing.states", "core_kit.checks.states"),
     ("core.testing.weights", "core_kit.fixtures.weights"),
     ("core.testing.wired", "core_kit.devices.wired"),
+    ("core.engine.inproc", "core_supervision.link.inproc"),
+    ("core.engine.ledger", "core_supervision.link.ledger"),
     ("core.layers", "core_runtime.layers"),
     ("core.weights", "core_runtime.weights"),
     ("core.models", "core_runtime.models"),

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.engine.inproc import InprocClient
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.output_processor import OutputProcessor
 from core_frontend.prompts.input_processor import ProcessedInput
+from core_supervision.link.inproc import InprocClient
 
 logger = logging.getLogger(__name__)
 

@@ -73,6 +73,9 @@ PLUGINS_NEW: Final = DeclaredCommand(
     "core_commands.cli.plugin.new:new",
     ("KIND NAME", "Write a package with a new plugin, which works as written."),
 )
+CONFIG_SCHEMA: Final = DeclaredCommand(
+    "config.schema", "core_commands.cli.config_schema:config_schema", ("", "JSON Schema of all arguments.")
+)
 CONFIG_EXPLAIN: Final = DeclaredCommand(
     "config.explain",
     "core_commands.cli.config:config_explain",

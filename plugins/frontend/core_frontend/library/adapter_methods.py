@@ -18,7 +18,7 @@ from core_frontend.library.lora_request import LoRARequest, checked, spread
 
 if TYPE_CHECKING:
     from core.api.config import EngineConfig
-    from core.engine.inproc import InprocClient
+    from core_supervision.link.inproc import InprocClient
 
 POLL_S = 0.002
 

@@ -17,7 +17,6 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
-from core.engine.inproc import InprocClient
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
@@ -37,6 +36,7 @@ from core_frontend.request_tally import RequestTally
 from core_frontend.request_terms import RequestTerms
 from core_grammars.compiler import GrammarCompiler
 from core_runtime.specs.vllm_config import Section, VllmConfig
+from core_supervision.link.inproc import InprocClient
 from core_tokens.script_tokenizer import ScriptTokenizer
 from core_tokens.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from core.api.weights import PauseMode, WeightUpdate
 from core_frontend.library.arguments import tags_of
 
 if TYPE_CHECKING:
-    from core.engine.inproc import InprocClient
+    from core_supervision.link.inproc import InprocClient
 
 
 class WeightMethods:

@@ -13,9 +13,9 @@ from typing import Any
 from core.api.errors import CoreError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.inproc import InprocClient
 from core_config.resolve import resolve
 from core_kit.case import Failure, Subject
+from core_supervision.link.inproc import InprocClient
 
 NUM_TOKENS = 6
 PROMPTS = ([1, *range(40, 61)], [1, 50, 51], [1, *range(70, 83)], [1, 90])

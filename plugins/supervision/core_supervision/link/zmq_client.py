@@ -33,9 +33,9 @@ from core.api.messages import (
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
-from core.engine.ledger import Ledger
 from core_supervision.link.calls import OpenCalls
 from core_supervision.link.connection import EngineConnection, SocketConnection
+from core_supervision.link.ledger import Ledger
 from core_supervision.link.turns import Turns
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from core.api.step_plan import SequenceKey
 from core.engine.composition import build_engine, find_observers
 from core.engine.executor import Executor
 from core.engine.executors import build_executor
-from core.engine.ledger import Ledger
+from core_supervision.link.ledger import Ledger
 
 
 class InprocClient:

@@ -6,10 +6,10 @@ Owns: the output of this command. Never does: resolve a configuration. Called by
 from __future__ import annotations
 
 from core.args.show import show
-from core.commands.argument_schema import json_schema
 from core.commands.tables import print_json
 from core.commands.words import refuse_words, take_help
 from core.plugin.registry import PluginRegistry
+from core_commands.cli.argument_schema import json_schema
 
 
 def config_schema(words: list[str]) -> int:

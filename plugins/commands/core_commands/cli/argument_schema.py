@@ -5,30 +5,24 @@ Owns: the translation of declarations. Never does: resolve a configuration. Call
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from core.args.arg import Arg
 from core.args.schema import Field, schema
 from core.args.services import neutral_keys
-from core.entry_points import named, offers
 from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.version import __version__
+from core_config.speculation.schema import draft_schema
 
-GROUP: Final = "core.argument_schemas"
-"""Group of entry points named after arguments: functions that describe keys which belong to no plugin. See `Describe`."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 Node = dict[str, Any]
-Describe = Callable[[dict[str, Node], Node], Node]
-"""A function that describes the value of an argument. It takes references to the arguments of each plugin, and the definitions,
-to which it may add."""
 
 
 def json_schema(registry: PluginRegistry) -> Node:
@@ -37,7 +31,6 @@ def json_schema(registry: PluginRegistry) -> Node:
     properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
     manifests = _with_arguments(registry)
-    described = {offer.name: offer.target for offer in offers(GROUP)}
     for kind in KINDS:
         if kind.config_argument is None or kind.config_argument.partition(".")[0] not in fields:
             continue
@@ -46,8 +39,7 @@ def json_schema(registry: PluginRegistry) -> Node:
             if manifest.row.kind == kind.name:
                 plugins[manifest.row.name] = _plugin(manifest, definitions)
         node = _mapping_at(properties, kind.config_argument)
-        describe = described.get(kind.config_argument)
-        node |= _own_arguments(kind, plugins, definitions, named(describe) if describe else None)
+        node |= _own_arguments(kind, plugins, definitions)
     for name, field in fields.items():
         for alias in field.arg.aliases:
             properties[alias] = {"$ref": f"#/properties/{name}"}
@@ -144,15 +136,12 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
     return node
 
 
-def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node, describe: Describe | None) -> Node:
-    """Describe the value of an argument that holds plugins' own arguments: those of the chosen plugin.
-
-    describe: describes the whole value, for an argument with keys that belong to no plugin.
-    """
+def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node) -> Node:
+    """Describe the value of an argument that holds plugins' own arguments: those of the chosen plugin."""
     if kind.by_name:
         return {"properties": plugins}
-    if describe is not None:
-        return describe(plugins, definitions)
+    if kind.config_argument == "speculative_config":  # some of its keys belong to no plugin
+        return draft_schema(plugins, definitions)
     nothing: Node = {"maxProperties": 0}
     if not plugins:
         return nothing
