@@ -23,7 +23,7 @@ LIMIT_S = 600.0
 REGISTERED, RESIDENT = 1000, 16
 TENSOR_FILES = 16
 """Different files of tensors among the registered adapters, which differ in `lora_alpha`, so that each has an identity."""
-MANY = (256, 64, 64)
+MANY = (192, 16, 64)
 """Requests, and tokens in and out of each, of the row `many`."""
 LARGE = Shape(4096, 14336, 32, 32, 8, 128, 128256)
 """Llama 3 8B. The vocabulary of the base is SmolLM2's, whose tokenizer it has."""

@@ -17,7 +17,7 @@ from benchmarks.peer.contenders import Contender
 from benchmarks.peer.environment import PeerError
 from benchmarks.peer.process import Worker
 
-SIZES = {"S1": (1, 128, 256), "S3": (64, 128, 128)}
+SIZES = {"S1": (1, 16, 128), "S3": (64, 16, 64)}
 """Requests, and tokens in and out of each."""
 SHARES = {("bf16", "S1"): 0.92, ("Q4_1", "S1"): 0.85, ("bf16", "S3"): 0.85, ("Q4_1", "S3"): 0.85}
 BESIDE = {"vLLM bf16": 2.0, "llama.cpp bf16": 2.0}
