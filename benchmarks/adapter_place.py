@@ -7,6 +7,7 @@ Owns: the launches of engines with adapters, the files, and the bodies of reques
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,13 @@ Record = dict[str, Any]
 
 
 class Place:
-    """Engines, adapters on disk and prompts. repeats: counted repetitions."""
+    """Engines, adapters on disk and prompts.
 
-    def __init__(self, launches: Launches, repeats: int) -> None:
+    repeats: counted repetitions.
+    seconds: after which no further repetition begins.
+    """
+
+    def __init__(self, launches: Launches, repeats: int, seconds: float) -> None:
         self.launches = launches
         self.repeats = repeats
         self.fleet = Fleet(launches, launches.work / "logs")
@@ -42,8 +47,14 @@ class Place:
         tokenizer = Tokenizer.from_file(str(launches.checkpoints.path("bf16") / "tokenizer.json"))
         self.maker = PromptMaker(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids))
         self._fresh = 0
+        self._end = time.monotonic() + seconds
         for number, rank in enumerate(RANKS):
             self.write(f"adapter{number}", rank, number, gguf=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further repetition begins."""
+        return time.monotonic() > self._end
 
     def write(self, name: str, rank: int, seed: int, *, shape: Shape | None = None, gguf: bool = False) -> str:
         """Write an adapter unless it is there; returns its name. gguf: for llama.cpp, too."""

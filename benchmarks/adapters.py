@@ -71,6 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--forms", default=",".join(FORMS), help="weights of our engine: some of bf16, Q4_1")
     parser.add_argument("--peers", default=",".join(PEERS), help="some of these; empty: none")
     parser.add_argument("--repeats", type=int, default=3, help="counted repetitions, or loads; at least 2")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after these, no further repetition begins")
     parser.add_argument("--model", help="a GGUF file; the embedded default when left out")
     parser.add_argument(
         "--env-dir",
@@ -91,7 +92,7 @@ def main() -> None:
         return
     environments = Environments(options.env_dir, console, offline=True)
     checkpoints = Checkpoints(options.model, options.env_dir / "models", environments, console)
-    place = Place(Launches(environments, checkpoints, options.env_dir / "work"), options.repeats)
+    place = Place(Launches(environments, checkpoints, options.env_dir / "work"), options.repeats, options.seconds)
     rows, forms, peers = (
         [word for word in given.split(",") if word] for given in (options.rows, options.forms, options.peers)
     )
