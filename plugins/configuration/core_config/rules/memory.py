@@ -78,16 +78,16 @@ def _unavailable_bytes(facts: Facts) -> tuple[int, str]:
     On a device that allocates physical memory at once (`reserved_bytes`), a step's buffers count too, and the
     platform's own needs.
     """
-    weights = facts.weights_bytes
+    models = facts.weights_bytes + facts.adapters_bytes
+    what = f"{human_bytes(facts.weights_bytes)} of weights"
+    if facts.adapters_bytes:
+        what += f", {human_bytes(facts.adapters_bytes)} of adapters"
     reserved = facts.capability("reserved_bytes")
     if reserved is None:
-        return weights, f"{human_bytes(weights)} of weights"
+        return models, what
     workspace = facts.workspace_bytes
-    what = (
-        f"{human_bytes(weights)} of weights, {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the "
-        "driver and recorded graphs"
-    )
-    return weights + workspace + reserved, what
+    what += f", {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the driver and recorded graphs"
+    return models + workspace + reserved, what
 
 
 def kv_dtype_needs_scales(facts: Facts) -> Findings:
