@@ -6,7 +6,8 @@ Owns: the size of the largest adapter that an engine accepts. Never does: open a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.api.specs import LayerSpec
 from core_config.stages.chosen import Chosen
@@ -25,7 +26,7 @@ def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
         return 0
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
-    padding = next((one for one in providers if "rank_multiple" in one), {})
+    padding: Mapping[str, Any] = next((one for one in providers if "rank_multiple" in one), {})
     ranks = int(padding.get("rank_multiple", 1))
     outputs = int(padding.get("row_multiple", 1)) if padding else 1
     dtype = settings["dtype"] if settings["lora_dtype"] == "auto" else settings["lora_dtype"]
