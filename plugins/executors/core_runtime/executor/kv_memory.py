@@ -9,9 +9,11 @@ The i-th layer of every group lies in the i-th buffer, so a block id names the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.config import CacheConfig
@@ -64,6 +66,7 @@ class KVMemory:
         self.num_blocks = num_blocks
         self._device = device
         self._aside: PageCopies | None = None
+        self._host: list[NDArray[np.uint8]] = []
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
         block_sizes = place_bytes(groups, layer_bytes)
@@ -119,6 +122,9 @@ class KVMemory:
         runtime = self._device.runtime
         if self._aside is None and isinstance(runtime, CopiesAside):
             self._aside = PageCopies(self._buffers, runtime)
+        elif self._aside is None and self._buffers[0].is_cpu:
+            # A copy takes several times as long in torch as in numpy, and a block has one for each buffer.
+            self._host = [buffer.numpy() for buffer in self._buffers]
 
     def transfer(self, transfers: KVTransfers, copies: Sequence[StateCopy] = ()) -> SavedPages:
         """Save blocks, copy states, then load pages, as seen by kernels called later. Returns the saved pages."""
@@ -148,6 +154,8 @@ class KVMemory:
                 rows.index_copy_(0, torch.tensor(targets, device=device), read)
 
     def _read(self, block_id: int) -> Page:
+        if self._host:
+            return np.concatenate([rows[block_id] for rows in self._host])
         page = np.empty(self.page_bytes, np.uint8)
         target = torch.from_numpy(page)
         start = 0
@@ -157,12 +165,15 @@ class KVMemory:
         return page
 
     def _write(self, block_id: int, page: Page) -> None:
-        if not page.flags.writeable:
-            page = page.copy()  # torch warns about read-only arrays
-        source = torch.from_numpy(page)
+        source: Any = page
+        if not self._host:
+            source = torch.from_numpy(
+                page if page.flags.writeable else page.copy()
+            )  # torch warns about read-only arrays
+        buffers: Sequence[Any] = self._host or self._buffers
         start = 0
-        for buffer, end in zip(self._buffers, self._ends, strict=True):
-            buffer[block_id].copy_(source[start:end])
+        for buffer, end in zip(buffers, self._ends, strict=True):
+            buffer[block_id] = source[start:end]
             start = end
 
 
