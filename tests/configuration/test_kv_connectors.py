@@ -100,7 +100,7 @@ def test_connectors_to_host_memory_and_disk_are_arguments(tiny_llama, tmp_path, 
         "cpu_bytes_to_use": 1 << 29,
         "disk_path": str(tmp_path),
         "disk_capacity_bytes": 3 << 30,
-        "eviction_policy": "lru",
+        "eviction_policy": "arc",
         "store_threshold": 1,
         "offload_prompt_only": False,
         "lazy_offload": True,
@@ -108,7 +108,12 @@ def test_connectors_to_host_memory_and_disk_are_arguments(tiny_llama, tmp_path, 
     found = resolved(tiny_llama, kv_transfer_config=transfer(name, **own))
     assert found.engine.plugins.kv_connectors == ("tiers",)
     cache = found.engine.cache
-    assert (cache.host_bytes, cache.disk_path, cache.disk_bytes) == (1 << 29, str(tmp_path), 3 << 30)
+    assert (cache.host_bytes, cache.disk_path, cache.disk_bytes, cache.eviction) == (
+        1 << 29,
+        str(tmp_path),
+        3 << 30,
+        "arc",
+    )
     assert "cpu_bytes_to_use" in found.arguments["kv_offloading_size"][2], "the reason is shown"
 
 
