@@ -12,7 +12,17 @@ from core.api.specs import KernelQuery
 from core.plugin.manifest import Manifest
 from core.plugin.rehearsal import Call
 
-KERNEL_OPERATIONS: Final = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+KERNEL_OPERATIONS: Final = (
+    "rms_norm",
+    "linear",
+    "grouped_experts",
+    "rms_norm_heads",
+    "rotary",
+    "gated",
+    "add",
+    "scale",
+    "race",
+)
 KERNEL_QUERIES: Final = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
 KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
 """The operations that a provider is asked about; one that serves none of these is no candidate."""
