@@ -79,10 +79,11 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A platform's answer to `core_probe`: its devices, or the reason why there are none."""
+    """A platform's answer to `core_probe`: its devices, or why there are none. failed: a device is there, but unusable."""
 
     devices: tuple[Device, ...] = ()
     unavailable: str = ""
+    failed: bool = False
 
 
 class PlatformView(msgspec.Struct, frozen=True):
@@ -113,12 +114,10 @@ class LoadContext:
     dtype:     a name such as `bfloat16`.
     arguments: the plugin's own arguments (its Struct), or None.
     facts:     facts about the checkpoint; None for an online quantization.
-    manifest:  the checkpoint's manifest, a `core_runtime.specs.checkpoint.CheckpointManifest`; None for an online
-               quantization.
+    manifest:  its manifest, a `core_runtime.specs.checkpoint.CheckpointManifest`; None for an online quantization.
     config:    the resolved configuration, when there is one already.
     kernels:   the platform's kernels, a `Kernels` (attention, quantization).
-    roundings: precisions that make a device faster when the inputs of packed layers are rounded to them (quantization).
-               A method's `auto` chooses among these.
+    roundings: precisions of packed layers' inputs that make a device faster; a method's `auto` chooses among these.
     options:   kind-specific extras, which the page of the kind names.
     """
 

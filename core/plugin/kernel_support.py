@@ -12,9 +12,11 @@ from core.api.specs import KernelQuery
 from core.plugin.manifest import Manifest
 from core.plugin.rehearsal import Call
 
-KERNEL_OPERATIONS: Final = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
-KERNEL_QUERIES: Final = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
-KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
+KERNEL_OPERATIONS: Final = (
+    *("rms_norm", "linear", "grouped_experts", "rms_norm_heads"),
+    *("rotary", "gated", "add", "scale", "race"),
+)
+KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=KernelQuery(op, "cpu")) for op in KERNEL_OPERATIONS)
 """The operations that a provider is asked about; one that serves none of these is no candidate."""
 
 
@@ -22,8 +24,7 @@ def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
     """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
     refused: list[Reason] = []
     for op in KERNEL_OPERATIONS:
-        query = KernelQuery(op=op, device=device)
-        reasons = list(manifest.call("core_supports", query=query))
+        reasons = list(manifest.call("core_supports", query=KernelQuery(op, device)))
         if not reasons:
             return []
         refused = refused or reasons

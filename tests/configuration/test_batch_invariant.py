@@ -16,7 +16,9 @@ CONTRACT, KIND = 1, "platform"
 
 @hookimpl
 def core_spec():
-    return PluginSpec(name="absent", capabilities={"dtypes": ["bfloat16"], "device_graphs": True})
+    roundings = ["none", "bf16", "int8_row"]
+    capabilities = {"dtypes": ["bfloat16", "float32"], "device_graphs": True, "input_roundings": roundings}
+    return PluginSpec(name="absent", capabilities=capabilities)
 
 
 @hookimpl

@@ -91,9 +91,12 @@ def _judged_named(names: tuple[str, str]) -> Verdict:
 
 
 def _of_other_versions(kept: dict[Place, Verdict], todo: list[tuple[KernelRow, Chip]]) -> list[Verdict]:
-    """Kept verdicts of other versions of triton, as far as the rows are still there; only those can tell what changed."""
-    known = {(row.name, chip.name) for row, chip in todo}
-    return [one for one in kept.values() if one.versions != VERSIONS and (one.row, one.chip) in known]
+    """Kept verdicts of other versions of triton in the order of `todo`, as far as the rows are still there; only those can
+    tell what changed.
+    """
+    order = {(row.name, chip.name): index for index, (row, chip) in enumerate(todo)}
+    others = [one for one in kept.values() if one.versions != VERSIONS and (one.row, one.chip) in order]
+    return sorted(others, key=lambda one: (one.versions, order[one.row, one.chip]))
 
 
 def main() -> int:

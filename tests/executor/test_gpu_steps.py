@@ -243,6 +243,17 @@ def test_memory_is_given_up_and_taken_again(tiny_llama: Path) -> None:
         assert calls_of(llm).recorded == recorded
 
 
+def test_a_start_without_enough_memory_is_told_in_a_sentence(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plugin is blamed for it, nor left out in another start."""
+
+    def load(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("core_runtime.executor.worker.Worker.build_models", load)
+    with pytest.raises(UserError, match=r"it has too little memory .* MiB are left\); end what else uses it"):
+        LLM(model=str(tiny_llama), **ROOM, **double("gpu"))
+
+
 def test_a_sleeping_engine_leaves_no_weights_in_the_cache_of_freed_memory(tiny_llama: Path) -> None:
     """torch keeps freed memory until it is asked to return it, so that comes after everything has been freed."""
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), enable_sleep_mode=True) as llm:

@@ -1,7 +1,7 @@
 """An engine on a GPU that is not here: its kernels are written down instead of launched, and its tokens mean nothing.
 
-Called by: the test of the warm-up, as a script: `python -m tests.kernels.recorded_engine MODEL`. It prints JSON: the titles of
-launches that the warm-up would not have compiled, of each run of steps, and how many launches it had.
+Called by: the test of the warm-up, as a script: `python -m tests.kernels.recorded_engine MODEL DRAFT`. It prints JSON: the
+titles of launches that the warm-up would not have compiled, of each run of steps, and how many launches it had.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from core_runtime.layers.kernels import KernelSet
 from tests.inside import core_of
 
 CHIP = "sm_90"
+MODEL, DRAFT = sys.argv[1:]
 GREEDY = {"temperature": 0, "ignore_eos": True}
 RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "decode": ({}, [{**GREEDY, "max_tokens": 12}] * 5),
@@ -48,6 +49,10 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
     "verify": (
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}},
+        [{**GREEDY, "max_tokens": 20}] * 4,
+    ),
+    "draft model": (
+        {"speculative_config": {"method": "draft_model", "model": DRAFT, "num_speculative_tokens": 3}},
         [{**GREEDY, "max_tokens": 20}] * 4,
     ),
 }
@@ -130,4 +135,4 @@ def compared(model: str, name: str) -> tuple[list[str], int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: compared(sys.argv[1], name) for name in RUNS}))
+    print(json.dumps({name: compared(MODEL, name) for name in RUNS}))

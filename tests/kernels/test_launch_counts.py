@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from core_commands.cli.kernels_model import configured
 from core_kernels.triton.compiling.ahead import target_of
 from core_kernels.triton.compiling.launches import standing_in, written
-from core_runtime.executor.dry_run import NOWHERE, Step, phantom_decoder, view_of
+from core_runtime.executor.dry_run import NOWHERE, Step, phantom_decoders, view_of
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 
 
@@ -81,7 +81,7 @@ def count(decoder, rows, chosen_filters, config):
 
 config = configured([sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init"], "sm_90")
 with torch.inference_mode(), standing_in(target_of("sm_90")):
-    decoder = phantom_decoder(config)
+    (decoder,) = phantom_decoders(config)
     steps = [(rows, chosen) for rows in (1, 16, 64) for chosen in (None, filters(rows))]
     print(json.dumps([count(decoder, *step, config) for step in steps]))
 """

@@ -12,7 +12,6 @@ from core_config.resolve import resolve
 from core_kernels.mxfp4 import manifest
 from core_kernels.mxfp4.kernels import LibraryKernels
 from core_kernels.mxfp4.limits import lacking
-from core_kernels.triton.kernels import TritonKernels
 from core_kit.oracles.numbers import close
 from core_runtime.layers.experts import ReferenceExperts
 from core_runtime.layers.linear import Linear
@@ -20,9 +19,11 @@ from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.codebook import Codebook
 from core_runtime.weights.experts import Experts
 from tests.configuration.test_batch_invariant import PLATFORM
+from tests.tiny_models import save_checkpoint
 
 COUNT, HIDDEN, INNER = 8, 128, 64
 REFERENCE = ReferenceKernels()
+FACTS = {"dtype": "bfloat16", "profile": "sm_90"}
 LIBRARIES = Path(__file__).parent / "libraries"
 
 
@@ -70,7 +71,7 @@ def test_experts_are_those_of_the_reference(package, activation, biased):
     gate_up, down = weight(2 * INNER, HIDDEN, 1), weight(HIDDEN, INNER, 2)
     biases = random_biases() if biased else None
     expected_layer = reference(gate_up, down, biases, activation)
-    kernels = LibraryKernels(TritonKernels(), (9, 0))
+    kernels = LibraryKernels(FACTS)
     options = {"precision": "none", "gated": REFERENCE.gated, "biases": biases}
     layer = kernels.grouped_experts(gate_up, down, activation, **options)
     assert layer.nbytes == gate_up.nbytes + down.nbytes + sum(4 * bias.numel() for bias in biases or ())
@@ -89,7 +90,7 @@ def test_experts_are_those_of_the_reference(package, activation, biased):
 
 def test_other_inputs_are_refused_by_name(package):
     package(LIBRARIES)
-    kernels = LibraryKernels(TritonKernels(), (9, 0))
+    kernels = LibraryKernels(FACTS)
     sides = weight(2 * INNER, HIDDEN, 1), weight(HIDDEN, INNER, 2)
     layer = kernels.grouped_experts(*sides, "silu", precision="none", gated=REFERENCE.gated)
     ids = torch.zeros(1, 1, dtype=torch.int64)
@@ -104,7 +105,11 @@ QUERY = {"op": "grouped_experts", "device": "cuda", "format": "mxfp4", "shape": 
     "changed, words",
     [
         ({}, None),
-        ({"op": "linear", "shape": (96, 32)}, None),
+        ({"op": "linear", "shape": (128, 64)}, "op: needs grouped_experts"),
+        ({"attributes": {"dtype": "bfloat16", "profile": "sm_100"}}, None),
+        ({"attributes": {"profile": "sm_80"}}, "got sm_80"),
+        ({"attributes": {"dtype": "float32"}}, "--dtype bfloat16"),
+        ({"attributes": {"dtype": "float32"}, "activation": "bf16"}, None),
         ({"format": "nvfp4"}, "format: needs mxfp4"),
         ({"activation": "int8"}, "activation"),
         ({"shape": (COUNT, 96, 64)}, "multiples of 64"),
@@ -118,10 +123,19 @@ def test_what_is_served(package, changed, words):
     assert not found if words is None else any(words in sentence for sentence in found)
 
 
-@pytest.mark.parametrize("capability, is_served", [((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)])
-def test_which_chips_are_served(package, capability, is_served):
+@pytest.mark.parametrize(
+    "facts, is_served",
+    [
+        ({"profile": "sm_89"}, False),
+        ({"profile": "sm_90"}, True),
+        ({"profile": "sm_100"}, True),
+        ({"profile": "sm_120"}, False),
+        ({"dtype": "float32"}, False),
+    ],
+)
+def test_which_runs_are_served(package, facts, is_served):
     package(LIBRARIES)
-    kernels = LibraryKernels(TritonKernels(), capability)
+    kernels = LibraryKernels(FACTS | facts)
     assert (not kernels.supports(KernelQuery(**QUERY))) == is_served
 
 
@@ -157,3 +171,25 @@ def test_an_installed_library_is_chosen_unless_bits_must_hold(package, tiny_llam
     held = resolve({**arguments, "batch_invariant": True}, context="llm", environ={})
     assert held.engine.plugins.kernels == ("triton",)
     assert not [row for row in done.computed() if row.by == "triton_kernels"]
+
+
+@pytest.mark.parametrize(
+    "changes, by",
+    [
+        ({"quantization": "mxfp4"}, "triton_kernels"),
+        ({"quantization": "mxfp4", "dtype": "float32"}, "triton"),
+        ({"quantization": "int8"}, "triton"),
+        ({}, "cublas"),
+    ],
+)
+def test_the_library_is_named_for_what_it_computes(package, tmp_path, changes, by):
+    package(LIBRARIES)
+    file = tmp_path / "absent.py"
+    file.write_text(PLATFORM)
+    model = save_checkpoint(tmp_path / "model", "mixtral", hidden_size=128, intermediate_size=64)
+    arguments = {"model": str(model), "plugins": str(file), "device": "absent", "dtype": "bfloat16", **changes}
+    done = resolve(arguments, context="llm", environ={})
+    (row,) = [row for row in done.computed() if any(name.endswith("experts") for name in row.operations)]
+    assert row.by == by
+    assert any("triton_kernels" in text for text in done.warnings) == (by == "triton_kernels")
+    assert not [text for text in done.warnings if "scaled_mm" in text], "no inputs are rounded to 8 bits"

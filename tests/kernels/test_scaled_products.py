@@ -91,7 +91,9 @@ def test_rows_that_cut_blocks_are_found():
         (lacking_rows, {"attributes": {"group_size": 128}, "shape": (64, 256)}, "one scale a row"),
         (lacking_rows, {"op": "rms_norm"}, "op"),
         (lacking_rows, {"device": "rocm"}, "device"),
+        (lacking_rows, {"attributes": {"group_size": 64, "profile": "sm_80"}}, "got sm_80"),
         (lacking_blocks, {"attributes": {"group_size": 128}, "shape": (64, 256)}, None),
+        (lacking_blocks, {"attributes": {"group_size": 128, "profile": "sm_120"}}, "got sm_120"),
         (lacking_blocks, {}, "group_size: needs 128"),
     ],
 )

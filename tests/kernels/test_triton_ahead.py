@@ -10,6 +10,7 @@ import pytest
 
 from core.api.errors import UserError
 from core_kernels.triton.compiling import ahead
+from tests.tiny_models import save_checkpoint
 
 pytest.importorskip("triton")
 
@@ -137,6 +138,27 @@ def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_ll
     ]
     assert built == [[False, ""], [False, ""]]
     assert found == [True, True]
+
+
+LIBRARIES = Path(__file__).parent / "libraries"
+EXPERTS = """
+import json
+import sys
+
+from core_commands.cli.kernels_model import run_of
+from core_kernels.triton.compiling import ahead
+
+sys.path.append(sys.argv.pop())
+parts = ahead.launched_parts(ahead.target_of("sm_90"), run_of(sys.argv[1:]))
+print(json.dumps(sorted({part.launch.function.partition(":")[2] for part in parts})))
+"""
+
+
+def test_experts_of_a_library_leave_the_other_launches_of_a_model_known(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model", "mixtral", hidden_size=128, intermediate_size=64)
+    words = str(model), "--quantization", "mxfp4", "--dtype", "bfloat16", str(LIBRARIES)
+    names = set(_run(EXPERTS, tmp_path, *words))
+    assert names >= {"activate", "combine", "product"} and "sort_rows" not in names
 
 
 ADAPTED = """

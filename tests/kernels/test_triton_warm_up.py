@@ -122,8 +122,9 @@ def test_what_cannot_be_compiled_is_refused_and_what_cannot_be_known_is_said(tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_an_engine_launches_only_what_was_compiled(tmp_path: Path, family: str) -> None:
-    """Decoding, prompts in chunks, drafts, filters, masks and log-probabilities."""
-    model = save_checkpoint(tmp_path, family)
-    found = run(tmp_path, "-m", "tests.kernels.recorded_engine", str(model))
+    """Decoding, prompts in chunks, drafts, those of another model too, filters, masks and log-probabilities."""
+    model = save_checkpoint(tmp_path / "model", family)
+    draft = save_checkpoint(tmp_path / "draft", hidden_size=32, intermediate_size=112, num_hidden_layers=2)
+    found = run(tmp_path, "-m", "tests.kernels.recorded_engine", str(model), str(draft))
     assert {name: unknown for name, (unknown, _) in found.items() if unknown} == {}
     assert all(count >= 15 for _, count in found.values())

@@ -5,10 +5,16 @@ import uuid
 from importlib.machinery import ModuleSpec
 
 import pytest
+import torch
 
-from core.plugin.hookspecs import Device
+from core.api.errors import UserError
+from core.plugin.hookspecs import Device, Probe
+from core.plugin.registry import PluginRegistry
+from core_config.selection import select_platform
 from core_config.stages.memory import human_bytes
 from core_platforms.cuda import chips, manifest
+from core_platforms.cuda.arguments import DeviceArguments
+from core_platforms.cuda.platform import MAKERS, DevicePlatform
 from core_platforms.rocm import manifest as rocm
 from core_platforms.xpu import manifest as xpu
 
@@ -25,6 +31,10 @@ class Cuda:
     """`libcuda` with two devices."""
 
     def cuInit(self, flags):
+        return 0
+
+    def cuDriverGetVersion(self, version):
+        into(version).value = 13000
         return 0
 
     def cuDeviceGetCount(self, count):
@@ -44,7 +54,7 @@ class Cuda:
         return 0
 
     def cuDeviceGetAttribute(self, value, number, handle):
-        into(value).value = {75: 9, 76: 0}[number]
+        into(value).value = {20: 0, 75: 9, 76: 0}[number]
         return 0
 
     def cuDeviceGetUuid_v2(self, name, handle):
@@ -177,7 +187,7 @@ class Turing(Cuda):
 
     def cuDeviceGetAttribute(self, value, number, handle):
         old = handle.value < self.num_old
-        into(value).value = {75: 7 if old else 8, 76: 5 if old else 0}[number]
+        into(value).value = {20: 0, 75: 7 if old else 8, 76: 5 if old else 0}[number]
         return 0
 
 
@@ -197,6 +207,144 @@ def test_gpus_that_no_kernel_is_compiled_for_are_refused_with_the_reason(drivers
 @pytest.mark.parametrize("profile", ["sm_80", "sm_89", "sm_90", "sm_103", "sm_121", "", "sm_00"])
 def test_other_gpus_are_not_refused(profile):
     assert chips.refusal(profile) == ""
+
+
+class Unwell(Cuda):
+    """`libcuda` that does not start, is old, knows no device, or knows one that no process may use."""
+
+    def __init__(self, status=0, version=13000, count=1, mode=0):
+        self.status, self.version, self.count, self.mode = status, version, count, mode
+
+    def cuInit(self, flags):
+        return self.status
+
+    def cuGetErrorName(self, status, text):
+        into(text).value = {100: b"CUDA_ERROR_NO_DEVICE", 803: b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}.get(status)
+        return 0
+
+    def cuDriverGetVersion(self, version):
+        into(version).value = self.version
+        return 0
+
+    def cuDeviceGetCount(self, count):
+        into(count).value = self.count
+        return 0
+
+    def cuDeviceGetAttribute(self, value, number, handle):
+        into(value).value = {20: self.mode, 75: 9, 76: 0}[number]
+        return 0
+
+
+class Divided(Nvml):
+    """`libnvidia-ml` of a machine whose two GPUs are in MIG mode."""
+
+    def nvmlDeviceGetCount_v2(self, count):
+        into(count).value = 2
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):
+        into(handle).value = 1 + index
+        return 0
+
+    def nvmlDeviceGetMigMode(self, handle, mode, pending):
+        into(mode).value = into(pending).value = 1
+        return 0
+
+
+@pytest.mark.parametrize(
+    "cuda, nvml, failed, words",
+    [
+        (None, None, False, ["no NVIDIA driver: libcuda.so.1", "install it, or choose --device cpu"]),
+        (Unwell(100), None, False, ["knows no device"]),
+        (Unwell(803), None, True, ["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine"]),
+        (Unwell(999), None, True, ["does not start: error 999", "nvidia-smi says more"]),
+        (
+            Unwell(version=12040),
+            None,
+            True,
+            ["it is for CUDA 12.4, and the installed torch for 13.0", "update the driver"],
+        ),
+        (Unwell(100), Divided(), True, ["2 GPUs are in MIG mode", "nvidia-smi mig", "CUDA_VISIBLE_DEVICES"]),
+        (Unwell(count=0), Divided(), True, ["2 GPUs are in MIG mode"]),
+        (
+            Unwell(mode=2),
+            Nvml(),
+            True,
+            ["cuda:0 (NVIDIA H200) is in compute mode 'prohibited'", "nvidia-smi -c DEFAULT"],
+        ),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_told_in_a_sentence_with_a_way_out(
+    drivers, monkeypatch, tmp_path, cuda, nvml, failed, words
+):
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    found = ModuleSpec("torch", None, is_package=True)
+    found.submodule_search_locations.append(str(torch))
+    monkeypatch.setattr("core_platforms.cuda.driver.find_spec", lambda name: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    drivers(**{name: library for name, library in (("cuda", cuda), ("nvidia", nvml)) if library is not None})
+    probe = manifest.core_probe()
+    assert probe.devices == () and probe.failed == failed
+    assert all(word in probe.unavailable for word in words), probe.unavailable
+
+
+def test_a_newer_driver_serves_an_older_torch_and_who_hides_devices_wants_none(drivers, monkeypatch):
+    drivers(cuda=Unwell(version=13010), nvidia=Nvml())
+    monkeypatch.setattr("core_platforms.cuda.driver.torch_cuda", lambda: "12.8")
+    assert [device.name for device in manifest.core_probe().devices] == ["cuda:0"]
+    drivers(cuda=Unwell(100), nvidia=Divided())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not manifest.core_probe().failed
+
+
+def test_no_processor_computes_in_place_of_a_broken_gpu_unless_it_is_asked_for(tiny_llama):
+    registry = PluginRegistry()
+    for row in registry.rows("platform"):
+        if row.name == "cuda":
+            registry.take_answer(row, Probe(unavailable="the driver is too old; update it", failed=True))
+    with pytest.raises(
+        UserError, match=r"--device auto: cuda: the driver is too old; update it\. Or choose --device cpu"
+    ):
+        select_platform(registry, None)
+    choice, _ = select_platform(registry, "cpu")
+    assert choice.selection.chosen == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        ("The NVIDIA driver on your system is too old (found version 11040).", ["too old", "update it"]),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore", ["another process", "nvidia-smi -c"]),
+        ("CUDA error: no kernel image is available for execution", ["built for this GPU"]),
+        ("No CUDA GPUs are available", ["CUDA_VISIBLE_DEVICES"]),
+        ("CUDA out of memory. Tried to allocate 2.00 MiB.", ["too little memory", "--gpu-memory-utilization"]),
+        ("CUDA error: an illegal state\nmore", ["torch cannot use it: CUDA error: an illegal state; nvidia-smi"]),
+    ],
+)
+def test_a_device_that_torch_does_not_open_is_told_in_a_sentence_with_a_way_out(monkeypatch, error, words):
+    def fail():
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    with pytest.raises(UserError) as raised:
+        DevicePlatform(MAKERS["cuda"], DeviceArguments()).open("cuda:0", [])
+    said = str(raised.value)
+    assert said.startswith("device 'cuda:0': ") and "\n" not in said and all(word in said for word in words), said
+
+
+def test_a_torch_without_the_vendor_and_a_number_without_device(monkeypatch):
+    platform = DevicePlatform(MAKERS["cuda"], DeviceArguments())
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UserError, match="has no CUDA; install one that has"):
+        platform.open("cuda:0", [])
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="torch sees 1 of them; choose cuda:0 to 0"):
+        platform.open("cuda:1", [])
 
 
 def test_the_cache_leaves_room_for_what_a_gpu_needs_beside_it():

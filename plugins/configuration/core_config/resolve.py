@@ -37,12 +37,13 @@ from core_config.stages.checkpoint import Checkpoint, find_checkpoint
 from core_config.stages.choices import choose_plugins, choose_proposer
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.family import find_family, text_alone
+from core_config.stages.forms import Form
 from core_config.stages.isolation import left_out
 from core_config.stages.numerics import own_arguments, planned_numerics
 from core_config.stages.operations import computed
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
-from core_config.stages.sizes import plan_memory
+from core_config.stages.sizes import plan_memory, planned_forms
 from core_config.stages.waivers import surprises, waivers
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -165,7 +166,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)
-    waived = _waived(attempt, platform)
+    forms = [] if plan is None else planned_forms(attempt, checkpoint, spec, platform.device)
+    waived = _waived(attempt, platform, forms)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
     return Resolution(
@@ -181,21 +183,21 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         numerics=numerics,
         replaceable=chosen.replaceable(),
         again=again,
-        computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device),
+        computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device, forms),
     )
 
 
-def _waived(attempt: Attempt, platform: ChosenPlatform) -> list[str]:
+def _waived(attempt: Attempt, platform: ChosenPlatform, forms: Sequence[Form]) -> list[str]:
     """Return the waivers. With `--batch-invariant` each is a problem; without it, those that nobody chose are warnings."""
     settings = attempt.settings
     device = device_type(platform.device.name)
     requested = settings["batch_invariant"]
     given = own_arguments(settings)
-    found = waivers(attempt.chosen, settings["numerics"], device, given, requested=requested)
+    found = waivers(attempt.chosen, settings["numerics"], device, forms, given, requested=requested)
     if requested:
         attempt.problems += [f"--batch-invariant: {sentence}." for sentence in found]
     else:
-        attempt.warnings += surprises(attempt.chosen, device)
+        attempt.warnings += surprises(attempt.chosen, device, forms)
     return found
 
 

@@ -119,12 +119,6 @@ def is_idle(manifest: Manifest, providers: Sequence[Manifest], device: str) -> b
     return all(any(not other.call("core_supports", query=query) for other in before) for query in queries)
 
 
-def computes_dense(manifest: Manifest) -> bool:
-    """Whether a provider multiplies weights that are not packed, or declares no formats."""
-    formats = manifest.spec.capabilities.get("formats")
-    return formats is None or not DENSE.isdisjoint(formats)
-
-
 def _covers(other: Manifest, manifest: Manifest) -> bool:
     """Whether a provider declares all formats of another one."""
     theirs = other.spec.capabilities.get("formats")

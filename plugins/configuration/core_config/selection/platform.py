@@ -46,6 +46,8 @@ def _number(device: Device, place: int) -> int:
 def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
     """Choose the best platform with a device, and its first device.
 
+    One that has found devices and can use none of them is not passed over in silence: the user decides.
+
     A platform of another package may serve without being named when it has a device of a type that the engine's own platforms
     do not have. The host (a device with `processors`) does not count as such a device.
     """
@@ -73,7 +75,16 @@ def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
     )
     if not choice.manifests:
         raise UserError(f"--device auto: no platform has a device. {losses(choice.selection)}")
+    failed = [f"{row.name}: {why}" for row, why in silent.items() if _has_failed(answers[row]) and registry.own(row)]
+    if failed:
+        name = choice.manifest.row.name
+        raise UserError(f"--device auto: {'; '.join(failed)}. Or choose --device {name} to do without.")
     return choice, _devices(answers, choice.manifest.row)[0]
+
+
+def _has_failed(answer: Probe | PluginError) -> bool:
+    """Whether a platform has found devices that cannot be used."""
+    return isinstance(answer, Probe) and answer.failed
 
 
 def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[ResolvedPlugin, str]:

@@ -2,8 +2,7 @@
 
 Owns: that table, for `core config explain`. Never does: choose, or load a plugin. Called by: resolve.
 
-The operations are those of every model, and the products of its experts where it has some. Providers are asked without a
-weight's shape, which decides when a weight is prepared.
+The operations are those of every model, and the products of its matrices in each format in which some are held.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from core.plugin.hookspecs import Device
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core_config.selection.attention import backend_reasons
-from core_config.selection.kernels import DENSE
-from core_config.selection.reasons import device_reasons, device_type, promises
+from core_config.selection.reasons import device_type, promises
 from core_config.stages.attention import query_of
 from core_config.stages.chosen import Chosen
+from core_config.stages.forms import Form, serves
 from core_config.stages.numerics import own_arguments
 from core_config.stages.settings import Settings
 from core_config.stages.waivers import given_up
-from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
 TORCH: Final = "plain torch"
 HOST: Final = "numpy on the host"
-PACKED: Final = "packed"
 SMALL: Final = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "take_rows")
 SAMPLING: Final = "race"
 
@@ -51,14 +48,23 @@ class Computed(msgspec.Struct, frozen=True):
 
 
 def computed(
-    settings: Settings, registry: PluginRegistry, chosen: Chosen, spec: ModelSpec, device: Device
+    settings: Settings,
+    registry: PluginRegistry,
+    chosen: Chosen,
+    spec: ModelSpec,
+    device: Device,
+    forms: Sequence[Form],
 ) -> list[Computed]:
-    """Return a row for each group of operations with the same answers. Raises CoreError for a plugin that fails."""
+    """Return a row for each group of operations with the same answers. forms: of the matrices.
+
+    Raises CoreError for a plugin that fails.
+    """
     choice = chosen.stages.get("kernels")
     providers: Sequence[Manifest] = () if choice is None else choice.manifests
     known = _own(registry, "kernels")
+    small = [Form(op, KernelQuery(op, device_type(device.name))) for op in (*SMALL, SAMPLING)]
     found: list[Computed] = []
-    for name, query in _questions(settings, chosen, spec, device_type(device.name)):
+    for name, query in (*forms, *small):
         row = _kernels_row(name, query, providers, known, settings)
         last = found[-1] if found else None
         if last is not None and (last.by, last.same_bits, last.others) == (row.by, row.same_bits, row.others):
@@ -68,42 +74,17 @@ def computed(
     return [*found, *_attention_rows(settings, registry, chosen, spec, device)]
 
 
-def _questions(settings: Settings, chosen: Chosen, spec: ModelSpec, device: str) -> Iterator[tuple[str, KernelQuery]]:
-    """Yield the operations, each with the query that providers are asked."""
-    sides = {"linear": "products"}
-    if isinstance(spec, DecoderSpec) and spec.router_widths()[0] > 0:
-        sides["grouped_experts"] = "experts"
-    dtype = settings["dtype"]
-    for op, name in sides.items():
-        if chosen.name("quantization") is not None:
-            yield f"{PACKED} {name}", KernelQuery(op, device, PACKED)
-        yield f"{dtype} {name}", KernelQuery(op, device, dtype)
-    for op in (*SMALL, SAMPLING):
-        yield op, KernelQuery(op, device)
-
-
 def _kernels_row(
     name: str, query: KernelQuery, providers: Sequence[Manifest], known: dict[str, Manifest], settings: Settings
 ) -> Computed:
-    serving = [manifest for manifest in providers if _serves(manifest, query)]
-    more = [manifest for manifest in known.values() if manifest not in providers and _serves(manifest, query)]
+    serving = [manifest for manifest in providers if serves(manifest, query)]
+    more = [manifest for manifest in known.values() if manifest not in providers and serves(manifest, query)]
     others = tuple(f"{other.row.name} ({_same_bits(other, settings)})" for other in (*serving[1:], *more))
     if serving:
         return Computed((name,), serving[0].row.name, _same_bits(serving[0], settings), others)
     if name == SAMPLING:
         return Computed((name,), HOST, "yes", others)
     return Computed((name,), TORCH, "yes" if settings["numerics"] == "reference" else "no", others)
-
-
-def _serves(manifest: Manifest, query: KernelQuery) -> bool:
-    formats = manifest.spec.capabilities.get("formats")
-    if query.format == PACKED:
-        if formats is not None and DENSE.issuperset(formats):
-            return False
-        query = msgspec.structs.replace(query, format="")
-    elif query.format and formats is not None and query.format not in formats:
-        return False
-    return not device_reasons(manifest.spec, query.device) and not manifest.call("core_supports", query=query)
 
 
 def _attention_rows(

@@ -1,7 +1,7 @@
 """The stage that settles sizes: weights, KV cache, and a context length that fits.
 
-Owns: the choice of arguments and facts for the memory plan. Never does: count bytes (`core_config.stages.memory` does).
-Called by: resolve.
+Owns: the choice of arguments and facts for the memory plan, and the formats that it assumes. Never does: count bytes
+(`core_config.stages.memory` does). Called by: resolve.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import msgspec
 
 from core.api.specs import AttentionSpec, MixerSpec
 from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
+from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.checkpoint import Checkpoint
+from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
 from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
-from core_config.stages.weights import heads_weights, planned_weights, proposer_weights
+from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
@@ -83,6 +85,17 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])
+
+
+def planned_forms(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, device: Device) -> list[Form]:
+    """Return the forms of the matrices of the model, then those of its draft."""
+    settings, draft = attempt.settings, attempt.draft
+    plan = quantization_plan(settings, attempt.chosen, checkpoint.manifest)
+    found = forms_of(spec, plan, settings["dtype"], device)
+    if draft is not None and draft.decoder is not None:
+        plan = quantization_plan(draft.settings, draft.chosen, draft.manifest)
+        found += forms_of(draft.decoder, plan, draft.settings["dtype"], device)
+    return found
 
 
 def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:

@@ -11,14 +11,15 @@ are verified by the target model with the request's own noise, unless the user c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.plugin.manifest import Manifest
-from core_config.selection.kernels import computes_dense, is_idle
+from core_config.selection.kernels import is_idle
 from core_config.selection.ranking import Check, Choice, no_reasons
 from core_config.selection.reasons import invariance_reasons, promises
 from core_config.stages.chosen import Chosen
+from core_config.stages.forms import Form, serves
 from core_config.stages.settings import Settings, underscored
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
@@ -28,6 +29,7 @@ def waivers(
     chosen: Chosen,
     numerics: str,
     device: str,
+    forms: Sequence[Form],
     given: Mapping[str, Mapping[str, Any]],
     *,
     requested: bool = False,
@@ -35,7 +37,7 @@ def waivers(
     """Return a sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is
     none.
 
-    device: its type. Kernels that never compute because of earlier providers waive nothing.
+    device: its type. forms: of the matrices. Kernels that never compute because of earlier providers waive nothing.
     given: own arguments of plugins by kind, and by name.
     requested: whether `--batch-invariant` was given, which some plugins keep only then.
     """
@@ -43,7 +45,7 @@ def waivers(
     for stage, choice in chosen.stages.items():
         layers = stage.partition(".")[2]
         for manifest in choice.manifests:
-            if manifest.row.kind not in ("attention", "kernels") or _is_idle(manifest, choice, chosen, device):
+            if manifest.row.kind not in ("attention", "kernels") or _is_idle(manifest, choice, forms, device):
                 continue
             if not promises(manifest.spec, numerics, layers, requested=requested):
                 found.append(_sentence(manifest, layers, named=manifest.row in choice.named))
@@ -57,7 +59,7 @@ def waivers(
     return list(dict.fromkeys(found))
 
 
-def surprises(chosen: Chosen, device: str) -> list[str]:
+def surprises(chosen: Chosen, device: str, forms: Sequence[Form]) -> list[str]:
     """Return a sentence for each provider of kernels that the user did not name and whose bits vary with the batch."""
     choice = chosen.stages.get("kernels")
     if choice is None:
@@ -65,7 +67,7 @@ def surprises(chosen: Chosen, device: str) -> list[str]:
     found = []
     for manifest in choice.manifests:
         varies = manifest.spec.capabilities.get("varies")
-        if varies and manifest.row not in choice.named and not _is_idle(manifest, choice, chosen, device):
+        if varies and manifest.row not in choice.named and not _is_idle(manifest, choice, forms, device):
             name = manifest.row.name
             found.append(
                 f"kernels plugin '{name}' gives other bits {varies}, so a request's tokens may depend on the batch; "
@@ -74,9 +76,10 @@ def surprises(chosen: Chosen, device: str) -> list[str]:
     return found
 
 
-def _is_idle(manifest: Manifest, choice: Choice, chosen: Chosen, device: str) -> bool:
-    """Whether a provider of kernels has nothing to compute: others come first, or no weight is packed."""
-    if manifest.row.kind == "kernels" and chosen.name("quantization") is None and not computes_dense(manifest):
+def _is_idle(manifest: Manifest, choice: Choice, forms: Sequence[Form], device: str) -> bool:
+    """Whether a provider of kernels has nothing to compute: others come first, or no matrix is held in its formats."""
+    limited = manifest.row.kind == "kernels" and "formats" in manifest.spec.capabilities
+    if limited and not any(serves(manifest, form.query) for form in forms):
         return True
     return is_idle(manifest, choice.manifests, device)
 

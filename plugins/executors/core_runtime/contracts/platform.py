@@ -163,11 +163,20 @@ class Trims(Protocol):
 
 
 @runtime_checkable
+class ExplainsFailures(Protocol):
+    """Optional part of a runtime: it knows what errors of its device mean to a user."""
+
+    def meaning(self, error: Exception) -> str | None:
+        """Return a sentence with a way out for an error while an engine starts; None if it is not the device's."""
+        ...
+
+
+@runtime_checkable
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
     A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases`,
-    `AllocatesInFiles` and `Trims`.
+    `AllocatesInFiles`, `Trims` and `ExplainsFailures`.
     """
 
     device: torch.device

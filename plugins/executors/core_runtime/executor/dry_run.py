@@ -7,6 +7,7 @@ Called by: `core kernels build`, while a kernel provider records its calls; the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from core.plugin.table import PluginTable
 from core_runtime.contracts import BatchView, Loader
 from core_runtime.executor.adapters.settings import placed_adapters
 from core_runtime.executor.device import Device
+from core_runtime.executor.drafts.instance import build_draft, own_config
 from core_runtime.executor.instance import ModelInstance, build, share_cache
 from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core_runtime.executor.plugin_loading import load_plugin
@@ -28,11 +30,13 @@ from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder import Decoder
 from core_runtime.sampling.logprob_rows import LogprobRows
+from core_runtime.specs.draft_config import draft_of
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
 """Row counts at which kernels switch to another algorithm, or that lie between two such counts."""
 LOGPROBS: Final = ((1, 1), (1, 2), (2, 1))
 """Rows and counts of logprobs: they decide which parts of their memory begin at a multiple of 16 bytes."""
+Wrap = Callable[[Loader], Loader]
 UNREAD: Final = (NotImplementedError, RuntimeError, TypeError)
 """What torch raises when somebody wants to know the values of a tensor without memory."""
 
@@ -62,7 +66,7 @@ def dry_run(config: EngineConfig, *, reads: bool = True) -> None:
 
 def _dry_run(config: EngineConfig, reads: bool) -> None:
     with torch.inference_mode():
-        decoder = phantom_decoder(config, reads=reads)
+        decoder, *drafts = phantom_decoders(config, reads=reads)
         for step in _steps(config):
             _run(decoder, view_of(step, config))
         if takes_trees(config):
@@ -74,10 +78,15 @@ def _dry_run(config: EngineConfig, reads: bool) -> None:
         for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
             chosen = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
             _sample(decoder.kernels, decoder.logits(chosen))
+        for draft in drafts:
+            _run_draft(draft, decoder, own_config(config))
 
 
-def phantom_decoder(config: EngineConfig, *, reads: bool = True) -> Decoder:
-    """Build the configured model, with its cache, on a phantom device. reads: see `dry_run`."""
+def phantom_decoders(config: EngineConfig, *, reads: bool = True) -> list[Decoder]:
+    """Build the configured model and its draft, if that is a model, with their cache, on a phantom device.
+
+    reads: see `dry_run`.
+    """
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
@@ -86,36 +95,45 @@ def phantom_decoder(config: EngineConfig, *, reads: bool = True) -> Decoder:
     kernels = KernelSet(providers, platform)
     kernels.memory = NOWHERE
     device = Device(PhantomRuntime(kernels))
-    decoder = _built(config, plugins, device, reads).model
-    assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
-    return decoder
+    decoders = [instance.model for instance in _built(config, plugins, device, reads)]
+    return [decoder for decoder in decoders if isinstance(decoder, Decoder)]  # modules of transformers were refused
 
 
-def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bool) -> ModelInstance:
-    """Build the model with its cache."""
+def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bool) -> list[ModelInstance]:
+    """Build the models with their cache."""
     if config.model.implementation == "transformers":
         raise UserError(
             f"model '{config.model.model}': its layers are those of transformers, which need a device that is there; "
             "kernels can be compiled ahead without a model."
         )
+
+    def target(wrap: Wrap | None) -> ModelInstance:
+        dtype = device.runtime.activation_dtype(config.model.dtype)
+        return build(config, open_checkpoint(config, plugins, dtype, wrap), device, plugins)
+
+    models = [_read(target, reads=reads and config.plugins.quantization is not None)]
+    draft = draft_of(config)
+    if draft is not None and draft.spec.decoder is not None:
+        # Without its values a draft is left out, and its kernels are compiled when they are first launched.
+        with contextlib.nullcontext() if reads else contextlib.suppress(*UNREAD):
+            models.append(
+                _read(lambda wrap: build_draft(config, draft, models[0], device, plugins, wrap=wrap), reads=reads)
+            )
+    share_cache(models, config.cache, device)
+    return models
+
+
+def _read(make: Callable[[Wrap | None], ModelInstance], *, reads: bool) -> ModelInstance:
+    """Make a model without a cache. make: its argument is that of `open_checkpoint`. Raises one of `UNREAD`.
+
+    reads: whether weights may be read, one layer at a time, where the layout of quantized ones depends on their values.
+    """
     try:
-        model = _read(config, plugins, device, PhantomLoader)
+        return make(PhantomLoader)
     except UNREAD:
-        if config.plugins.quantization is None or not reads:
+        if not reads:
             raise
-        # The layout of this quantized weight depends on its values, so weights are read, one layer at a time.
-        model = _read(config, plugins, device, None)
-    share_cache([model], config.cache, device)
-    return model
-
-
-def _read(
-    config: EngineConfig, plugins: PluginTable, device: Device, wrap: Callable[[Loader], Loader] | None
-) -> ModelInstance:
-    """Build the model without a cache. wrap: see `open_checkpoint`. Raises one of `UNREAD` where a value is missing."""
-    dtype = device.runtime.activation_dtype(config.model.dtype)
-    checkpoint = open_checkpoint(config, plugins, dtype, wrap)
-    return build(config, checkpoint, device, plugins)
+        return make(None)
 
 
 def _steps(config: EngineConfig) -> Iterator[Step]:
@@ -144,6 +162,22 @@ def _run_adapted(decoder: Decoder, config: EngineConfig, adapters: AdaptersConfi
         placed.begin([0], torch.zeros(view.num_tokens, dtype=torch.int32, device=NOWHERE))
         _run(decoder, view)
     placed.begin([], view.positions)
+
+
+def _run_draft(draft: Decoder, target: Decoder, config: EngineConfig) -> None:
+    """Run the passes of a draft model, and what brings it the target's hidden states. config: its own."""
+    for step in _steps(config):
+        _run(draft, view_of(step, config))
+        if draft.draft_entry is not None:
+            rows = step.num_seqs * step.query_len
+            hidden = draft.workspace.buffer("hidden")
+            draft.draft_entry.project(target.workspace.buffer("taps")[:rows], hidden[:rows])
+            which = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
+            draft.kernels.take_rows(hidden, which, draft.workspace.view("hidden", rows))
+    if draft.draft_entry is not None:
+        draft.draft_entry.mask(draft.workspace.buffer("hidden")[:1])
+    for rows in sorted({min(rows, draft.max_logits) for rows in ROWS}):
+        _sample(draft.kernels, draft.logits(torch.zeros(rows, dtype=torch.int64, device=NOWHERE)))
 
 
 def _run(decoder: Decoder, view: BatchView) -> None:

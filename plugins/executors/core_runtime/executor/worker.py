@@ -22,7 +22,7 @@ from core.api.specs import KVGroup, LayerSpec, RowOrder
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
-from core_runtime.contracts import Loader
+from core_runtime.contracts import ExplainsFailures, Loader
 from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
@@ -87,7 +87,7 @@ class Worker:
         self.ahead: StepsAhead | None = None
         self._steps: StepRunner | None = None
         self.adapters = None if config.adapters is None else placed_adapters(config.adapters, config.model.dtype)
-        with self._blaming(), contextlib.ExitStack() as undo:
+        with self._blaming(), contextlib.ExitStack() as undo, self._explaining():
             with self._phase("open device"):
                 self.open_device()
                 undo.callback(self.runtime.close)
@@ -380,6 +380,18 @@ class Worker:
         begin = time.perf_counter()
         yield
         self.phases.append((name, time.perf_counter() - begin))
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn errors of the device into UserError: no plugin is at fault, and a start without one would not help."""
+        try:
+            yield
+        except Exception as error:
+            runtime = getattr(self, "runtime", None)
+            said = runtime.meaning(error) if isinstance(runtime, ExplainsFailures) else None
+            if said is None:
+                raise
+            raise UserError(said) from error
 
     @contextlib.contextmanager
     def _blaming(self) -> Iterator[None]:

@@ -313,20 +313,16 @@ class KernelSet:
         return KernelQuery("grouped_experts", self.device, form, activation, shape)
 
     def grouping(self, sides: Sequence[KernelQuery]) -> HasGroupedExperts | None:
-        """Return the provider that takes both sides of a layer of experts as a whole, or None.
-
-        It must be the best provider for each expert alone.
+        """Return the first provider that takes both sides of a layer of experts as a whole. None without one, or if a better
+        provider takes an expert alone.
         """
-        best: list[Kernels] = []
-        for side in sides:
-            alone = KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:])
-            best.append(self._best_linear(alone))
-        provider = best[0]
-        if any(other is not provider for other in best) or not isinstance(provider, HasGroupedExperts):
-            return None
-        if any(provider.supports(query) for query in sides):  # there are reasons against it
-            return None
-        return provider
+        alone = [KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:]) for side in sides]
+        for provider in self.providers:
+            if isinstance(provider, HasGroupedExperts) and not any(provider.supports(side) for side in sides):
+                return provider
+            if not all(provider.supports(query) for query in alone):
+                return None
+        return None
 
     def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
         """Prepare a dense weight [H, N, K], one matrix per head: run together if the provider of its linear kernels can.

@@ -40,6 +40,14 @@ def lacking(query: KernelQuery, devices: Sequence[str] = DEVICES) -> list[Reason
     return reasons
 
 
+def lacking_chip(query: KernelQuery, chips: Sequence[str]) -> list[Reason]:
+    """Return the reason against a chip of NVIDIA that is not among these; an unknown one is not refused."""
+    profile = str(query.attributes.get("profile", ""))
+    if not profile.startswith("sm_") or profile in chips:
+        return []
+    return [Reason("device", ", ".join(chips), profile)]
+
+
 def numerics(name: str) -> str:
     """Return the versions of everything that results depend on: this provider's, torch's with its CUDA, Triton's."""
     return f"{name}-{VERSION}:{importlib.metadata.version('torch')}:{numerics_name()}"

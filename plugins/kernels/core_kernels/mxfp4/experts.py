@@ -1,6 +1,7 @@
 """Experts in MXFP4 as two calls of `matmul_ogs`.
 
-Owns: `LibraryExperts`, the library's layouts of weights, and its description of who goes to which expert. Never does:
+Owns: `LibraryExperts` and what stands for it in a dry run, the library's layouts of weights, and its description of who goes
+to which expert. Never does:
 choose experts, nor sum them (`combine_rows` does, in the engine's order). Called by: the provider, hence models.
 
 The interface is that of triton_kernels 3.5: W is [E, K, N], MXFP4 packed along K, the even input in the low bits.
@@ -24,6 +25,8 @@ from core_runtime.layers.activations import parse
 from core_runtime.weights.codebook import Codebook
 from core_runtime.weights.experts import Experts
 
+FUSED = "clamped_swiglu"
+"""The gate that the library computes within its product."""
 SCALE_WARPS = 8
 """Warps for which the library lays out scales; it multiplies with as many."""
 
@@ -124,10 +127,33 @@ class LibraryExperts:
     def _gate(self) -> Any:
         """Return the gate of gpt-oss as the library computes it within a product, or None for another gate."""
         kind, numbers = parse(self.activation)
-        if kind != "clamped_swiglu":
+        if kind != FUSED:
             return None
         function = self.library.FnSpecs("swiglu", _module("swiglu").swiglu_fn, ("alpha", "limit"))
         return self.library.FusedActivation(function, numbers, 2)
+
+
+class UnreadExperts:
+    """The experts of one layer in a dry run, whose weights have no memory: the calls around the library's products.
+
+    The library's own kernels are compiled when they are first launched. gated: see `LibraryExperts`.
+    """
+
+    capturable = True
+
+    def __init__(self, gate_up: Experts, down: Experts, activation: str, gated: GatedOperation) -> None:
+        self.count = gate_up.count
+        self.shape = down.shape
+        self.activation = activation
+        self.gated = None if parse(activation).kind == FUSED else gated
+        self.nbytes = gate_up.nbytes + down.nbytes
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """Launch what `LibraryExperts` does, but for the library."""
+        _, hidden, inner = self.shape
+        if self.gated is not None:
+            self.gated(x.new_empty(ids.numel(), 2 * inner), self.activation, x.new_empty(ids.numel(), inner))
+        combine_rows(x.new_empty(ids.numel(), hidden), ids, weights, out, self.count, accumulate)
 
 
 def _alternating(rows: Tensor) -> Tensor:

@@ -5,52 +5,34 @@ Owns: which experts the library gets. Never does: arithmetic. Called by: the ker
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
-from core_kernels.mxfp4.experts import LibraryExperts
-from core_kernels.mxfp4.limits import LIBRARY, lacking, numerics
-from core_kernels.triton.kernels import TritonKernels
-from core_kernels.triton.products.linear import TritonLinear
+from core_kernels.cublas.few import with_facts
+from core_kernels.mxfp4.experts import LibraryExperts, UnreadExperts
+from core_kernels.mxfp4.limits import LIBRARY, PERSISTENT, lacking, numerics
 from core_runtime.contracts import GatedOperation
 from core_runtime.layers.reference import ReferenceKernels
 from core_runtime.weights.experts import Experts
-from core_runtime.weights.formats import CanonicalWeight
-
-SERVED = (9, 10)
-"""Major numbers of the architectures: sm_90, sm_100 and sm_103."""
 
 
 class LibraryKernels(ReferenceKernels):
-    """Experts in MXFP4. Other matrices in MXFP4 are Triton's; other operations are refused.
+    """Experts in MXFP4; other operations are refused.
 
-    few: Triton's kernels. capability: of the device, as torch tells it.
+    facts: attributes of every query, see `facts_of`.
     """
 
     name = LIBRARY
     capturable = True
-    features = TritonKernels.features
 
-    def __init__(self, few: TritonKernels, capability: tuple[int, int]) -> None:
+    def __init__(self, facts: dict[str, str]) -> None:
         self.numerics = numerics()
-        self.few = few
-        self.capability = capability
+        self.facts = facts
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
-        reasons = lacking(query)
-        major, minor = self.capability
-        if major not in SERVED:
-            reasons.append(Reason("device", "sm_90 or sm_100", f"sm_{major}{minor}"))
-        return reasons
-
-    def linear(  # type: ignore[override]
-        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None
-    ) -> TritonLinear:
-        """Prepare a matrix that is no expert."""
-        return self.few.linear(weight, activation=activation, bias=bias)
+        return lacking(with_facts(query, self.facts))
 
     def grouped_experts(  # type: ignore[override]
         self,
@@ -61,12 +43,9 @@ class LibraryKernels(ReferenceKernels):
         precision: Activation,
         gated: GatedOperation,
         biases: tuple[Tensor, Tensor] | None = None,
-    ) -> LibraryExperts:
+    ) -> LibraryExperts | UnreadExperts:
         """Build the experts of a layer, with one weight per side."""
-        return LibraryExperts(gate_up, down, biases, activation, precision, gated, persistent=self.capability[0] == 10)
-
-
-def capability_of(device: str) -> tuple[int, int]:
-    """Return the compute capability of a device."""
-    major, minor = torch.cuda.get_device_capability(torch.device(device))
-    return major, minor
+        if gate_up.tensors()["values"].is_meta:
+            return UnreadExperts(gate_up, down, activation, gated)
+        persistent = self.facts["profile"] in PERSISTENT
+        return LibraryExperts(gate_up, down, biases, activation, precision, gated, persistent=persistent)

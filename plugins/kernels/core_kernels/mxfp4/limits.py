@@ -13,14 +13,17 @@ from typing import Final
 
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
+from core_kernels.cublas.limits import lacking_chip
 from core_kernels.triton.limits import numerics_name
 
 VERSION: Final = 1  # raise when results change
 LIBRARY: Final = "triton_kernels"
 DEVICES: Final = ("cuda",)
 FORMAT: Final = "mxfp4"
-OPERATIONS: Final = ("linear", "grouped_experts")
+OPERATION: Final = "grouped_experts"
 ACTIVATIONS: Final = ("none", "bf16")
+PERSISTENT: Final = ("sm_100", "sm_103")
+CHIPS: Final = ("sm_90", *PERSISTENT)
 UNIT: Final = 64
 """Sizes of both sides are multiples of this."""
 MODULES: Final = ("matmul_ogs", "routing", "swiglu", "tensor", "numerics")
@@ -35,17 +38,19 @@ def lacking(query: KernelQuery) -> list[Reason]:
     reasons = []
     if find_spec("triton") is None:
         reasons.append(Reason("triton", "installed", "not installed; run pip install triton"))
-    reasons += lacking_library()
+    reasons += lacking_library() + lacking_chip(query, CHIPS)
     device = query.device.partition(":")[0]
     if device not in DEVICES:
         reasons.append(Reason("device", " or ".join(DEVICES), device))
-    if query.op not in OPERATIONS:
-        reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+    if query.op != OPERATION:
+        reasons.append(Reason("op", OPERATION, query.op))
     if query.format and query.format != FORMAT:
         reasons.append(Reason("format", FORMAT, query.format))
     if query.activation not in ACTIVATIONS:
         reasons.append(Reason("activation", " or ".join(ACTIVATIONS), query.activation))
-    if query.op == "grouped_experts" and any(size % UNIT for size in query.shape[1:]):
+    if query.activation == "none" and query.attributes.get("dtype") == "float32":
+        reasons.append(Reason("dtype", "inputs in bfloat16 or float16", "float32", "--dtype bfloat16"))
+    if any(size % UNIT for size in query.shape[1:]):
         reasons.append(Reason("shape", f"multiples of {UNIT}", str(query.shape)))
     return reasons
 

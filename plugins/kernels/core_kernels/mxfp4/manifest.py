@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_kernels.mxfp4.limits import DEVICES, FORMAT, LIBRARY, OPERATIONS, lacking, numerics
+from core_kernels.mxfp4.limits import DEVICES, FORMAT, LIBRARY, OPERATION, lacking, numerics
 from core_runtime.contracts import Kernels
 
 CONTRACT = 1
@@ -24,7 +24,7 @@ def core_spec() -> PluginSpec:
         capabilities={
             "devices": list(DEVICES),
             "formats": [FORMAT],
-            "operations": list(OPERATIONS),
+            "operations": [OPERATION],
             "varies": "in experts in MXFP4, by their rows",
         },
         priority=106,
@@ -45,8 +45,8 @@ def core_numerics() -> str:
 
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
-    """Build the kernels. Raises UserError for an unreadable table of tiles."""
-    from core_kernels.cublas.few import triton_kernels
-    from core_kernels.mxfp4.kernels import LibraryKernels, capability_of
+    """Build the kernels."""
+    from core_kernels.cublas.few import facts_of
+    from core_kernels.mxfp4.kernels import LibraryKernels
 
-    return LibraryKernels(triton_kernels(context), capability_of(context.device))
+    return LibraryKernels(facts_of(context))

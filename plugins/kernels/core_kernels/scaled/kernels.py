@@ -11,6 +11,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core_kernels.cublas.few import with_facts
 from core_kernels.cublas.limits import FEW_ROWS
 from core_kernels.scaled.linear import BlockScaled, ScaledLinear, has_whole_blocks
 from core_kernels.triton.kernels import TritonKernels
@@ -24,6 +25,7 @@ class ScaledKernels(ReferenceKernels):
 
     name, numerics: of the plugin.
     few: the kernels that multiply few rows. kind: the linear layer of the library. lacking: reasons against a product.
+    facts: attributes of every query, see `facts_of`.
     """
 
     def __init__(
@@ -33,16 +35,18 @@ class ScaledKernels(ReferenceKernels):
         few: TritonKernels,
         kind: type[ScaledLinear],
         lacking: Callable[[KernelQuery], list[Reason]],
+        facts: dict[str, str],
     ) -> None:
         self.name = name
         self.numerics = numerics
         self.few = few
         self.kind = kind
         self.lacking = lacking
+        self.facts = facts
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons why an operation is not supported; empty means supported."""
-        return self.lacking(query)
+        return self.lacking(with_facts(query, self.facts))
 
     def linear(  # type: ignore[override]
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None

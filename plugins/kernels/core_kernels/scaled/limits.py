@@ -11,7 +11,7 @@ from typing import Final
 
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
-from core_kernels.cublas.limits import FEW_ROWS
+from core_kernels.cublas.limits import FEW_ROWS, lacking_chip
 from core_kernels.triton.limits import numerics_name
 
 VERSION: Final = 1  # raise when results change
@@ -21,6 +21,10 @@ ACTIVATION: Final[str] = "fp8_row"
 """Inputs in e4m3 with a scale for each row; without it, inputs keep their type and Triton multiplies."""
 BLOCK: Final = 128
 """Rows and inputs that share a scale in weights that DeepGEMM multiplies."""
+CHIPS: Final = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
+"""Chips for which torch has products of 8-bit floats with a scale for each row."""
+CHIPS_OF_BLOCKS: Final = ("sm_90", "sm_100", "sm_103")
+"""Chips for which DeepGEMM is written."""
 VARIES: Final = f"above {FEW_ROWS} rows"
 
 
@@ -43,7 +47,7 @@ def lacking(query: KernelQuery) -> list[Reason]:
 
 def lacking_rows(query: KernelQuery) -> list[Reason]:
     """Return the reasons against `scaled_mm`: it takes weights with one scale a row, of whole units of 16."""
-    reasons = lacking(query)
+    reasons = lacking(query) + lacking_chip(query, CHIPS)
     group_size = int(query.attributes.get("group_size", 0))
     if query.shape and group_size < query.shape[-1]:
         reasons.append(Reason("group_size", "one scale a row", str(group_size)))
@@ -54,7 +58,7 @@ def lacking_rows(query: KernelQuery) -> list[Reason]:
 
 def lacking_blocks(query: KernelQuery) -> list[Reason]:
     """Return the reasons against `deep_gemm`: it takes weights with a scale for each block of 128 x 128."""
-    reasons = lacking(query)
+    reasons = lacking(query) + lacking_chip(query, CHIPS_OF_BLOCKS)
     if find_spec("deep_gemm") is None:
         hint = "pip install git+https://github.com/deepseek-ai/DeepGEMM"
         reasons.append(Reason("missing_library", "deep_gemm", "not installed", hint))

@@ -47,8 +47,9 @@ def core_numerics() -> str:
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
     """Build the kernels. Raises UserError for an unreadable table of tiles."""
-    from core_kernels.cublas.few import triton_kernels
+    from core_kernels.cublas.few import facts_of, triton_kernels
     from core_kernels.scaled.kernels import ScaledKernels
     from core_kernels.scaled.linear import RowScaled
 
-    return ScaledKernels(NAME, core_numerics(), triton_kernels(context), RowScaled, lacking_rows)
+    few = triton_kernels(context)
+    return ScaledKernels(NAME, core_numerics(), few, RowScaled, lacking_rows, facts_of(context))

@@ -1,4 +1,4 @@
-"""NVML, NVIDIA's management library, through ctypes: free memory of a device, including the use by other processes.
+"""NVML, NVIDIA's management library, through ctypes: free memory of a device, whatever process uses it, and MIG mode.
 
 Owns: the NVML calls. Never does: create a context, which would take memory itself. Called by: the probe.
 
@@ -47,6 +47,21 @@ class Management:
         if self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
             return None
         return int(memory.free)
+
+    def count_divided(self) -> int:
+        """Return how many devices are in MIG mode, in which only slices of them compute."""
+        count = ctypes.c_uint()
+        if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return 0
+        divided = 0
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            mode, pending = ctypes.c_uint(), ctypes.c_uint()
+            if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+                continue
+            if not self._library.nvmlDeviceGetMigMode(handle, ctypes.byref(mode), ctypes.byref(pending)):
+                divided += mode.value
+        return divided
 
     def close(self) -> None:
         """Shut NVML down."""

@@ -14,6 +14,7 @@ from core.api.errors import UserError
 from core_platforms.cuda.arguments import DeviceArguments
 from core_platforms.cuda.calls import TorchCalls
 from core_platforms.cuda.driver_memory import DriverMemory
+from core_platforms.cuda.failures import at_opening
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.runtime import MIB, DeviceRuntime, SleepingRuntime
 from core_platforms.cuda.virtual_memory import TaggedMemory
@@ -55,23 +56,31 @@ class DevicePlatform:
 
     def open(self, device: str, kernels: Sequence[Kernels]) -> DeviceRuntime:
         """Open device `NAME:N`. Raises UserError when torch cannot use it."""
-        maker = self._maker
         index = self._index(device)
-        module = getattr(torch, maker.module)
-        if not self._is_built() or not module.is_available():
+        if not self._is_built():
             raise UserError(
-                f"device '{device}': the installed torch {torch.__version__} has no {maker.build}; install one that has."
+                f"device '{device}': the installed torch {torch.__version__} has no {self._maker.build}; install one that has."
             )
+        try:
+            return self._opened(device, index, kernels)
+        except RuntimeError as error:
+            raise UserError(at_opening(error, device)) from error
+
+    def _opened(self, device: str, index: int, kernels: Sequence[Kernels]) -> DeviceRuntime:
+        """Open a device. Raises RuntimeError when torch cannot use it."""
+        maker = self._maker
+        module = getattr(torch, maker.module)
+        module.init()
         count = module.device_count()
         if index >= count:
             raise UserError(f"device '{device}': torch sees {count} of them; choose {maker.name}:0 to {count - 1}.")
         calls = TorchCalls(module, torch.device(maker.module, index))
         calls.use()
+        calls.zeros(1)  # creates the driver's context
         chosen = KernelSet(kernels, maker.name)
         graphs = Graphs(calls, self._arguments.graph_mib * MIB, self._arguments.largest_graph)
         if not (maker.virtual and self._arguments.virtual_memory):
             return DeviceRuntime(calls, chosen, graphs)
-        calls.zeros(1)  # creates the driver's context
         memory = TaggedMemory(DriverMemory(calls.device), calls.synchronize)
         return SleepingRuntime(calls, chosen, graphs, memory)
 
@@ -83,5 +92,5 @@ class DevicePlatform:
 
     def _is_built(self) -> bool:
         """Whether this torch was built for this vendor: `torch.cuda` also drives AMD's devices."""
-        is_hip = torch.version.hip is not None
-        return is_hip == (self._maker.name == "rocm")
+        built = {"cuda": torch.version.cuda, "rocm": torch.version.hip, "xpu": torch.version.xpu}
+        return built[self._maker.name] is not None

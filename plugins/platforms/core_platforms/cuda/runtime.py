@@ -14,6 +14,7 @@ from torch import Tensor
 
 from core.api.errors import UserError
 from core_platforms.cuda.calls import DeviceCalls
+from core_platforms.cuda.failures import meaning
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.virtual_memory import TaggedMemory
 from core_runtime.contracts import CapturedCalls, Event, Kernels, MemoryTag
@@ -96,6 +97,10 @@ class DeviceRuntime:
         """Return torch's cached memory to the driver: the `Trims` contract."""
         self._calls.synchronize()
         self._calls.give_back()
+
+    def meaning(self, error: Exception) -> str | None:
+        """Return what an error of the device means: the `ExplainsFailures` contract."""
+        return meaning(error, str(self.device), self.available_memory())
 
     def close(self) -> None:
         """Return cached memory to the driver."""

@@ -7,6 +7,7 @@ Called by: the worker, once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -61,14 +62,17 @@ def build_draft(
     device: Device,
     plugins: PluginTable,
     store: PartStore | None = None,
+    wrap: Callable[[Loader], Loader] | None = None,
 ) -> ModelInstance:
-    """Read the draft's weights and make its model. config: of the target's engine. store: see `build`."""
+    """Read the draft's weights and make its model. config: of the target's engine. store: see `build`. wrap: see
+    `open_checkpoint`.
+    """
     own = own_config(config)
     drafts = draft.spec
     if drafts.names:
-        checkpoint = _open_named(own, draft, target.spec, plugins)
+        checkpoint = _open_named(own, draft, target.spec, plugins, wrap)
     else:
-        checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
+        checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype), wrap)
 
     def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
         """Add the parts that the draft shares with the target, such as embedding and head."""
@@ -80,9 +84,17 @@ def build_draft(
     return build(own, checkpoint, device, plugins, finish=finish, store=store)
 
 
-def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
+def _open_named(
+    own: EngineConfig,
+    draft: DraftConfig,
+    target: ModelSpec,
+    plugins: PluginTable,
+    wrap: Callable[[Loader], Loader] | None,
+) -> Checkpoint:
     """Open a draft's checkpoint whose tensor names the proposer gave; no tensor is read yet. own: from `own_config`."""
     loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    if wrap is not None:
+        loader = wrap(loader)
     manifest = loader.resolve(own.model.model)
     manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
     shape = draft.spec
