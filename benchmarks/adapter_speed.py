@@ -19,6 +19,8 @@ from benchmarks.peer.process import Worker
 
 SIZES = {"S1": (1, 16, 128), "S3": (64, 16, 64)}
 """Requests, and tokens in and out of each."""
+TURNS = {"S1": 4, "S3": 2}
+"""Of our engine without and with adapters, in each round."""
 SHARES = {("bf16", "S1"): 0.92, ("Q4_1", "S1"): 0.85, ("bf16", "S3"): 0.85, ("Q4_1", "S3"): 0.85}
 BESIDE = {"vLLM bf16": 2.0, "llama.cpp bf16": 2.0}
 FIRST_TOKEN_S = 0.15
@@ -66,7 +68,7 @@ def _round(place: Place, engine: Contender, worker: Worker, seconds: Seconds, re
         if scenario == "S3" and engine.peer == ONE_STREAM_ALONE:
             continue
         names = standard_names() if scenario == "S3" else ["adapter0"]
-        for kind in kinds:
+        for kind in kinds * (TURNS[scenario] if engine.peer == "core" and repetition else 1):
             used = names if kind == "adapters" else None
             request = place.requests(count, given, wanted if repetition else 8, used)
             answer = worker.ask(request, LIMIT_S)
@@ -119,7 +121,7 @@ def idle(place: Place, forms: list[str]) -> Iterator[Record]:
         launches = [place.worker(side) for side in sides]
         with place.fleet.worker(sides[1].name, launches[1]) as worker:
             worker.ask(place.requests(len(RANKS), 16, 1, standard_names()), LIMIT_S)
-        for scenario, (count, given, wanted) in {"S1": (1, 16, 96), "S3": (64, 16, 48)}.items():
+        for scenario, (count, given, wanted) in {"S1": (1, 16, 96), "S3": (64, 16, 32)}.items():
             seconds: list[list[float]] = [[], []]
             for pair in range(PAIRS + 1):
                 if place.is_over and len(seconds[0]) > 1:

@@ -21,11 +21,11 @@ from benchmarks.peer.process import Launch
 from benchmarks.startup import Server, ServerError, free_port
 from benchmarks.streaming import complete, percentile
 
-STREAMS, QUIET_S, APART_S = 8, 4.0, 0.7
+STREAMS, QUIET_S, APART_S = 8, 3.0, 0.5
 ALLOWED_MS = 20.0
 RANK = 64
 START_LIMIT_S = 180.0
-TOKENS = {"core": 1400, "vllm": 900}
+TOKENS = {"core": 1600, "vllm": 900}
 """Of each stream: they must outlast the loads."""
 Gap = tuple[float, float]
 """Begin and end."""

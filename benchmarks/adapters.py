@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +89,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print a line for each figure."""
     options, console = parse(), Console()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the engines end with it
     if options.table is not None:
         print(table(options.table))
         return

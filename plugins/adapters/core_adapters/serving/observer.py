@@ -10,6 +10,9 @@ fewest requests takes no newcomers until it is free, so that the wait is bounded
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -32,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 POLL_MS: Final = 5
 """Milliseconds between two looks of an idle engine at an adapter that is being read."""
+NICENESS: Final = 10
+"""What the reading thread adds to its niceness; at 19 it would hardly run on a busy machine."""
 TOUCHES_MEMORY: Final = frozenset({"sleep", "wake_up", "update_weights", "finish_weight_update", "reload_weights"})
 """Calls during which no adapter is read."""
 
@@ -254,5 +259,15 @@ class AdapterObserver(EngineObserver, Gate):
 
     def _submit(self, source: AdapterSource) -> Future[AdapterFacts]:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "adapters")
+            self._thread = ThreadPoolExecutor(1, "adapters", initializer=_come_last)
         return self._thread.submit(self.holder.executor.read_adapter, source)
+
+
+def _come_last() -> None:
+    """Lower the priority of this thread: a step's threads wait for each other, so all wait for one that this one displaces.
+
+    Measured with eight streams on two processors: the usual gap beside a load is 10 ms instead of 14.
+    """
+    if sys.platform == "linux":  # elsewhere threads have no priority of their own
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

@@ -6,8 +6,7 @@ Owns: the size of the largest adapter that an engine accepts. Never does: open a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from core.api.specs import LayerSpec
 from core_config.stages.chosen import Chosen
@@ -26,9 +25,9 @@ def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
         return 0
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
-    padding: Mapping[str, Any] = next((one for one in providers if "rank_multiple" in one), {})
-    ranks = int(padding.get("rank_multiple", 1))
-    outputs = int(padding.get("row_multiple", 1)) if padding else 1
+    padded = next((one for one in providers if "rank_multiple" in one), None)
+    ranks = 1 if padded is None else int(padded["rank_multiple"])
+    outputs = 1 if padded is None else int(padded.get("row_multiple", 1))
     dtype = settings["dtype"] if settings["lora_dtype"] == "auto" else settings["lora_dtype"]
     targets = settings["lora_target_modules"] or ()
     total = 0
