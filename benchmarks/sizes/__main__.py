@@ -68,6 +68,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     measuring.add_argument("--rows", help=f"TOKENSxSTREAMS with commas; default {FULL}")
     measuring.add_argument("--quick", action="store_true", help=f"rows {QUICK}, one repetition")
     measuring.add_argument("--out-tokens", type=int, default=32, help="tokens that each stream decodes")
+    measuring.add_argument(
+        "--kv-bits", type=int, choices=(16, 8), default=16, help="8: ours int8_per_token_head, theirs q8_0"
+    )
     measuring.add_argument("--peers", default=",".join(PEERS), help=f"some of {','.join(PEERS)}; empty: ours alone")
     measuring.add_argument("--without-core", action="store_true")
     measuring.add_argument("--repeats", type=int, default=1)
@@ -96,14 +99,17 @@ def engines(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """{engine: what runs it}, ours first. Raises SystemExit for an unknown peer."""
     environments = Environments(options.env_dir, console, offline=True)
     given = dict(text.split("=", 1) for text in options.program)
-    found: dict[str, Any] = (
-        {} if options.without_core else {"core": partial(run_core, arguments=options.engine_arguments)}
-    )
+    small = options.kv_bits == 8
+    arguments = ({"kv_cache_dtype": "int8_per_token_head"} if small else {}) | options.engine_arguments
+    found: dict[str, Any] = {} if options.without_core else {"core": partial(run_core, arguments=arguments)}
     for peer in filter(None, options.peers.split(",")):
         if peer in PROGRAMS:
             environment, pattern = PROGRAMS[peer]
             places = [Path(given[peer])] if peer in given else environments.optional_files(environment, [pattern])
-            found[peer] = partial(run_llama, peer, places[0] if places else options.env_dir / environment / pattern)
+            program = places[0] if places else options.env_dir / environment / pattern
+            found[peer] = partial(run_llama, peer, program, small_cache=small)
+        elif peer in ASKED and small:
+            raise SystemExit(f"--kv-bits 8: {peer} is run with its usual cache only; leave it out of --peers")
         elif peer in ASKED:
             found[peer] = partial(ASKED[peer], environments=environments)
         else:
@@ -138,17 +144,19 @@ def measure(options: argparse.Namespace, console: Console) -> None:
                 "run": f"{now:%Y%m%dT%H%M%S}",
                 "date": now.isoformat(timespec="seconds"),
                 "commit": commit(),
-                "read GB/s": round(read_bandwidth(), 1),
                 "model": name,
-                "form": form,
+                "form": form if options.kv_bits == 16 else f"{form}, KV of 8 bits",
                 "layers": layers,
                 **({"note": options.note} if options.note else {}),
             }
             for engine, runner in runners.items():
-                pressure = Pressure()
+                pressure, before = Pressure(), read_bandwidth()
                 for row, outcome in outcomes(engine, runner, (name, form, layers), rows, options, repetition):
                     key = "error" if isinstance(outcome, str) else "figures"
-                    results.add(line | {"row": row, "engine": engine, key: outcome, "waiting": pressure.share()})
+                    waiting, after = pressure.share(), read_bandwidth()
+                    state = {"read GB/s": round((before + after) / 2, 1), "waiting": waiting}
+                    results.add(line | state | {"row": row, "engine": engine, key: outcome})
+                    before = after
                     shown = outcome if isinstance(outcome, str) else {k: round(v, 1) for k, v in outcome.items()}
                     console.print(f"{name} {form} {layers}l {row} {engine}: {shown}", markup=False, soft_wrap=True)
 

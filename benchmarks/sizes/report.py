@@ -30,8 +30,11 @@ NOTES = """## How to read it
 
 - A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
   A figure is the median over all runs, so figures of engines that took part in different runs do not divide to the ratio.
-- **GB/s**: what two threads read of memory just before a run. It differs by a factor of two from hour to hour on virtual
-  machines, and decoding follows it. A share of more than 100% in the aims says that memory was faster during the row.
+- **GB/s**: what two threads read of memory, the mean of just before and just after a row. It differs by a factor of two
+  from minute to minute on virtual machines, and decoding follows it. A share of more than 100% in the aims says that memory
+  was faster during the row.
+- Each engine runs a row once with prompts of at most 1,024 tokens before it is timed, as the first step of a shape writes to
+  memory that the system has yet to provide.
 - **Waiting**: share of the time in which some process of the machine waited for a processor, after the kernel's count. On a
   machine without other work it is a few percent; far more says that something else ran too, and the figures are too low.
 - **core** is asked through `LLM` in one process. Decoding is the time of further tokens behind a prompt that lies in the
@@ -194,7 +197,7 @@ def state(results: Results, case: Case) -> str:
     lines = results.of(case)
     rates = [line["read GB/s"] for line in lines]
     runs = len({line["run"] for line in lines})
-    text = f"{lines[0]['date'][:10]}, runs: {runs}, {min(rates):.0f} to {max(rates):.0f} GB/s read before each"
+    text = f"{lines[0]['date'][:10]}, runs: {runs}, {min(rates):.0f} to {max(rates):.0f} GB/s read beside each"
     waiting = [line["waiting"] for line in lines if line.get("waiting") is not None]
     if waiting:
         text += (

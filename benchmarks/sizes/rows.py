@@ -20,6 +20,7 @@ SCENARIOS = {
 FULL = "128x1,1kx1,8kx1,32kx1,128x4,128x16,8kx4,8kx16"
 QUICK = "128x1,1kx1,128x4"
 NAME = re.compile(r"(\d+)(k?)x(\d+)")
+WARM_PROMPT = 1024
 FIRST_TOKEN = 300
 """Prompts have none of the first ids, where special tokens may lie."""
 
@@ -37,6 +38,10 @@ class Row:
     def tokens(self) -> int:
         """Tokens in the cache at the end."""
         return self.streams * (self.prompt + self.out + 1)
+
+    def warm_up(self) -> Row:
+        """Return what runs before the row and is not timed: as many streams, with prompts of at most 1,024 tokens."""
+        return Row(f"{self.name} warm-up", min(self.prompt, WARM_PROMPT), self.streams, self.out)
 
     def prompts(self, vocabulary: int, seed: int) -> list[list[int]]:
         """Return prompts of random tokens, others for every seed."""

@@ -105,6 +105,7 @@ template <int S> LANE I shift_right(I a) {
 template <int S> LANE I shift_left(I a) { EACH(I, vshlq_n_s32(a.v[i], S)); }
 LANE F to_float(I a) { EACH(F, vcvtq_f32_s32(a.v[i])); }
 LANE I round_to_int(F a) { EACH(I, vcvtnq_s32_f32(a.v[i])); } // nearest, ties to even
+LANE I truncate(F a) { EACH(I, vcvtq_s32_f32(a.v[i])); } // toward zero
 LANE F as_float(I a) { EACH(F, vreinterpretq_f32_s32(a.v[i])); }
 LANE I as_int(F a) { EACH(I, vreinterpretq_s32_f32(a.v[i])); }
 LANE I load_u16(const uint16_t *p) { EACH(I, vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p + 4 * i)))); }

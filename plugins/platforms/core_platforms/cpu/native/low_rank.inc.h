@@ -55,7 +55,7 @@ LANE void inner_segments(const LowRankTask &t, const uint8_t *panel, long row, l
     if (size % kInputs) { // an odd k, in one segment
         F values[2];
         Element::read(a + steps * kStep, values);
-        for (int r = 0; r < R; r++) acc[r][0] = fma(values[0], set1(x[r][size - 1]), acc[r][0]);
+        for (int r = 0; r < R; r++) acc[r][0] = fma(values[0], set1(x[r][steps * kInputs]), acc[r][0]);
     }
     for (int r = 0; r < R; r++)
         for (int s = 0; s < S; s++) sums[r][segment - base + s] = acc[r][s];
