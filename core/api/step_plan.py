@@ -86,6 +86,9 @@ class StepPlan:
                    sequence that computes something.
     draft_budget:  maximum number of tokens that the proposer may draft for the next step, by sequence. With 0, a draft model
                    with a KV cache processes the sequence and proposes nothing; without an entry, it computes nothing.
+    moved_states:  for sequences already in the batch that compute one token: other blocks for the state, one list for each KV
+                   group, empty for groups with keys. The step reads the state in the blocks that the sequence has had so far,
+                   whose content must stay, and writes it to these.
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens, as planned.
     transfers:     copies of KV blocks to make before anything is computed, or None.
@@ -101,6 +104,7 @@ class StepPlan:
     new_block_ids: dict[Slot, list[list[int]]] = field(default_factory=dict)
     num_drafts: dict[Slot, int] = field(default_factory=dict)
     draft_budget: dict[Slot, int] = field(default_factory=dict)
+    moved_states: dict[Slot, list[list[int]]] = field(default_factory=dict)
     removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
     transfers: KVTransfers | None = None

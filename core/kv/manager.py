@@ -14,6 +14,7 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
+from core.api.step_plan import StateCopy
 from core.kv.block_checks import check_blocks
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
@@ -272,6 +273,12 @@ class KVManager:
         Each result needs one call of `settle_transfers`.
         """
         return self.connectors.copies.take()
+
+    def take_copies(self) -> list[StateCopy]:
+        """Return the copies of states for the next plan that computes something."""
+        if self.snapshots is not None:
+            self.snapshots.release()
+        return self.states.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Accept the saved pages. None: the copies were not made, so the blocks to be loaded are no longer cached."""

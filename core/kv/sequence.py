@@ -21,6 +21,7 @@ class KVSequence:
     tenant:                its prefixes are shared within this tenant only; empty: with all sequences without a tenant.
     num_public_tokens:     leading tokens that all tenants share nevertheless.
     edges:                 positions at which a later prompt may leave this one, where a state is kept too.
+    max_cut:               maximum number of tokens that a stop string may cut off its end.
     owner:                 user whose sequence it is; its records are shown to no other user. Prefixes are shared nevertheless.
     num_computed_tokens:   leading tokens whose keys and values are in the blocks.
     num_planned_tokens:    the same after all planned steps; updated only until the whole prompt is planned.
@@ -40,10 +41,10 @@ class KVSequence:
     """
 
     __slots__ = (
-        "block_ids", "cache_salt", "edges", "extras", "is_rolled_back", "load", "num_computed_tokens", "num_forked_tokens",
-        "num_initial_tokens", "num_kept_tokens", "num_planned_tokens", "num_public_tokens", "num_registered_blocks",
-        "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "owner", "prefix_keys", "snapshots",
-        "tenant", "token_ids",
+        "block_ids", "cache_salt", "edges", "extras", "is_rolled_back", "load", "max_cut", "num_computed_tokens",
+        "num_forked_tokens", "num_initial_tokens", "num_kept_tokens", "num_planned_tokens", "num_public_tokens",
+        "num_registered_blocks", "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "owner",
+        "prefix_keys", "snapshots", "tenant", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class KVSequence:
         self.tenant = tenant
         self.num_public_tokens = num_public_tokens
         self.edges = edges
+        self.max_cut = 0
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []

@@ -5,11 +5,13 @@ copy anything by itself. Called by: the manager, the prefix search, the planner 
 
 Every step overwrites a sequence's state, so the state at a block edge exists only until the next step. The state from which
 a step begins at an edge can be copied into blocks of its own, cached under the key of the prefix's last block. A hit copies
-it into the blocks of another sequence. No sequence has a reference to a snapshot: its blocks may be evicted, all together, as
-soon as they are cached, because a plan makes its copies in order before anything is computed.
+it into the blocks of another sequence. A sequence that decodes leaves the blocks with its state as the snapshot instead: its
+step reads them and writes to others. No sequence has a reference to a snapshot: its blocks may be evicted, all together, as
+soon as the plan is complete that copies to them or reads them.
 
 The next turn of a conversation continues at the last edge of prompt and answer, or, where a stop string cut the answer, at the
-one before. So the last edge of a prompt is kept, and of generated tokens the newest two. Elsewhere a snapshot needs some
+one before; a long stop string may cut more. So the last edge of a prompt is kept, and of generated tokens the newest two and
+as many more as the longest stop string may cut. Elsewhere a snapshot needs some
 distance to the previous one: where a prompt left a known prefix, and where a chunk ends. States of earlier turns thin out.
 """
 
@@ -60,6 +62,7 @@ class Snapshots:
         self._interval = interval
         self._every = every
         self._uses: Counter[int] = Counter()
+        self._unfilled: list[int] = []
 
     @property
     def num_pages(self) -> int:
@@ -95,30 +98,44 @@ class Snapshots:
         """Return how many drafts a step that begins after `num_tokens` tokens may verify without passing an edge."""
         return self._edge(num_tokens) + self._block_size - num_tokens - num_pending
 
-    def keep(self, sequence: KVSequence, num_tokens: int) -> None:
-        """Keep the state after `num_tokens` tokens, from which the next plan continues, if it is worth a snapshot."""
+    def keep(self, sequence: KVSequence, num_tokens: int, *, num_needed: int = 0, moves: bool = False) -> bool:
+        """Keep the state after `num_tokens` tokens, from which the next plan continues, if it is worth a snapshot.
+
+        num_needed: number of blocks that must stay free, without which the sequence might not be planned.
+        moves: whether the plan may read a state in other blocks than it writes it to. Returns whether it has to.
+        """
         # Planned ahead of results, an edge may lie beyond the confirmed tokens, whose key is not known yet.
         is_known = num_tokens <= len(sequence.token_ids)
         if num_tokens % self._block_size or not is_known or num_tokens <= sequence.num_kept_tokens:
-            return
+            return False
         wanted = self._wanted(sequence)
         is_inside = num_tokens < max(wanted) and num_tokens not in wanted
         is_near = num_tokens - sequence.num_kept_tokens < self._interval
         if is_inside and is_near and not self._is_regular(num_tokens):
-            return
+            return False
         found = self.find(self._key(sequence, num_tokens))
         if found:
             self._uses[found[0]] = FORK
-        else:
-            size = self._copies.num_blocks
-            if size > self._pool.num_free:
-                return
-            block_ids = self._pool.allocate(size)
-            # The blocks may be evicted while the copy is still to be made: a plan's copies come before everything else.
-            if not self._cache(sequence, num_tokens, block_ids, is_written=False):
-                return
-            self._copies.add(self._copies.blocks(sequence), block_ids)
-        self._add(sequence, num_tokens)
+            self._add(sequence, num_tokens)
+            return False
+        size = self._copies.num_blocks
+        if size + num_needed > self._pool.num_free:
+            return False
+        block_ids = self._pool.allocate(size)
+        # A draft model reads the same blocks in other steps, so with drafts the sequence keeps its own.
+        moves = moves and not self._copies.can_roll_back
+        if moves:
+            block_ids = self._copies.move(sequence, block_ids)
+        if self._cache(sequence, num_tokens, block_ids, is_written=False):
+            self._add(sequence, num_tokens)
+            if not moves:
+                self._copies.add(self._copies.blocks(sequence), block_ids)
+        return moves
+
+    def release(self) -> None:
+        """Let snapshots be evicted whose copies are in the plan that has just been completed, or that it reads."""
+        self._pool.free(self._unfilled)
+        self._unfilled = []
 
     def adopt(self, sequence: KVSequence) -> None:
         """Keep the state of a sequence that is about to lose its blocks, and has this state exactly, without a copy."""
@@ -159,20 +176,21 @@ class Snapshots:
         sequence.num_kept_tokens = 0
 
     def _add(self, sequence: KVSequence, num_tokens: int) -> None:
-        """Note a snapshot of a sequence. Of those between generated tokens only the newest two stay."""
+        """Note a snapshot of a sequence. Of those between generated tokens only the newest stay, see `_num_newest`."""
         kept = sequence.snapshots
-        if len(kept) > 1 and kept[-2] >= sequence.num_initial_tokens and not self._is_regular(kept[-2]):
-            self._drop(sequence, kept.pop(-2))
+        newest = self._num_newest(sequence)
+        if len(kept) >= newest and kept[-newest] >= sequence.num_initial_tokens and not self._is_regular(kept[-newest]):
+            self._drop(sequence, kept.pop(-newest))
         kept.append(num_tokens)
         sequence.num_kept_tokens = num_tokens
 
     def _thin(self, sequence: KVSequence) -> None:
         """Forget older states, so that the distances from the end to those that stay about double.
 
-        The newest two stay, the one at the end of the prompt, and those at which several sequences began.
+        The newest stay, as `_num_newest` says, the one at the end of the prompt, and those at which several sequences began.
         """
         end = sequence.snapshots[-1]
-        younger = sequence.snapshots[-2:][0]
+        younger = sequence.snapshots[-self._num_newest(sequence) :][0]
         lasting = self._wanted(sequence)
         places = [
             place
@@ -188,14 +206,22 @@ class Snapshots:
             else:
                 younger = place
 
+    def _num_newest(self, sequence: KVSequence) -> int:
+        """Return how many of the newest edges a turn of the sequence may end before: two, and those that a stop string cuts."""
+        return 2 + sequence.max_cut // self._block_size
+
     def _cache(self, sequence: KVSequence, num_tokens: int, block_ids: Sequence[int], *, is_written: bool) -> bool:
-        """Cache a state in blocks that are in use, and free them; False at a collision."""
+        """Cache a state in blocks that are in use, and free them, now or once they are filled; False at a collision."""
         key = self._key(sequence, num_tokens)
         is_cached = self._registry.offer_state(
             key, block_ids, self._table,
             tenant=sequence.tenant, num_tokens=num_tokens - sequence.num_kept_tokens, is_written=is_written,
         )  # fmt: skip
-        self._pool.free(block_ids[:1] if is_cached else block_ids)
+        left = block_ids[:1] if is_cached else block_ids
+        if is_written:
+            self._pool.free(left)
+        else:
+            self._unfilled += left
         if is_cached:
             # Where this prompt left a known prefix, more of them will begin.
             self._uses[block_ids[0]] = FORK if num_tokens == sequence.num_forked_tokens else 0
@@ -205,7 +231,8 @@ class Snapshots:
         """Forget a snapshot, unless it is pinned, or several sequences began or went on there."""
         kept = self._pool.pins
         first = self.find(self._key(sequence, num_tokens))[:1]
-        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK and not kept[block_id])
+        is_used = not first or self._uses[first[0]] >= FORK or kept[first[0]] or first[0] in self._unfilled
+        self._registry.forget([] if is_used else first)
 
     def _refresh(self, sequence: KVSequence, num_tokens: int, *, is_hit: bool = False) -> None:
         """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""

@@ -51,10 +51,18 @@ class StateCopies:
         return copies
 
     def take_blocks(self, sequence: KVSequence) -> list[int]:
-        """Remove the blocks of a state from a sequence that is about to leave."""
+        """Remove the blocks of a state from a sequence, which is about to leave or gets others."""
         found = self.blocks(sequence)
         for index, group in self._groups:
             del sequence.block_ids[index][: group.num_state_blocks]
+        return found
+
+    def move(self, sequence: KVSequence, block_ids: list[int]) -> list[int]:
+        """Give a sequence other blocks for its state, to which its next step writes; returns those that the step reads."""
+        found = self.take_blocks(sequence)
+        for index, group in self._groups:
+            sequence.block_ids[index][:0] = block_ids[: group.num_state_blocks]
+            block_ids = block_ids[group.num_state_blocks :]
         return found
 
     def begin_step(self, sequence: KVSequence, num_drafts: int) -> None:

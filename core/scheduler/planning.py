@@ -238,7 +238,11 @@ class StepPlanner:
         at_edge = num_computed % kv.block_size == 0
         rows = at_edge.nonzero()[0]
         for row in rows.tolist():
-            kv.snapshots.keep(view.sequences[row], int(num_computed[row]))
+            sequence = view.sequences[row]
+            if kv.snapshots.keep(sequence, int(num_computed[row]), moves=True):
+                tables = zip(kv.groups, sequence.block_ids, strict=True)
+                moved = [ids.copy() if group.kind == "state" else [] for group, ids in tables]
+                self.plan.moved_states[sequence.slot] = moved
 
     def _grow(self, sequence: SequenceState, num_drafts: int) -> int | None:
         """Allocate blocks for a decoding sequence, dropping its drafts first and then preempting the last sequences.
@@ -306,9 +310,10 @@ class StepPlanner:
         state = self.state
         state.current = sequence
         planned = sequence.num_planned_tokens
-        if state.kv.snapshots is not None:
-            state.kv.snapshots.keep(sequence, planned)
         num_tokens = self.chunk(planned, len(sequence.token_ids) - planned)
+        if state.kv.snapshots is not None:
+            num_needed = state.kv.num_growing * (num_tokens // state.kv.block_size + 2)
+            state.kv.snapshots.keep(sequence, planned, num_needed=num_needed)
         num_tokens = self.cut(sequence, planned, num_tokens)
         ahead = planned - sequence.num_computed_tokens
         while True:

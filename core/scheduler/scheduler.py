@@ -373,7 +373,7 @@ class Scheduler:
         # Without tokens the worker computes nothing and makes no copies; they wait for a plan that has some.
         if step.plan.total_num_tokens:
             step.plan.transfers = kv.take_transfers()
-            step.plan.copies = kv.states.take()
+            step.plan.copies = kv.take_copies()
         self.in_flight.append(step)
 
     def _take_oldest(self, step: Step) -> None:

@@ -94,6 +94,8 @@ class SequenceState(KVSequence):
         if request.grammar is None:  # otherwise a stop token is only sampled where the answer may end
             self.min_stop_length += params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
+        # A token of the answer's text has at least one byte.
+        self.max_cut = max((len(text.encode()) for text in params.stop_strings), default=0)
         # The engine that generated these tokens has charged for them.
         self.num_charged_tokens = len(given)
         self.num_drafts = 0

@@ -66,6 +66,7 @@ def plans(draw: st.DrawFn) -> StepPlan:
     plan.total_num_tokens = draw(st.integers(0, 2**31))
     plan.removed = draw(st.lists(slots, max_size=5))
     plan.new_block_ids = draw(st.dictionaries(slots, tables, max_size=4))
+    plan.moved_states = draw(st.dictionaries(slots, tables, max_size=4))
     plan.num_drafts = draw(st.dictionaries(slots, st.integers(0, 9), max_size=4))
     plan.draft_budget = draw(st.dictionaries(slots, st.integers(0, 9), max_size=4))
     new = st.builds(NewSequence, slots, requests(), token_lists, st.integers(0, 99), tables, st.integers(1, 99))

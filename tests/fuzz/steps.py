@@ -56,6 +56,7 @@ def _rich_plan() -> StepPlan:
     plan.draft_budget = {2: 3}
     plan.transfers = KVTransfers(5, [1, 2], [(3, page), (4, page)])
     plan.copies = [StateCopy([1, 2], [3, 4])]
+    plan.moved_states = {2: [[], [8, 9]]}
     return plan
 
 

@@ -81,6 +81,34 @@ def test_a_state_within_one_block_has_the_bits_of_a_scattered_one(backend, spec)
             assert torch.equal(out, scattered[index][start : start + 7])
 
 
+@pytest.mark.parametrize("block_bytes", [96, 1 << 20], ids=["scattered", "one block"])
+def test_a_state_that_moves_in_a_step_keeps_its_bits(backend, spec, block_bytes):
+    """The step reads it in the blocks of the first half of the rows of `tables`, or writes it there."""
+    tokens = run(backend, spec).sequences[3]
+    params = run(backend, spec).params
+    count = -(-spec.state_bytes // block_bytes)
+    tables = torch.arange(1, 2 * count + 1, dtype=torch.int32).view(2, count)
+    outs = []
+    for moves in (False, True):
+        raw = torch.full((2 * count + 1, block_bytes), 255, dtype=torch.uint8)
+        handle = backend.bind_state(spec, STATE_DTYPE, raw, params)
+        here, there = tables[0].tolist(), tables[1].tolist()
+        rows = []
+        for start in range(12):
+            target = there if moves and start % 2 else here
+            view = batch_view([1], [start + 1], [target + here], 1 << 20)
+            view.state_sources = view.block_table[:, count:]
+            before = raw[here].clone()
+            out = torch.empty(1, spec.output_size)
+            backend.forward_state(handle, tokens[start : start + 1], backend.build_state(view), out)
+            if target is there:
+                assert torch.equal(raw[here], before)
+                here, there = there, here
+            rows.append(out)
+        outs.append(torch.cat(rows))
+    assert torch.equal(outs[0], outs[1])
+
+
 def test_steps_are_recorded_and_replayed_with_other_sequences(backend, spec):
     taken = run(backend, spec, (6, 6))
     expected = [torch.stack(rows) for rows in zip(*taken.all(1), strict=True)]

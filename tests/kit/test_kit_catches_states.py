@@ -25,6 +25,7 @@ import dataclasses
 
 class States:
     name = numerics = "cheat"
+    moves_states = True
     def state_layout(self, spec, dtype):
         return spec.state_bytes
     def bind_state(self, spec, dtype, raw, params):
@@ -41,6 +42,7 @@ EXAMPLE = """
 """
 READ = "self.states.read(step.view)"
 WRITE = "self.states.write(step.view, window)"
+SOURCES = "step.view.block_table if step.view.state_sources is None else step.view.state_sources"
 ROWS = "zip(step.view.block_table[:, 0].tolist(), step.view.seq_lens_list, step.view.query_lens)"
 REMEMBERED = (
     "torch.stack([torch.zeros(self.convolution.past, self.channels) if length == count else self.kept[block]"
@@ -54,6 +56,10 @@ STATE_BACKENDS = {
         "state: prompts in chunks",
     ),
     "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
+    "writes where it reads": (
+        [(WRITE, f"self.states.write(dataclasses.replace(step.view, block_table={SOURCES}), window)")],
+        "blocks in which a state is read",
+    ),
     "takes up an old state": (
         [(READ, "self.states.read(dataclasses.replace(step.view, query_lens=[0] * step.view.num_seqs))")],
         "starts from nothing",

@@ -207,7 +207,7 @@ class ManagerMachine(RuleBasedStateMachine):
         transfers = self.kv.take_transfers()
         saves = [] if transfers is None else transfers.saves
         pages = [self.memory[block_id].view(np.uint8).copy() for block_id in saves]
-        for sources, targets in self.kv.states.take():
+        for sources, targets in self.kv.take_copies():
             self.memory[targets] = self.memory[sources]
         if transfers is None:
             return

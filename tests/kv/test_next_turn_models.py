@@ -1,65 +1,17 @@
-"""The contract of the prefix cache on models of every kind of layer: the next turn computes its new tokens and one block.
+"""The contract of the prefix cache after a sleep, a kill, and other weights, on models of every kind of layer.
 
-Answers and log-probabilities are those of an engine without a cache. The same holds after a restart, a kill and other weights
-with the pages on a disk, and after a sleep with the pages there or, at level 1, in host memory.
+The next turn computes its new tokens and one block, and answers are those of an engine without a cache; see `test_contract.py` for the
+rest.
 """
 
 import multiprocessing
 
 import pytest
-from transformers import AutoModelForCausalLM, Mamba2Config, Qwen3NextConfig
 
+from tests.kv.conversations import FAMILIES, checkpoint
 from tests.kv.next_turn import BLOCK, ask, open_engine, save_in_idle_time, wait_to_be_killed
-from tests.tiny_models import SHAPE, save_checkpoint
 
-
-def checkpoint(family, directory):
-    if family == "qwen3_next":
-        sizes = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
-                 "linear_value_head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
-                 "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "decoder_sparse_step": 1}  # fmt: skip
-        kinds = ["linear_attention", "full_attention", "linear_attention"]
-        config = Qwen3NextConfig(**{**SHAPE, "layer_types": kinds}, **sizes)
-    elif family == "mamba2":
-        sizes = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2, "chunk_size": 8}
-        config = Mamba2Config(hidden_size=64, num_hidden_layers=2, vocab_size=260, eos_token_id=2, bos_token_id=1,
-                              pad_token_id=0, **sizes)  # fmt: skip
-    else:
-        return save_checkpoint(directory, family=family)
-    path = save_checkpoint(directory)
-    (path / "model.safetensors").unlink()
-    AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    return path
-
-
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2")
 SAMPLE = [name if name == "qwen3_next" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_next_turn_computes_its_new_tokens_and_one_block(family, tmp_path):
-    path = checkpoint(family, tmp_path / "model")
-    stored = {"kv_offloading_disk_path": str(tmp_path / "pages"), "kv_offloading_size": 0.1}
-    chunks = {"max_num_batched_tokens": 64}
-    history, turns = [], []
-    llm = open_engine(path, **stored, **chunks)
-    for turn in range(6):
-        prompt = history + [5 + (7 * turn + place) % 200 for place in range(11 + 9 * turn)]
-        answer, numbers, num_cached = ask(llm, prompt)
-        assert len(history) - num_cached <= BLOCK, f"turn {turn}"
-        turns.append((prompt, answer, numbers))
-        history = prompt + answer
-        if turn == 3:
-            llm.close()
-            llm = open_engine(path, **stored, **chunks)
-    llm.close()
-    plain = open_engine(path, enable_prefix_caching=False)
-    for prompt, answer, numbers in turns:
-        wanted, expected, _ = ask(plain, prompt)
-        assert answer == wanted
-        for row, other in zip(numbers, expected, strict=True):
-            assert row == pytest.approx(other, abs=1e-5)
-    plain.close()
 
 
 @pytest.mark.parametrize(

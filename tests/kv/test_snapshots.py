@@ -23,6 +23,7 @@ def compute(kv: KVManager, tokens: list[int], most: int = 1000) -> tuple[KVSeque
         kv.snapshots.keep(sequence, begin)
         count = kv.snapshots.chunk(sequence, begin, min(most, len(tokens) - begin))
         assert kv.allocate_slots(sequence, count) is not None
+        kv.snapshots.release()
         sequence.num_computed_tokens += count
         begins.append(begin)
     return sequence, begins
@@ -33,6 +34,7 @@ def generate(kv: KVManager, sequence: KVSequence, count: int) -> None:
         sequence.token_ids.append(7)
         kv.snapshots.keep(sequence, sequence.num_computed_tokens)
         assert kv.allocate_slots(sequence, 1) is not None
+        kv.take_copies()
         sequence.num_computed_tokens += 1
 
 
@@ -85,9 +87,9 @@ def test_the_state_at_the_very_end_is_kept_without_a_copy():
     kv = make()
     sequence, _ = compute(kv, list(range(12)))
     assert sequence.snapshots == [8]
-    kv.states.take()
+    kv.take_copies()
     kv.free(sequence, at_rest=True)
-    assert found(kv, list(range(12))) == 12 and kv.states.take() == []
+    assert found(kv, list(range(12))) == 12 and kv.take_copies() == []
     kv.check_integrity([])
 
 
@@ -95,7 +97,7 @@ def test_a_state_is_evicted_whole():
     kv = make(14)
     sequence, _ = compute(kv, list(range(10)))
     first, second = kv.snapshots.find(kv.key(sequence, 1))
-    kv.states.take()
+    kv.take_copies()
     other = KVSequence(list(range(100, 124)))
     kv.attach(other, kv.lookup_now(other))
     assert kv.allocate_slots(other, 22) is not None
@@ -113,7 +115,7 @@ def test_states_of_earlier_turns_thin_out():
         sequence, begins = compute(kv, tokens)
         assert len(tokens) - 9 - begins[0] <= 4 or not turn, "the turn before is all there"
         generate(kv, sequence, 14)
-        kv.states.take()
+        kv.take_copies()
         tokens = list(sequence.token_ids)
         kv.free(sequence, at_rest=True)
         states = [key for _, group, key in kv.pool.prefixes.entries() if group == 2]
@@ -150,7 +152,7 @@ def test_a_prefix_is_taken_up_where_there_is_room_for_nothing_else():
     assert kv.blocks_missing(hit, 28) == kv.pool.num_free == 9
     kv.attach(longest, hit)
     assert kv.allocate_slots(longest, 12) is not None
-    (copy,) = [copy for copy in kv.states.take() if copy.sources == hit.state]
+    (copy,) = [copy for copy in kv.take_copies() if copy.sources == hit.state]
     assert copy.targets == kv.states.blocks(longest)
     kv.check_integrity([longest])
 

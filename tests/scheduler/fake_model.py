@@ -130,6 +130,7 @@ class Held:
     state_ids: list[int]
     max_length: int
     drafts: list[int] = field(default_factory=list)
+    source_ids: list[int] = field(default_factory=list)
 
 
 class FakeExecutor:
@@ -204,6 +205,10 @@ class FakeExecutor:
         for sources, targets in plan.copies:
             for block_id, state in zip(targets, [self.states.get(block_id) for block_id in sources], strict=True):
                 self._set_state(block_id, state)
+        for slot, (of_keys, state_ids) in plan.moved_states.items():
+            held = self.held[slot]
+            assert not of_keys and slot in plan.slots and len(state_ids) == len(held.state_ids)
+            held.source_ids, held.state_ids = held.state_ids, state_ids
         assert plan.total_num_tokens == plan.query_lens.sum()
         rows = set(plan.slots.tolist())
         assert set(plan.num_drafts) <= rows and set(plan.draft_budget) <= rows
@@ -238,8 +243,10 @@ class FakeExecutor:
             assert block_id != 0, "the null block is never written"
             self.states.pop(block_id, None)
             self.cache[self._slot(held, position)] = shown[position]
-        for nth, block_id in enumerate(held.state_ids):
-            is_right = not num_computed or self.states.get(block_id) == _state(shown[:num_computed], nth)
+        sources = held.source_ids or held.state_ids
+        held.source_ids = []
+        for nth, (source, block_id) in enumerate(zip(sources, held.state_ids, strict=True)):
+            is_right = not num_computed or self.states.get(source) == _state(shown[:num_computed], nth)
             assert is_right, f"{held.request.key}: the state is not that behind {num_computed} tokens"
             self._set_state(block_id, _state(shown, nth))
         room = len(held.block_ids) * self.block_size

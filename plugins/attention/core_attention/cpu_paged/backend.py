@@ -65,6 +65,7 @@ class CpuPagedAttention:
 
     name = "cpu_paged"
     capture = "any"
+    moves_states = True
 
     def __init__(self) -> None:
         native = kernels_or_reason()
@@ -167,7 +168,12 @@ class CpuPagedAttention:
 
     def build_state(self, view: BatchView) -> Metadata:
         """Describe, once per step, the sequence of each row and the blocks of its state."""
-        return self.build(view)
+        sources = view.block_table if view.state_sources is None else view.state_sources
+        if sources.dtype is not torch.int32 or sources.stride() != view.block_table.stride():
+            raise ValueError(
+                f"state_sources are {sources.dtype} {sources.stride()}, expected a part of the block table"
+            )
+        return self.build(view)._replace(sources=sources.data_ptr())
 
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: Metadata, out: Tensor) -> None:
         """Compute out [T, W'] of inputs [T, W] for all sequences at once, and advance their states."""
@@ -177,7 +183,9 @@ class CpuPagedAttention:
         check_same(metadata.view.num_tokens, rows, "inputs")
         check_same(rows, out_rows, "out")
         places = (inputs.data_ptr(), stride, out.data_ptr(), out_stride)
-        self._native.state(handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables)
+        self._native.state(
+            handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables, metadata.sources
+        )
 
     def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
         """Compute out [T, Hq, D_v] = attention of q [T, Hq, D] over the cache."""

@@ -17,9 +17,11 @@ class Metadata(NamedTuple):
     tables: arguments of the native attention call, in order.
     slots: address of the slot mapping.
     tails: the call's last arguments: address and depth of the tails, 0 without.
+    sources: address of the table of blocks in which states are read; 0 for attention. It has the stride of the block table.
     """
 
     view: BatchView
     tables: tuple[int, int, int, int, int]
     slots: int
     tails: tuple[int, int] = (0, 0)
+    sources: int = 0

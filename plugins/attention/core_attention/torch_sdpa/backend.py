@@ -102,6 +102,7 @@ class TorchSDPA:
     """
 
     name = "torch_sdpa"
+    moves_states = True
     numerics = f"torch_sdpa-{torch.__version__.split('+')[0]}"
 
     def __init__(self, by_query: bool = False) -> None:

@@ -21,6 +21,7 @@ from core_runtime.contracts.attention import (
     HeadTurn,
     LatentBackend,
     MovesKeys,
+    MovesStates,
     StateBackend,
     TurnsHeads,
 )
@@ -183,6 +184,7 @@ __all__ = [
     "MemoryTag",
     "ModelFamily",
     "MovesKeys",
+    "MovesStates",
     "NeedsHidden",
     "NeedsOrder",
     "PackedLowRank",

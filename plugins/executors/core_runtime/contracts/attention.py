@@ -22,9 +22,12 @@ class BatchView:
 
     cu_seqlens_q: int32 [B+1], start of each sequence's rows.
     seq_lens: int32 [B], tokens with keys and values after this step.
-    block_table: int32 [B, M], entries past a sequence's blocks are 0.
+    block_table: int32 [B, M], entries past a sequence's blocks are 0. For a layer with a state: the blocks of the state, to
+        which the step writes it, and after these others.
     slot_mapping: int64 [T], block * block_size + offset.
     positions: int64 [T].
+    state_sources: int32 [B, n], for a layer with a state: blocks in which the step reads the state; None: those in which it
+        writes it. A part of the rows of `block_table`, with other blocks than those only for `MovesStates`.
 
     **Padding.** For backends with the capability `padding`, a step may have more rows and sequences than it needs, after its
     own ones:
@@ -58,6 +61,7 @@ class BatchView:
     slot_mapping: Tensor
     positions: Tensor
     tails: Tensor | None = None
+    state_sources: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,7 @@ class StateBackend(Protocol):
     layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
     sequence, in order, one step after the other. Between steps the core may copy the bytes of a state to other blocks, or
     restore earlier ones, so a backend keeps nothing of a sequence outside of them. Optional parts: `RecordableBackend`,
-    `HasExampleState`.
+    `MovesStates`, `HasExampleState`.
     """
 
     name: str
@@ -238,6 +242,16 @@ class StateBackend(Protocol):
         The rows of both may be strided.
         """
         ...
+
+
+@runtime_checkable
+class MovesStates(Protocol):
+    """Optional part of a backend for layers with a state: it reads the states of a step in `BatchView.state_sources`, which may
+    be other blocks than those to which it writes them, and leaves these as they are. For other backends the engine copies a
+    state before the step.
+    """
+
+    moves_states: bool
 
 
 @runtime_checkable

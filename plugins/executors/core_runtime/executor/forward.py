@@ -374,10 +374,11 @@ class ForwardPass:
             positions=buffers.positions.tensor[:size],
         )
         fixed: list[BatchView] = []
-        for tables, slots in zip(buffers.block_tables, buffers.slot_mappings, strict=True):
+        for group, (tables, slots) in enumerate(zip(buffers.block_tables, buffers.slot_mappings, strict=True)):
             block_table = tables.tensor[:num_seqs]
             slot_mapping = slots.tensor[:size]
-            fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping))
+            sources = buffers.sources(group, block_table)
+            fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping, state_sources=sources))
         return fixed
 
     def _metadata(self, views: Sequence[BatchView]) -> list[Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from core.api.config import EngineConfig
 from core.api.step_plan import MOST_FORCED
 from core.plugin.table import PluginTable
-from core_runtime.contracts import Downloads, Proposer, Uploads
+from core_runtime.contracts import Downloads, MovesStates, Proposer, Uploads
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
@@ -98,6 +98,7 @@ class RunnerBuilder:
             self._grammars,
             self._processors,
             None if self._adapters is None else self._adapters.rows,
+            moves_states=self._moves_states,
         )
         sampler = self._sampler()
         drafting = self._drafting(batch, sampler)
@@ -131,6 +132,7 @@ class RunnerBuilder:
             self._num_sampled,
             num_words(self._vocab_size),
             adapters=self._adapters is not None,
+            state_blocks=[group.num_state_blocks for group in self._groups],
         )
 
     def _forward(self, buffers: StepBuffers) -> ForwardPass:
@@ -219,7 +221,7 @@ class RunnerBuilder:
         config = self._config
         length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
         num_blocks = -(-length // config.cache.block_size)
-        num_state_blocks = [group.num_state_blocks + group.num_spare_blocks for group in self._groups]
+        num_state_blocks = [2 * group.num_state_blocks for group in self._groups]
         return max(num_blocks, *num_state_blocks)
 
     @property
@@ -240,6 +242,13 @@ class RunnerBuilder:
         # A recurrent state has no keys to mask, so it cannot hold several branches.
         has_states = any(group.kind == "state" for group in self._groups)
         return able and not has_states and self._config.acceptance is None
+
+    @property
+    def _moves_states(self) -> bool:
+        """Whether all layers with a state can read it in other blocks than those to which they write it."""
+        layers = [layer for group in self._groups if group.kind == "state" for layer in group.layers]
+        mixers = self._model.mixers
+        return all(layer < len(mixers) and isinstance(mixers[layer].backend, MovesStates) for layer in layers)
 
     @property
     def _max_forced(self) -> int:

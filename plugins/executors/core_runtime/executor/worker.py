@@ -341,7 +341,7 @@ class Worker:
         """Begin a step, as far as the device can run it alone. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
         with self._blaming():
-            if plan.transfers is not None or plan.copies:
+            if plan.transfers is not None or plan.copies or plan.moved_states:
                 self.ahead.compute_deferred()  # the copies read what earlier steps write
             saved = self._copy(plan)
             begun = self.ahead.begin(plan)
@@ -358,9 +358,10 @@ class Worker:
 
     def _copy(self, plan: StepPlan) -> SavedPages | None:
         """Make the plan's copies of KV blocks; returns the saved pages."""
+        copies = [*plan.copies, *self.runner.batch.tables.copies(plan.moved_states)]
         if plan.transfers is not None:
-            return self.kv_memory.transfer(plan.transfers, plan.copies)
-        self.kv_memory.copy(plan.copies)
+            return self.kv_memory.transfer(plan.transfers, copies)
+        self.kv_memory.copy(copies)
         return None
 
     def close(self) -> None:

@@ -44,8 +44,9 @@ class StateStore:
         return states
 
     def held(self, view: BatchView) -> Tensor:
-        """Return a copy of what the sequences' blocks contain, [B, *shape]."""
-        blocks = self.raw.index_select(0, self._blocks(view))
+        """Return a copy of what the blocks contain in which the step reads, [B, *shape]."""
+        table = view.block_table if view.state_sources is None else view.state_sources
+        blocks = self.raw.index_select(0, self._blocks(table))
         pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
         return pages.view(self.dtype).view(-1, *self.shape)
 
@@ -62,11 +63,11 @@ class StateStore:
         unused = self.num_blocks * block_bytes - self.nbytes
         padded = F.pad(pages, (0, unused)) if unused else pages
         words = padded.view(-1, block_bytes).view(self._words.dtype)
-        self._words.index_copy_(0, self._blocks(view), words)
+        self._words.index_copy_(0, self._blocks(view.block_table), words)
 
-    def _blocks(self, view: BatchView) -> Tensor:
+    def _blocks(self, table: Tensor) -> Tensor:
         """Return the blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
-        return view.block_table[:, : self.num_blocks].flatten().long()
+        return table[:, : self.num_blocks].flatten().long()
 
 
 def _in_words(raw: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from core_kit.oracles.numbers import close, generator, same_bits
 from core_kit.oracles.padding import NO_PADDING, Padding
 from core_kit.oracles.reference import NAN_BYTE, batch_view, changed_blocks
 from core_kit.oracles.state_formulas import EXAMPLES, FORMULAS
-from core_runtime.contracts import HasExampleState
+from core_runtime.contracts import HasExampleState, MovesStates
 
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
@@ -63,8 +63,11 @@ class StateRun:
         self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
-    def step(self, spans: Sequence[tuple[int, int, int]]) -> list[Tensor]:
-        """Compute tokens [start, stop) of some sequences, given as (index, start, stop); returns their outputs."""
+    def step(self, spans: Sequence[tuple[int, int, int]], sources: Sequence[int] = ()) -> list[Tensor]:
+        """Compute tokens [start, stop) of some sequences, given as (index, start, stop); returns their outputs.
+
+        sources: for each of them the index of the table in whose blocks its state is read; empty: in its own.
+        """
         query_lens: list[int] = []
         seq_lens: list[int] = []
         tables: list[list[int]] = []
@@ -74,7 +77,11 @@ class StateRun:
             seq_lens.append(stop)
             tables.append(self.tables[i])
             new_inputs.append(self.sequences[i][start:stop])
+        if sources:
+            tables = [[*table, *self.tables[source]] for table, source in zip(tables, sources, strict=True)]
         view = batch_view(query_lens, seq_lens, tables, STATE_BLOCK_SIZE)
+        if sources:
+            view.state_sources = view.block_table[:, len(self.tables[0]) :]
         inputs = self.padding.tensor(torch.cat(new_inputs))
         before = inputs.clone()
         out = torch.full((len(inputs), self.spec.output_size), torch.nan)
@@ -182,6 +189,23 @@ def states_are_their_bytes(subject: Subject) -> None:
         close(again, expected, TOLERANCE, f"{what}, computed again from earlier bytes")
 
 
+def states_move(subject: Subject) -> None:
+    """Layers with a state: with `moves_states`, blocks in which a state is read but not written stay as they are."""
+    if not isinstance(subject.loaded, MovesStates):
+        raise Skipped("it does not declare moves_states; states are copied first")
+    for spec, what in _examples(subject):
+        *_, tokens = _random(spec, what)
+        run = StateRun(subject.loaded, spec, [tokens, tokens, tokens], generator(what))
+        run.step([(0, 0, 9), (2, 0, 9)])
+        mine = run.tables[0]
+        before = run.raw[mine].clone()
+        moved, expected = run.step([(1, 9, 10), (2, 9, 10)], [0, 2])
+        close(moved, expected, TOLERANCE, f"{what}, read in other blocks")
+        same_bits(run.raw[mine], before, f"{what}: blocks that a step reads only")
+        moved, expected = run.step([(1, 10, 14), (2, 10, 14)])
+        close(moved, expected, TOLERANCE, f"{what}, after its state has moved")
+
+
 def states_know_padding(subject: Subject) -> None:
     """Layers with a state: with `padding`, what lies behind a step's own rows and sequences changes no bit and no state."""
     if not subject.manifest.spec.capabilities.get("padding", False):
@@ -217,6 +241,7 @@ CHECKS = (
     states_begin_afresh,
     states_stay_in_their_blocks,
     states_are_their_bytes,
+    states_move,
     states_know_padding,
     states_are_invariant_as_claimed,
 )

@@ -108,6 +108,7 @@ def _live(view: BatchView) -> BatchView:
         cu_seqlens_q=view.cu_seqlens_q[: num_seqs + 1],
         seq_lens=view.seq_lens[:num_seqs],
         block_table=view.block_table[:num_seqs],
+        state_sources=None if view.state_sources is None else view.state_sources[:num_seqs],
         slot_mapping=view.slot_mapping[:num_tokens],
         positions=view.positions[:num_tokens],
     )

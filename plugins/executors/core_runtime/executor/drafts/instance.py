@@ -130,6 +130,7 @@ def draft_pass(
         len(batch.buffers.block_tables),
         runtime if isinstance(runtime, Uploads) else None,
         beside=batch.buffers,
+        state_blocks=batch.buffers.state_blocks,
     )
     rows_each = config.scheduler.rows_per_sequence
     # The draft has a recorder of its own: recordings are tied to the buffers, and its buffers are not the target's.

@@ -90,10 +90,13 @@ def step_views(buffers: StepBuffers, lens: Int32Array, block_size: int) -> list[
         cu_seqlens_q=buffers.cu_seqlens_q.upload(num_seqs + 1),
         seq_lens=buffers.seq_lens.upload(num_seqs),
         block_table=tables[0],
+        state_sources=buffers.sources(0, tables[0]),
         slot_mapping=mappings[0],
         positions=buffers.positions.upload(num_tokens),
     )
     views = [view]
-    for table, mapping in zip(tables[1:], mappings[1:], strict=True):
-        views.append(replace(view, block_table=table, slot_mapping=mapping))
+    for group in range(1, len(tables)):
+        table = tables[group]
+        sources = buffers.sources(group, table)
+        views.append(replace(view, block_table=table, slot_mapping=mappings[group], state_sources=sources))
     return views

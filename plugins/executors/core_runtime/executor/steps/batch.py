@@ -108,12 +108,14 @@ class PersistentBatch:
         grammars: Grammars | None = None,
         processors: LogitsProcessors | None = None,
         placed: Mapping[str, int] | None = None,
+        *,
+        moves_states: bool = False,
     ) -> None:
         self.grammars = grammars
         self.processors = processors
         self.buffers = buffers
         self.block_size = block_size
-        self.tables = BlockTables(buffers, block_size, groups)
+        self.tables = BlockTables(buffers, block_size, groups, moves_states=moves_states)
         num_slots, num_blocks = buffers.block_tables[0].tensor.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.adapters = None if placed is None else AdapterRows(num_slots, placed)
@@ -163,6 +165,7 @@ class PersistentBatch:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
             self.tables.append(slot, block_ids)
+        self.tables.move_states(plan.moved_states)
         return left
 
     def step_input(self, plan: StepPlan, drafts: Mapping[Slot, list[int]]) -> StepInput:

@@ -1,4 +1,7 @@
-"""The block tables of running sequences, one per KV group. The table of a state group holds the blocks of its state.
+"""The block tables of running sequences, one per KV group.
+
+The table of a state group holds the n blocks to which a step writes the state, then the n blocks in which it reads it: others
+for the one step with which a sequence moves its state.
 
 Owns: the worker's copy of the tables, and a step's slice of them in the step's buffers. Never does: allocate blocks.
 Called by: the persistent batch.
@@ -6,7 +9,7 @@ Called by: the persistent batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.api.specs import KVGroup
-from core.api.step_plan import Int32Array
+from core.api.step_plan import Int32Array, StateCopy
 from core_runtime.executor.steps.buffers import StepBuffer, StepBuffers
 
 ZERO: Final = np.array(0)
 ONE: Final = np.array(1)
 """numpy computes with these in half the time that it takes with Python numbers."""
+
+
+MovedStates = Mapping[int, Sequence[Sequence[int]]]
+"""See `StepPlan.moved_states`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +51,17 @@ class BlockTables:
     """The block tables of all groups. Entries before an attention window are 0 or stale and never read.
 
     beside: tables whose sequences and blocks are shared; only the step buffers are separate. A draft uses it.
+    moves_states: whether all backends read a state where `BatchView.state_sources` says; otherwise states are copied first.
     """
 
     def __init__(
-        self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup], beside: BlockTables | None = None
+        self,
+        buffers: StepBuffers,
+        block_size: int,
+        groups: Sequence[KVGroup],
+        beside: BlockTables | None = None,
+        *,
+        moves_states: bool = False,
     ) -> None:
         self.buffers = buffers
         self.block_size = block_size
@@ -64,6 +78,10 @@ class BlockTables:
                 stored = np.zeros_like(blocks.array) if self._device is None else self._device.host[index]
                 lengths = [0] * len(stored)
             self._tables.append(_Table(group, stored, lengths, blocks, slots))
+        self._states = [(index, table) for index, table in enumerate(self._tables) if table.group.kind == "state"]
+        self._moves_states = moves_states
+        self._moved: list[int] = []
+        self._are_states_old = False
         self._keyed = [table for table in self._tables if table.group.kind != "state"]
 
     @property
@@ -85,8 +103,11 @@ class BlockTables:
 
     def append(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Append blocks to a sequence's tables, one list per group."""
-        for group, (table, ids) in enumerate(zip(self._tables, block_ids, strict=True)):
-            if ids:
+        for group, (table, added) in enumerate(zip(self._tables, block_ids, strict=True)):
+            if added:
+                count = table.group.num_state_blocks
+                # Spare blocks after those of a state are for copies, which the plan names.
+                ids = [*added[:count], *added[:count]] if count else added
                 start = table.lengths[row]
                 end = start + len(ids)
                 table.stored[row, start:end] = ids
@@ -94,12 +115,46 @@ class BlockTables:
                 if self._device is not None:
                     self._device.append(group, row, start, len(ids))
 
+    def copies(self, moved: MovedStates) -> list[StateCopy]:
+        """Return the copies to make before `move_states`, for backends that read a state where they write it."""
+        if self._moves_states:
+            return []
+        copies: list[StateCopy] = []
+        for row, block_ids in moved.items():
+            for index, table in self._states:
+                sources = table.stored[row, : table.group.num_state_blocks].tolist()
+                copies.append(StateCopy(sources, list(block_ids[index])))
+        return copies
+
+    def move_states(self, moved: MovedStates) -> None:
+        """Give sequences other blocks for their states, and end the moves of the previous step."""
+        for row in self._moved:
+            self._set_states(row, (), copied=True)
+        self._moved = list(moved) if self._moves_states else []
+        for row, block_ids in moved.items():
+            self._set_states(row, block_ids, copied=not self._moves_states)
+
+    def _set_states(self, row: int, block_ids: Sequence[Sequence[int]], *, copied: bool) -> None:
+        """Change the blocks of a sequence's state, unless `block_ids` is empty. copied: whether it is read there, too."""
+        self._are_states_old = True
+        for index, table in self._states:
+            count = table.group.num_state_blocks
+            ids = table.stored[row]
+            written = ids[:count].copy()
+            if block_ids:
+                ids[:count] = block_ids[index]
+            ids[count : 2 * count] = ids[:count] if copied else written
+            if self._device is not None:
+                self._device.append(index, row, 0, 2 * count)
+
     def advance(self, rows: Int32Array, positions: NDArray[np.int64]) -> None:
         """Advance each sequence by one token. The step must have the same sequences as the previous one.
 
         rows: int32 [B], slots. positions: int64 [B], position of each new token.
         """
         count = len(rows)
+        if self._are_states_old:
+            self._fill_states(rows)
         for table in self._keyed:
             mapping = table.slots.array[:count]
             mapping[:] = mapping + ONE
@@ -130,7 +185,8 @@ class BlockTables:
         num_tokens = len(positions)
         block, offset = np.divmod(positions, self.block_size)
         row_of_token = rows[owner]
-        widths = [table.group.num_state_blocks or width for table in self._tables]
+        widths = [2 * table.group.num_state_blocks or width for table in self._tables]
+        self._are_states_old = False
         for table, columns in zip(self._tables, widths, strict=True):
             if self._device is None:
                 table.blocks.array[:num_seqs, :columns] = table.stored[rows, :columns]
@@ -142,3 +198,12 @@ class BlockTables:
             table.slots.changed(num_tokens)
         if self._device is not None:
             self._device.use(rows, widths)
+
+    def _fill_states(self, rows: Int32Array) -> None:
+        """Write the tables of states alone into the buffers of a step with the sequences of the previous one."""
+        self._are_states_old = False
+        if self._device is None:
+            for _, table in self._states:
+                columns = 2 * table.group.num_state_blocks
+                table.blocks.array[: len(rows), :columns] = table.stored[rows, :columns]
+                table.blocks.changed(len(rows))

@@ -115,6 +115,7 @@ class StepBuffers:
     uploads: a runtime whose device has memory of its own and copies asynchronously.
     beside: the buffers of another model whose steps have the same sequences.
     adapters: whether steps may have adapters.
+    state_blocks: blocks of a state for each KV group, 0 for groups with keys; empty: no group has states.
 
     tables: brings the block tables to an asynchronous device; None: they are sent whole.
     sampled: the sampling columns, or None.
@@ -137,6 +138,7 @@ class StepBuffers:
         beside: StepBuffers | None = None,
         *,
         adapters: bool = False,
+        state_blocks: Sequence[int] = (),
     ) -> None:
         max_num_seqs = limits.sequences
         tables = num_groups, max_num_seqs, max_blocks_per_seq
@@ -157,6 +159,7 @@ class StepBuffers:
         self.adapter_rows = rows[0] if rows else None
         self.tables: DeviceTables | None = None
         self.block_tables = whole
+        self.state_blocks = state_blocks or [0] * num_groups
         if sends_changes:
             columns = TableColumns(*slots, *changes)
             self._send_changes(DeviceTables(tables, device, columns, None if beside is None else beside.tables))
@@ -171,6 +174,11 @@ class StepBuffers:
     def shared(self) -> bool:
         """Whether the device reads the host's memory, so that nothing needs to be copied."""
         return self._staging is None
+
+    def sources(self, group: int, table: Tensor) -> Tensor | None:
+        """Return the part of a group's table [B, M] with the blocks in which states are read; None for keys."""
+        count = self.state_blocks[group]
+        return table[:, count : 2 * count] if count else None
 
     def send(self) -> None:
         """Copy everything that changed since the last call to the device."""

@@ -61,6 +61,9 @@ class PlanEncoder:
         columns.put("drafts", list(plan.num_drafts.values()))
         columns.put_keys("budget", plan.draft_budget)
         columns.put("budget", list(plan.draft_budget.values()))
+        if plan.moved_states:
+            columns.put_keys("moved", plan.moved_states)
+            columns.put_tables("moved", plan.moved_states.values())
         if plan.copies:
             columns.put_tables("copies", plan.copies)
         if plan.new:
@@ -108,6 +111,7 @@ class PlanDecoder:
         plan.removed = columns.items("removed")
         plan.new = _get_new(columns, facts.requests)
         plan.new_block_ids = columns.keyed("blocks", tables)
+        plan.moved_states = columns.keyed("moved", columns.tables("moved"))
         copies = columns.tables("copies")
         plan.copies = [_state_copy(lists) for lists in copies]
         plan.num_drafts = columns.keyed("drafts", drafts)

@@ -510,16 +510,16 @@ KERNEL(py_state_pack) {
     return PyCapsule_New(layer, kStateCapsule, destroy_state);
 }
 
-// layer, x, x_stride, out, out_stride, raw, block_bytes, cu_seqlens, seq_lens, block_table, table_stride, batch
+// layer, x, x_stride, out, out_stride, raw, block_bytes, cu_seqlens, seq_lens, block_table, table_stride, batch, sources
 KERNEL(py_state) {
-    Arguments a(items, count, 12);
+    Arguments a(items, count, 13);
     PyObject *capsule = a.object();
     StateCall c = {};
     c.layer = capsule ? (StateLayer *)PyCapsule_GetPointer(capsule, kStateCapsule) : nullptr;
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
     c.raw = a.pointer<uint8_t>(), c.block_bytes = a.integer();
     c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
-    c.table_stride = a.integer(), c.batch = a.integer();
+    c.table_stride = a.integer(), c.batch = a.integer(), c.sources = a.pointer<int32_t>();
     return c.layer && a.ok() ? perform<run_state>(c) : nullptr;
 }
 

@@ -413,7 +413,7 @@ struct StateLayer {
 };
 
 // One step of a layer with a state. A state is stored in the first blocks of its table row, its bytes running on from
-// block to block.
+// block to block. It may be read in other blocks than it is written to.
 struct StateCall {
     const StateLayer *layer;
     const float *x; // [tokens, inputs]
@@ -423,7 +423,7 @@ struct StateCall {
     uint8_t *raw;
     long block_bytes;
     const int32_t *cu_seqlens, *seq_lens; // [batch + 1], [batch]: 0 in padded sequences
-    const int32_t *block_table;           // [batch, table_stride]
+    const int32_t *block_table, *sources; // [batch, table_stride]: written, read
     long table_stride, batch;
     float *mixed;                         // [tokens, channels], output of the convolution
     const float *first, *second;          // results of the layer's own products, or null

@@ -10,6 +10,11 @@ LANE StatePiece state_of(const StateCall &c, long sequence) {
     return {c.raw, c.block_table + sequence * c.table_stride, c.block_bytes};
 }
 
+// Where the step reads the state; these blocks are left as they are, unless it writes there.
+LANE StatePiece source_of(const StateCall &c, long sequence) {
+    return {c.raw, c.sources + sequence * c.table_stride, c.block_bytes};
+}
+
 // Copies `count` numbers of the state, starting at `at`, out of the blocks or into them.
 template <bool Store> static void copy_state(const StatePiece &s, long at, long count, float *memory) {
     uint8_t *local = (uint8_t *)memory;

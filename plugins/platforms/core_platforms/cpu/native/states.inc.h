@@ -31,11 +31,11 @@ LANE long mixed_start(const StateLayer &l) { return l.op == kMamba2 ? l.heads * 
 static void state_convolve(const StateCall *c, long sequence, long channel, long last) {
     const StateLayer &l = *c->layer;
     const long past = l.kernel - 1, count = last - channel;
-    const StatePiece state = state_of(*c, sequence);
+    const StatePiece state = state_of(*c, sequence), source = source_of(*c, sequence);
     float recent[kStateTaps][kStateChannels]; // ring buffer: token t is at t modulo `kernel`
     memset(recent, 0, sizeof recent);
     if (!begins(*c, sequence))
-        for (long i = 0; i < past; i++) copy_state<false>(state, i * l.channels + channel, count, recent[i]);
+        for (long i = 0; i < past; i++) copy_state<false>(source, i * l.channels + channel, count, recent[i]);
     long newest = past;
     for (long row = c->cu_seqlens[sequence]; row < c->cu_seqlens[sequence + 1]; row++) {
         const float *x = c->x + row * c->x_stride + mixed_start(l) + channel;
@@ -216,12 +216,12 @@ static void state_update(const StateCall *c, long sequence, long task, float *me
     const long units = ceil_div(l.rows, c->unit), head = task / units, row = task % units * c->unit;
     const long rows = at_most(c->unit, l.rows - row), width = row_width(l.length), numbers = rows * l.length;
     const long at = (l.kernel - 1) * l.channels + (head * l.rows + row) * l.length;
-    const StatePiece state = state_of(*c, sequence);
+    const StatePiece state = state_of(*c, sequence), source = source_of(*c, sequence);
     float *place = state_place(state, at, numbers), *held = place ? place : memory;
     if (begins(*c, sequence))
         memset(held, 0, numbers * sizeof(float));
-    else if (!place)
-        copy_state<false>(state, at, numbers, held);
+    else if (!place || *source.blocks != *state.blocks)
+        copy_state<false>(source, at, numbers, held);
     StateTask t = {};
     t.call = c, t.head = head, t.row = row;
     t.vectors = memory + kStateRows * kStateRow, t.in = t.vectors + kStateTokens * 3 * kStateRow;

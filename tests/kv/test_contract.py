@@ -1,0 +1,48 @@
+"""The contract of the prefix cache on models of every kind of layer: the next turn computes its new tokens and one block.
+
+Conversations with drafts, chunks and stop strings lose their memory in every way, and answer like an engine without a cache.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from core import LLM
+from tests.kv.conversations import FAMILIES, WAYS, Case, checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """A checkpoint, and an engine of it without a cache."""
+    path = checkpoint(request.param, tmp_path_factory.mktemp(request.param) / "model")
+    with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False) as plain:
+        yield path, plain
+
+
+def _by_family(way: str, families: tuple[str, ...]) -> list[object]:
+    """A way to lose memory with each family; those that `make test` leaves out are marked."""
+    return [pytest.param(family, way, marks=[pytest.mark.slow] * (family not in families)) for family in FAMILIES]
+
+
+CASES = [
+    *_by_family("kept", ("deepseek_v3", "mamba2")),
+    *_by_family("host", ("llama", "qwen3_next", "lfm2")),
+    *_by_family("disk", ("gemma3", "mamba2")),
+    *_by_family("restart", ("llama", "qwen3_next")),
+    *_by_family("crowded", ("gemma3", "lfm2")),
+]
+
+
+@pytest.mark.parametrize(("model", "way"), CASES, indirect=["model"])
+def test_the_next_turn_computes_its_new_tokens_and_one_block(model: tuple[Path, LLM], way: str, tmp_path: Path) -> None:
+    path, plain = model
+    Case(path, way, 0, plain, tmp_path / "pages").run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FAMILIES, indirect=True)
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("way", WAYS)
+def test_so_it_is_with_other_seeds(model: tuple[Path, LLM], way: str, seed: int, tmp_path: Path) -> None:
+    path, plain = model
+    Case(path, way, seed, plain, tmp_path / "pages").run()
