@@ -1,7 +1,7 @@
 """The contract of the prefix cache after a sleep, a kill, and other weights, on models of every kind of layer.
 
-The next turn computes its new tokens and one block, and answers are those of an engine without a cache; see `test_contract.py` for the
-rest.
+The next turn computes its new tokens and one block, and answers are those of an engine without a cache; `test_contract.py`
+has the rest.
 """
 
 import multiprocessing
