@@ -43,6 +43,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_every:        states after multiples of this number of tokens are kept as well; 0: none.
     hash_algorithm:        hash function of prefix blocks.
     groups:                groups of layers that share a block table; empty: all layers share one.
+    eviction:              rule by which blocks and pages in host memory give way: lru, arc or cost.
+    share_per_key:         fraction of the blocks that one tenant may have cached while others need room.
     host_bytes:            host memory for blocks that leave the device; 0: none.
     disk_path:             directory for blocks that leave the device; None: there is none.
     disk_bytes:            maximum size of the blocks in `disk_path`.
@@ -60,6 +62,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_every: int = 0
     hash_algorithm: str = "sha256"
     groups: tuple[KVGroup, ...] = ()
+    eviction: str = "lru"
+    share_per_key: float = 1.0
     host_bytes: int = 0
     disk_path: str | None = None
     disk_bytes: int = 0

@@ -133,6 +133,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     safetensors_load_strategy: how safetensors files are read; None: as suits the storage they lie on.
     keep_weights:      how an engine uses prepared weights that outlived the previous engine: `copy`, `map`; None: none do.
     weights_file:      descriptor, in the engine process, of the memory file with kept weights; None: there is none.
+    kv_file:           descriptor, in the engine process, of the memory file with kept KV blocks; None: there is none.
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of the records that engines must match before their first request; None: no check.
     restarts:          restart policy for an engine that dies.
@@ -166,6 +167,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     safetensors_load_strategy: str | None = None
     keep_weights: str | None = None
     weights_file: int | None = None
+    kv_file: int | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     state_canary: str | None = None
     restarts: RestartConfig = RestartConfig()

@@ -22,10 +22,12 @@ class PrefixKey(NamedTuple):
     digest:  hash of the whole prefix.
     payload: the block's own token ids, 4 bytes each, then its adapter and media, if any. A page belongs to a block only when
              digest and payload agree.
+    worth:   time of computing the block again, for each byte, as a multiple of that of a short prompt's.
     """
 
     digest: bytes
     payload: bytes
+    worth: float = 1.0
 
 
 @dataclass(slots=True)

@@ -89,6 +89,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
                       tokens; empty: the tokens' embeddings are used.
     adapter:          digest of the adapter to use (`core.api.adapters`); empty: the base model.
     adapter_from:     first position that the adapter computes; earlier ones are the base model's.
+    edges:            positions at which a later prompt may leave this one, such as the start of the last user message.
     """
 
     request_id: str
@@ -115,6 +116,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     prompt_embeds: bytes = b""
     adapter: str = ""
     adapter_from: int = 0
+    edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
 
     @property
     def key(self) -> tuple[str, int]:

@@ -73,6 +73,20 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
             choices=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"),
         ),
     ] = "sha256"
+    kv_eviction: Annotated[
+        str,
+        Arg(
+            "Which cached blocks give way first, in the KV cache and in host memory: lru: unused for longest; arc: those used "
+            "once before those used again, as it pays; cost: those computed again soonest, for their bytes.",
+            choices=("lru", "arc", "cost"),
+        ),
+    ] = "lru"
+    kv_share_per_key: Annotated[
+        float,
+        Arg(
+            "Share of the KV cache beyond which a key's own cached blocks give way before those of others.", gt=0, le=1
+        ),
+    ] = 1.0
     kv_offloading_size: Annotated[
         float | None,
         Arg("GiB of host memory for KV blocks that leave the KV cache, over all ranks. Unset: none.", gt=0, le=1e9),

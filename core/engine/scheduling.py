@@ -44,6 +44,8 @@ def build_scheduler(
             connectors=connectors,
             snapshot_interval=cache.snapshot_interval,
             snapshot_every=cache.snapshot_every,
+            eviction=cache.eviction,
+            share=cache.share_per_key,
         )
 
     try:

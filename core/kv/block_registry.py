@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK, BlockPool
+from core.kv.eviction import worth_of
 from core.kv.sequence import KVSequence
 
 
@@ -81,7 +82,9 @@ class BlockRegistry:
     def cache(self, sequence: KVSequence, group: int, index: int, block_id: int) -> bool:
         """Cache a block; False when its key collides with the key of other tokens."""
         key = self._keys.key(sequence, index)
-        if not self._pool.cache(key, block_id, group):
+        is_public = (index + 1) * self._block_size <= sequence.num_public_tokens
+        tenant = "" if is_public else sequence.tenant
+        if not self._pool.cache(key, block_id, group, tenant=tenant, worth=worth_of(len(sequence.token_ids))):
             # Another sequence has cached the same tokens first: no collision, this block just stays uncached.
             return not self._pool.prefixes.collides(key, group)
         if self._pool.observers:
@@ -92,28 +95,33 @@ class BlockRegistry:
                 observer.stored(block_id, group, key, parent)
         return True
 
-    def offer_state(self, key: PrefixKey, block_ids: Sequence[int], table: int, *, is_written: bool) -> bool:
+    def offer_state(
+        self, key: PrefixKey, block_ids: Sequence[int], table: int, *, tenant: str, num_tokens: int, is_written: bool
+    ) -> bool:
         """Cache blocks with a state as one entry of `table`; False, without a change, where the digest is taken.
 
-        is_written: False when the next step's copies fill them.
+        num_tokens: number of tokens from the state before it. is_written: False when the next step's copies fill them.
         """
-        if not self._pool.cache(key, block_ids[0], table):
+        size = len(block_ids)
+        worth = num_tokens / (self._block_size * size)
+        if not self._pool.cache(key, block_ids[0], table, tenant=tenant, worth=worth, size=size):
             return False
         self._pool.join(block_ids)
         if not is_written:
             self._unwritten.append(block_ids[0])
         return True
 
-    def report_state(self, key: PrefixKey, table: int) -> None:
+    def report_state(self, key: PrefixKey, table: int, parent: bytes | None) -> None:
         """Report a state, if it is still cached, to the observers: page i of it as a block of group `table` + i.
 
-        Until its sequence leaves, a newer one may replace it, so that it is not worth saving.
+        parent: digest of the block before that of `key`. Until its sequence leaves, a newer state may replace it, so that
+        it is not worth saving.
         """
         block_id = self._pool.prefixes.find(key, table)
         if block_id is not None:
             for place, part in enumerate(self._pool.parts(block_id)):
                 for observer in self._pool.observers:
-                    observer.stored(part, table + place, key, None)
+                    observer.stored(part, table + place, key, parent)
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
         """Offer the blocks that a sequence has computed before it loses them, or forget them if they may be wrong."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from core.kv.block_pool import NULL_BLOCK, BlockPool
 from core.kv.block_registry import BlockRegistry
+from core.kv.eviction import worth_of
 from core.kv.group_table import GroupTable
 from core.kv.growth import FullGrowth, Growth
 from core.kv.integrity import require
@@ -53,9 +54,11 @@ class BlockTables:
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:
         """Give a sequence the blocks of a hit, and new blocks, for the caller to fill, where a connector has the page."""
         sequence.block_ids = [ids.copy() for ids in hit.block_ids]
+        worth = worth_of(len(sequence.token_ids))
         for ids in sequence.block_ids:
-            shared = filter(None, ids)
+            shared = [block_id for block_id in ids if block_id != NULL_BLOCK]
             self.pool.touch(shared)
+            self.pool.hit(shared, worth)
         # After every `touch`: an allocation may evict, and must not evict the blocks of this very hit.
         if hit.loads:
             new_ids = self.pool.allocate(len(hit.loads))

@@ -10,7 +10,7 @@ engine continues without it, with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
@@ -42,7 +42,7 @@ class BlockCache(Protocol):
         ...
 
 
-class KVConnector(Protocol):
+class KVConnector:
     """A plugin of kind `kv_connector`, owned by the engine. Inherit from it and override what the connector does; by default
     a method does nothing.
 
@@ -94,43 +94,44 @@ class KVConnector(Protocol):
 
     def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
         """Store a page, which never changes. evicted: its block has left the pool; False: requested by `BlockCache.save`."""
-        return None
 
     def lost(self, group: int, key: PrefixKey) -> None:
         """Handle that `put` will not be called for a wanted page, because the step that should have copied it failed."""
-        return None
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Discard a page that was saved, or is being loaded, and has wrong values: it must never be returned."""
-        return None
+
+    # --- blocks in a pool's memory that outlives engines ---
+
+    def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
+        """Return (block id, group, key, parent) of blocks whose bytes a new, empty pool already has, first evicted first."""
+        return []
+
+    def damaged(self, block_ids: Sequence[int]) -> list[int]:
+        """Return the kept blocks among these, which a sequence is about to use, whose bytes are not those that were cached."""
+        return []
 
     # --- events of the cache ---
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Note that a block is cached from now on. parent: digest of the preceding block, None for a first one."""
-        return None
 
     def reused(self, block_id: int) -> None:
         """Note that a sequence started with a cached block."""
-        return None
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
         """Note that a block is no longer cached. valid: its values are right and stay in place until the next step."""
-        return None
 
     def cleared(self) -> None:
         """Drop every page: the user has reset the prefix cache."""
-        return None
 
     def pool_replaced(self) -> None:
         """Note that the pool is replaced by an empty one: loads are over and no copy arrives. Stored pages remain valid."""
-        return None
 
     # --- work ---
 
     def after_step(self, cache: BlockCache) -> None:
         """Work after a step: publish, or have a few blocks saved with the next one."""
-        return None
 
     def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
         """Do a few milliseconds of work while no request runs.
@@ -141,11 +142,9 @@ class KVConnector(Protocol):
 
     def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
         """Save what is missing, for at most `seconds`, because the engine ends."""
-        return None
 
     def report(self, stats: SchedulerStats) -> None:
         """Add the counters of this connector to `stats`."""
-        return None
 
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
         """Switch to other weights: from now on return only pages that were saved under the same fingerprint.
@@ -154,9 +153,12 @@ class KVConnector(Protocol):
         """
         return None
 
+    def save_for_sleep(self, cache: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
+        """Save what is missing, for about `seconds`, before a sleep. keeps_memory: False when `drop_memory` will be called."""
+        self.save_all(cache, copy, seconds)
+
     def drop_memory(self) -> None:
-        """Free host memory, because the engine goes to sleep."""
-        return None
+        """Free host memory, because the engine goes to sleep at level 2."""
 
     def close(self, timeout_s: float) -> None:
         """End threads within `timeout_s` seconds; what is not written by then is lost."""

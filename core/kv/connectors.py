@@ -2,7 +2,7 @@
 
 Owns: `KVConnectors`: whom to ask for a page, who is given one, how long a sequence waits, and what happens to a connector that
 fails. Never does: keep pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction,
-loads) and the engine loop (`after_step`, `save_idle`, `report`, `use_weights`, `drop_host_pages`, `close`).
+loads), the engine loop (`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
 
 The first connector that has a page gives it; every connector that wants an evicted block is given its page. One that raises is
 left out from then on: its pages are missing, which costs time and no answer.
@@ -120,6 +120,14 @@ class KVConnectors:
             if found is not None:
                 return found
         return None
+
+    def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
+        """Return the blocks whose bytes a new pool has; see `KVConnector`."""
+        return [kept for connector in self._keepers for kept in self._call(connector, "kept_blocks") or ()]
+
+    def damaged(self, block_ids: Sequence[int]) -> list[int]:
+        """Return those of a hit's blocks that must not be used."""
+        return [wrong for connector in self._keepers for wrong in self._call(connector, "damaged", block_ids) or ()]
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether any connector has the page of a block in memory."""
@@ -282,6 +290,10 @@ class KVConnectors:
         self.end_loads()
         self._notify("use_weights", config, partial(fingerprint, config, numerics))
 
+    def save_for_sleep(self, kv: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
+        """Let connectors save what they lack before the pool is dropped; arguments as for `KVConnector.save_for_sleep`."""
+        self._notify("save_for_sleep", kv, copy, seconds, keeps_memory=keeps_memory)
+
     def drop_host_pages(self) -> None:
         """Drop all pages in host memory."""
         self._notify("drop_memory")
@@ -293,9 +305,9 @@ class KVConnectors:
 
     # --- failures ---
 
-    def _notify(self, method: str, *arguments: Any) -> None:
+    def _notify(self, method: str, *arguments: Any, **options: Any) -> None:
         for connector in self.connectors:
-            self._call(connector, method, *arguments)
+            self._call(connector, method, *arguments, **options)
 
     def _call(self, connector: KVConnector, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method; None when the connector fails, which removes it, or was removed before."""
@@ -331,6 +343,7 @@ class KVConnectors:
         self._stores = _overriding(with_pages, "get")
         self._loaders = _overriding(with_pages, "start_load")
         self._savers = _overriding(with_pages, "wants")
+        self._keepers = _overriding(with_pages, "damaged")
         self._hearing = {name: _overriding(self.connectors, name) for name in ("stored", "reused", "removed")}
         self._working = _overriding(self.connectors, "after_step")
         self._reporting = _overriding(self.connectors, "report")

@@ -42,6 +42,7 @@ class KVManager:
     connectors: sources and destinations of pages outside the pool, and observers of cached blocks.
     snapshot_interval: minimum number of tokens between two cached states inside a prompt; None: `MIN_INTERVAL`.
     snapshot_every: states after multiples of this number of tokens are kept as well; 0: none.
+    eviction, share: see `BlockPool`.
 
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -64,6 +65,8 @@ class KVManager:
         connectors: KVConnectors | None = None,
         snapshot_interval: int | None = None,
         snapshot_every: int = 0,
+        eviction: str = "lru",
+        share: float = 1.0,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -71,7 +74,7 @@ class KVManager:
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
         num_groups = len(self.groups)
         # The last table is that of the states.
-        self.pool = BlockPool(num_blocks, num_groups + 1)
+        self.pool = BlockPool(num_blocks, num_groups + 1, eviction=eviction, share=share)
         self.states = StateCopies(self.groups, self.pool.pending)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -110,6 +113,7 @@ class KVManager:
         self._search = PrefixSearch(
             needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
         )
+        self._adopt_kept()
 
     @property
     def usage(self) -> float:
@@ -128,14 +132,27 @@ class KVManager:
         if not self.enable_prefix_caching:
             return self.no_hit()
         self._registry.offer_starting()
-        return self._search.find(sequence)
+        found = self._search.find(sequence)
+        while isinstance(found, PrefixHit) and self._drops_damaged(found):
+            found = self._search.find(sequence)
+        return found
 
     def lookup_now(self, sequence: KVSequence) -> PrefixHit:
         """Look up the longest prefix that is in memory, for a sequence that does not wait."""
         if not self.enable_prefix_caching:
             return self.no_hit()
         self._registry.offer_starting()
-        return self._search.find_now(sequence)
+        found = self._search.find_now(sequence)
+        while self._drops_damaged(found):
+            found = self._search.find_now(sequence)
+        return found
+
+    def pin(self, sequence: KVSequence) -> list[int]:
+        """Pin the blocks in the pool of the longest cached prefix of a sequence without blocks; `pool.unpin` ends that."""
+        hit = self.lookup_now(sequence)
+        block_ids = [block_id for ids in (*hit.block_ids, hit.state[:1]) for block_id in ids if block_id]
+        self.pool.pin(block_ids)
+        return block_ids
 
     def no_hit(self) -> PrefixHit:
         """Return the empty hit, for a sequence that does not use the prefix cache."""
@@ -313,6 +330,36 @@ class KVManager:
         """
         check_blocks(self._tables, sequences)
         self.connectors.check_integrity(self.pool.num_blocks)
+
+    def _adopt_kept(self) -> None:
+        """Cache the blocks whose bytes an earlier engine left in the memory of this pool, which is empty."""
+        kept = self.connectors.kept_blocks()
+        num_groups = len(self.groups)
+        entries: dict[tuple[int, PrefixKey], list[tuple[int, int]]] = {}
+        for block_id, group, key, _ in kept:
+            # Pages of a state have groups after those of the tables, and are one entry of the last table.
+            entries.setdefault((min(group, num_groups), key), []).append((group, block_id))
+        unused = set(self.pool.allocate(max((block_id for block_id, *_ in kept), default=0)))
+        for (table, key), pages in entries.items():
+            ids = [block_id for _, block_id in sorted(pages)]
+            is_whole = len(ids) == (self.states.num_blocks if table == num_groups else 1)
+            if is_whole and self.pool.cache(key, ids[0], table, size=len(ids)):
+                if table == num_groups:
+                    self.pool.join(ids)
+                self.pool.free(ids[:1])
+                unused.difference_update(ids)
+        self.pool.free(sorted(unused, reverse=True))
+        for block_id, group, key, parent in kept:
+            for observer in () if block_id in unused else self.pool.observers:
+                observer.stored(block_id, group, key, parent)
+
+    def _drops_damaged(self, hit: PrefixHit) -> bool:
+        """Whether a hit has blocks that are not what was cached; these are no longer cached."""
+        found = [block_id for ids in hit.block_ids for block_id in self.connectors.damaged(ids)]
+        if self.connectors.damaged(hit.state):
+            found.append(hit.state[0])
+        self.forget(found)
+        return bool(found)
 
     def _fill(self, sequence: KVSequence, hit: PrefixHit) -> None:
         """Have the next plan copy pages to the blocks that were allocated for them."""

@@ -6,6 +6,8 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import PrefixKey
 from core.kv.hashing import KeyExtras
@@ -18,6 +20,7 @@ class KVSequence:
     cache_salt, extras:    prefixes are shared only where these are equal.
     tenant:                its prefixes are shared within this tenant only; empty: with all sequences without a tenant.
     num_public_tokens:     leading tokens that all tenants share nevertheless.
+    edges:                 positions at which a later prompt may leave this one, where a state is kept too.
     owner:                 user whose sequence it is; its records are shown to no other user. Prefixes are shared nevertheless.
     num_computed_tokens:   leading tokens whose keys and values are in the blocks.
     num_planned_tokens:    the same after all planned steps; updated only until the whole prompt is planned.
@@ -37,7 +40,7 @@ class KVSequence:
     """
 
     __slots__ = (
-        "block_ids", "cache_salt", "extras", "is_rolled_back", "load", "num_computed_tokens", "num_forked_tokens",
+        "block_ids", "cache_salt", "edges", "extras", "is_rolled_back", "load", "num_computed_tokens", "num_forked_tokens",
         "num_initial_tokens", "num_kept_tokens", "num_planned_tokens", "num_public_tokens", "num_registered_blocks",
         "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "owner", "prefix_keys", "snapshots",
         "tenant", "token_ids",
@@ -51,6 +54,7 @@ class KVSequence:
         owner: str = "",
         tenant: str = "",
         num_public_tokens: int = 0,
+        edges: Sequence[int] = (),
     ) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
@@ -58,6 +62,7 @@ class KVSequence:
         self.owner = owner
         self.tenant = tenant
         self.num_public_tokens = num_public_tokens
+        self.edges = edges
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []

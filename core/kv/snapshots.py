@@ -15,6 +15,7 @@ distance to the previous one: where a prompt left a known prefix, and where a ch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from core.api.kv_transfer import PrefixKey
@@ -58,7 +59,7 @@ class Snapshots:
         self._table = table
         self._interval = interval
         self._every = every
-        self._uses: dict[int, int] = {}
+        self._uses: Counter[int] = Counter()
 
     @property
     def num_pages(self) -> int:
@@ -82,8 +83,10 @@ class Snapshots:
         # Other sequences have shared the prefix up to the fork, so more of them may; its state was missing for this one.
         if max(start, kept + self._interval - 1) < fork < end:
             end = fork
+        wanted = self._wanted(sequence)
+        end = min((place for place in wanted if max(start, kept) < place < end), default=end)
         edge = self._edge(end)
-        is_needed = edge == self._edge(last) or self._is_regular(edge)
+        is_needed = edge in wanted or self._is_regular(edge)
         if edge <= start or (edge - kept < self._interval and not is_needed):
             return num_tokens
         return edge - start
@@ -98,7 +101,8 @@ class Snapshots:
         is_known = num_tokens <= len(sequence.token_ids)
         if num_tokens % self._block_size or not is_known or num_tokens <= sequence.num_kept_tokens:
             return
-        is_inside = num_tokens < self._edge(sequence.num_initial_tokens - 1)
+        wanted = self._wanted(sequence)
+        is_inside = num_tokens < max(wanted) and num_tokens not in wanted
         is_near = num_tokens - sequence.num_kept_tokens < self._interval
         if is_inside and is_near and not self._is_regular(num_tokens):
             return
@@ -129,7 +133,7 @@ class Snapshots:
         """Copy the state in `block_ids`, which is the one after `num_tokens` tokens, to a sequence that starts there."""
         self.begin(sequence, num_tokens)
         self._uses[block_ids[0]] += 1
-        self._refresh(sequence, num_tokens)
+        self._refresh(sequence, num_tokens, is_hit=True)
         self._copies.add(block_ids, self._copies.blocks(sequence))
 
     def begin(self, sequence: KVSequence, num_tokens: int) -> None:
@@ -145,7 +149,9 @@ class Snapshots:
         for num_tokens in sequence.snapshots:
             if keep_cached:
                 self._refresh(sequence, num_tokens)
-                self._registry.report_state(self._key(sequence, num_tokens), self._table)
+                before = num_tokens - self._block_size
+                parent = self._key(sequence, before).digest if before else None
+                self._registry.report_state(self._key(sequence, num_tokens), self._table, parent)
             # A state up to the shared blocks came from the cache, so this sequence has not written it.
             elif num_tokens > num_shared:
                 self._registry.forget(self.find(self._key(sequence, num_tokens))[:1])
@@ -167,7 +173,7 @@ class Snapshots:
         """
         end = sequence.snapshots[-1]
         younger = sequence.snapshots[-2:][0]
-        last = self._edge(sequence.num_initial_tokens - 1)
+        lasting = self._wanted(sequence)
         places = [
             place
             for place in range(self._block_size, younger, self._block_size)
@@ -176,7 +182,7 @@ class Snapshots:
         while places:
             place = places.pop()
             older = places[-1] if places else 0
-            is_needed = place == last or self._is_regular(place)
+            is_needed = place in lasting or self._is_regular(place)
             if end - older < 2 * (end - younger) and not is_needed:
                 self._drop(sequence, place)
             else:
@@ -185,7 +191,10 @@ class Snapshots:
     def _cache(self, sequence: KVSequence, num_tokens: int, block_ids: Sequence[int], *, is_written: bool) -> bool:
         """Cache a state in blocks that are in use, and free them; False at a collision."""
         key = self._key(sequence, num_tokens)
-        is_cached = self._registry.offer_state(key, block_ids, self._table, is_written=is_written)
+        is_cached = self._registry.offer_state(
+            key, block_ids, self._table,
+            tenant=sequence.tenant, num_tokens=num_tokens - sequence.num_kept_tokens, is_written=is_written,
+        )  # fmt: skip
         self._pool.free(block_ids[:1] if is_cached else block_ids)
         if is_cached:
             # Where this prompt left a known prefix, more of them will begin.
@@ -193,15 +202,23 @@ class Snapshots:
         return is_cached
 
     def _drop(self, sequence: KVSequence, num_tokens: int) -> None:
-        """Forget a snapshot, unless several sequences began or went on there."""
+        """Forget a snapshot, unless it is pinned, or several sequences began or went on there."""
+        kept = self._pool.pins
         first = self.find(self._key(sequence, num_tokens))[:1]
-        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK)
+        self._registry.forget(block_id for block_id in first if self._uses[block_id] < FORK and not kept[block_id])
 
-    def _refresh(self, sequence: KVSequence, num_tokens: int) -> None:
+    def _refresh(self, sequence: KVSequence, num_tokens: int, *, is_hit: bool = False) -> None:
         """Move a sequence's snapshot, unless it was evicted, to the end of the eviction order."""
         first = self.find(self._key(sequence, num_tokens))[:1]
         self._pool.touch(first)
+        if is_hit:
+            self._pool.hit(first, 0.0)
         self._pool.free(first)
+
+    def _wanted(self, sequence: KVSequence) -> set[int]:
+        """Return the block edges whose state is kept at any distance to others: those before `edges`, and the prompt's last."""
+        last = (sequence.num_initial_tokens or len(sequence.token_ids)) - 1
+        return {self._edge(min(place, last)) for place in (*sequence.edges, last)}
 
     def _is_regular(self, num_tokens: int) -> bool:
         return self._every > 0 and num_tokens % self._every == 0

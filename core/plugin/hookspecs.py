@@ -39,10 +39,10 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `alibi`, `batch_invariant`
                   (booleans), `layer_kinds`, `invariant_kinds`, `state_ops` (lists), `formats` (canonical formats),
                   `model_types` (lists), `operations` (a list, for kernels that compute nothing else). For the memory plan:
-                  kernels declare `row_multiple` (outputs packed side by side), platforms `activation_dtype` (the type
-                  between layers; absent: the run's dtype). Platforms may declare `quantization` (methods),
-                  `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans), `reserved_bytes` (device memory
-                  needed in addition to weights, cache and the buffers of a step), `logits_bytes` (budget for a step's
+                  kernels declare `row_multiple`, `rank_multiple` (outputs, adapters' ranks packed side by side), platforms
+                  `activation_dtype` (the type between layers; absent: the run's dtype). Platforms may declare `quantization`
+                  (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans), `reserved_bytes` (device
+                  memory needed in addition to weights, cache and the buffers of a step), `logits_bytes` (budget for a step's
                   float32 logits) and `input_roundings` (for packed layers, see `LoadContext`); loaders `quantized` (a
                   boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.

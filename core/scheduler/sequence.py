@@ -76,6 +76,7 @@ class SequenceState(KVSequence):
             owner=request.user,
             tenant=request.tenant,
             num_public_tokens=request.num_public_tokens,
+            edges=request.edges,
         )
         params = request.params
         self.request = request

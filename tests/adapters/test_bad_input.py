@@ -67,6 +67,15 @@ def replaced(name: str, value: torch.Tensor | None) -> Callable[[dict], None]:
     return change
 
 
+def with_magnitude_and_bias(tensors: dict) -> None:
+    """Both for every module; peft refuses to make such an adapter."""
+    for name, tensor in list(tensors.items()):
+        if name.endswith("lora_B.weight"):
+            module = name.removesuffix("lora_B.weight")
+            tensors[f"{module}lora_magnitude_vector"] = torch.ones(len(tensor))
+            tensors[f"{module}lora_B.bias"] = torch.ones(len(tensor))
+
+
 CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
     (setting(peft_type="IA3"), nothing, "peft_type is 'IA3'"),
     (setting(use_rslorra=True), nothing, "the key 'use_rslorra' is unknown.*Did you mean 'use_rslora'"),
@@ -80,6 +89,7 @@ CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
     (setting(rank_pattern=[1]), nothing, "expected an object"),
     (setting(lora_alpha="many"), nothing, "alpha 'many'"),
     (setting(use_dora=True), nothing, "no magnitude"),
+    (setting(use_dora=True, lora_bias=True), with_magnitude_and_bias, "both a magnitude .DoRA. and a bias of B"),
     (setting(alora_invocation_tokens=["a"]), nothing, "expected a list of token ids"),
     (setting(modules_to_save=["score"]), nothing, "no tensor of such a module"),
     (setting(target_modules=["q_prj"]), nothing, "target_modules names 'q_prj'.*Did you mean 'q_proj'"),

@@ -26,6 +26,7 @@ from core_apis.processes.engine_events import EngineEvents, SharedEngineSource
 from core_apis.processes.shares import engine_share, server_share, share
 from core_apis.processes.supervised_engine import SupervisedEngine
 from core_config.served.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from core_observers.shared_metrics import Family, Sample, merged, page
 from core_supervision.link.connection import EngineConnection
 from core_supervision.link.zmq_client import ZmqClient
@@ -156,6 +157,8 @@ def test_what_a_process_has_of_the_limits() -> None:
     assert limits.max_connections == 512
     assert limits.max_stored_responses == 0
     assert limits.max_sessions_per_key == 0
+    shared = server_share(ServerConfig(), 1, 4, shares_sessions=True).limits
+    assert shared.max_sessions_per_key == ServerLimits().max_sessions_per_key
     assert limits.max_body_size == ServerConfig().limits.max_body_size
 
 

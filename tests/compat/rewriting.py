@@ -16,6 +16,10 @@ IMPORTS = (
 )
 """Patterns, and what stands there instead."""
 
+DOWNLOAD = re.compile(r"^([ \t]*)from huggingface_hub import snapshot_download[ \t]*$", re.MULTILINE)
+HERE_ALREADY = r"\1snapshot_download = lambda repo_id: repo_id"
+"""The download of what is local."""
+
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 NO_MODELS = re.compile(r"(text|image|audio|video|application|multipart)/|[\w./-]+\.(py|json|yaml|txt|md|jpg|png|wav)")
 """Texts with a slash that name no model: types of media, and files."""
@@ -30,6 +34,7 @@ def rewritten(source: str, instead: Callable[[str], str]) -> str:
     """The script with its imports changed, and what `instead` gives in the place of every hub name."""
     for pattern, ours in IMPORTS:
         source = pattern.sub(ours, source)
+    source = DOWNLOAD.sub(HERE_ALREADY, source)
     lines = source.splitlines(keepends=True)
     for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
         name = _model_named(token.string) if token.type == tokenize.STRING else ""

@@ -15,6 +15,7 @@ CONTEXT: Final = 32_768
 
 KINDS: Final[tuple[tuple[str, str], ...]] = (
     (r"sharded-state", "sharded state"),
+    (r"lora|text2sql", "adapter"),
     (r"token.?reward|PRM", "token classes"),
     (r"reward|classif|apeach", "classes"),
     (r"\bner\b|gliner|token-class", "token classes"),
@@ -90,6 +91,13 @@ def _sharded(folder: Path, stand_ins: StandIns) -> None:
 
     if main(["save-sharded", stand_ins.path(""), str(folder)]):
         raise RuntimeError("the stand-in of a sharded state could not be written")
+
+
+def _adapter(folder: Path, stand_ins: StandIns) -> None:
+    """An adapter of the plain decoder."""
+    from tests.adapters.drawn import shapes_of, write_adapter
+
+    write_adapter(folder, shapes_of(stand_ins.path("")), rank=8, seed=1)
 
 
 def _vectors(folder: Path, stand_ins: StandIns) -> None:
@@ -190,6 +198,7 @@ MAKERS: Final[dict[str, Callable[[Path, StandIns], None]]] = {
     "decoder": _decoder,
     "experts": _experts,
     "sharded state": _sharded,
+    "adapter": _adapter,
     "vectors": _vectors,
     "classes": _of_classes("sequence", 3),
     "one class": _of_classes("sequence", 1),

@@ -61,9 +61,16 @@ def test_connectors_are_named_and_have_arguments_of_their_own(tiny_llama, tmp_pa
     assert config.plugins.arguments["kv_connector.file"] == own
 
 
+def test_kept_blocks_have_a_connector_where_engines_are_replaced(tiny_llama):
+    assert connectors(tiny_llama, keep_kv=True)[0] == ["keep", "explain"]
+    assert connectors(tiny_llama, keep_kv=True, engine_restarts=0)[0] == ["explain"]
+    assert connectors(tiny_llama, kv_connectors=["shm"])[0] == ["explain", "shm"]
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        ({"kv_connectors": ["keep"]}, "by arguments of its own"),
         ({"kv_connectors": ["nixl"]}, "--kv-connectors nixl: .*known: "),
         ({"kv_connectors": ["tiers"]}, "by arguments of its own, such as --kv-offloading-size"),
         ({"kv_connectors": ["file"]}, "--kv-connectors-config.file.directory: required"),

@@ -1,7 +1,9 @@
 """One run of the requests in question, the way a case says, with bits of tokens and logprobs as the result."""
 
 import asyncio
+import os
 import random
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +85,8 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
             "prompt_lookup_max": 3,
             "adaptive": False,
         }
+    if case["interrupted"] == "sleep":
+        found["enable_sleep_mode"] = True
     if case["adapters"] in ADAPTERS:
         found |= {"enable_lora": True, "max_loras": 2, "max_cpu_loras": len(RANKS), "max_lora_rank": max(RANKS)}
         if case["drafts"] == "ngram" and case["chunk"] != "whole":  # whose budget must hold all drafts
@@ -125,7 +129,10 @@ def _run(
     ]
     batches = [[one] for one in asked] if case["company"] == "alone" else [others + asked]
     batches *= 2 if case["cache"] == "warm" else 1
-    outputs = asyncio.run(_over_zmq(settled, batches)) if case["client"] == "zmq" else _in_process(settled, batches)
+    if case["client"] == "zmq":
+        outputs = asyncio.run(_over_zmq(settled, batches, case["interrupted"]))
+    else:
+        outputs = _in_process(settled, batches, sleeps=case["interrupted"] == "sleep")
     return [
         (
             choice.token_ids,
@@ -139,11 +146,17 @@ def _run(
 Batch = list[tuple[Prompt, SamplingParams, LoRARequest | None]]
 
 
-def _in_process(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
+def _in_process(settled: dict[str, Any], batches: list[Batch], *, sleeps: bool) -> list[RequestOutput]:
+    """sleeps: whether the engine sleeps before the last batch, after it has read what that batch needs."""
     llm = LLM(**settled)
     found: list[RequestOutput] = []
     try:
-        for batch in batches:
+        for number, batch in enumerate(batches, 1):
+            if sleeps and number == len(batches):
+                for adapter in filter(None, (one[2] for one in batch)):
+                    llm.add_lora(adapter)
+                llm.sleep(level=2)
+                llm.wake_up()
             prompts, params, adapters = ([one[index] for one in batch] for index in range(3))
             named = adapters if any(adapters) else None
             found += llm.generate(prompts, params, use_tqdm=False, lora_request=named)
@@ -152,7 +165,9 @@ def _in_process(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOu
         llm.close()
 
 
-async def _over_zmq(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
+async def _over_zmq(settled: dict[str, Any], batches: list[Batch], interrupted: str) -> list[RequestOutput]:
+    """interrupted: what happens to the engine once the first request has a token; see `axes`."""
+    begun = asyncio.Event()
     engine = await AsyncEngine.start(resolve(settled, context="serve"))
 
     async def last(
@@ -160,16 +175,32 @@ async def _over_zmq(settled: dict[str, Any], batches: list[Batch]) -> list[Reque
     ) -> RequestOutput:
         loaded = None if adapter is None else await engine.adapters.find(adapter.lora_name)
         terms = replace(STRICT, adapter=None if loaded is None else loaded.facts)
-        *_, output = [output async for output in engine.generate(prompt, params, request_id, terms)]
-        return output
+        found = []
+        async for output in engine.generate(prompt, params, request_id, terms):
+            found.append(output)
+            begun.set()
+        return found[-1]
 
+    async def interrupt() -> None:
+        await begun.wait()
+        if interrupted == "sleep":
+            await engine.control.sleep(2, "keep")
+            await engine.control.wake_up(None)
+        elif interrupted == "death":
+            os.kill(engine.pid, signal.SIGKILL)
+
+    interruption = asyncio.create_task(interrupt())
     try:
         for adapter in {one[2].lora_name: one[2] for batch in batches for one in batch if one[2]}.values():
             await engine.adapters.load(adapter.lora_name, adapter.lora_path)
-        return [
+        found = [
             output
             for number, batch in enumerate(batches)
             for output in await asyncio.gather(*(last(*one, f"{number}-{index}") for index, one in enumerate(batch)))
         ]
+        await interruption
+        assert engine.restarts.num_restarts.total() == (interrupted == "death")
+        return found
     finally:
+        interruption.cancel()
         await engine.close()

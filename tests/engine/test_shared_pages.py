@@ -1,5 +1,5 @@
-"""Engines that share a directory (`--kv-connectors file`) continue each other's prompts, also after a kill between turns.
-Oracle for the tokens: an engine without it."""
+"""Engines that share a directory (`--kv-connectors file`, `shm`) continue each other's prompts, also after a kill between
+turns. Oracle for the tokens: an engine without it."""
 
 import json
 import signal
@@ -23,7 +23,8 @@ with LLM(use_tqdm_on_load=False, **room, **settings) as llm:
         answers.append([output.outputs[0].token_ids, output.num_cached_tokens])
     print(json.dumps(answers), flush=True)
     if kill:
-        place = Path(settings["kv_connectors_config"]["file"]["directory"])
+        ((_, own),) = settings["kv_connectors_config"].items()
+        place = Path(own["directory"])
         deadline = time.monotonic() + 60
         while len(list(place.glob("*/*.kv"))) < kill and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -32,15 +33,16 @@ with LLM(use_tqdm_on_load=False, **room, **settings) as llm:
 FIRST, *OTHERS = ([1, *(3 + stride * index % 250 for index in range(96))] for stride in (1, 3, 7))
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_another_engine_continues_after_a_kill(tiny_llama, tmp_path, keyed):
+@pytest.mark.parametrize("how", ["file", "file with a key", "shm"])
+def test_another_engine_continues_after_a_kill(tiny_llama, tmp_path, how):
+    name, *keyed = how.split(" with a ")
     own = {"directory": str(tmp_path / "pages")}
     if keyed:
         own["key_file"] = str(tmp_path / "key")
         (tmp_path / "key").write_text("0123456789abcdef" * 4)
         (tmp_path / "key").chmod(0o600)
     plain = {"model": str(tiny_llama)}
-    shared = plain | {"kv_connectors": ["file"], "kv_connectors_config": {"file": own}}
+    shared = plain | {"kv_connectors": [name], "kv_connectors_config": {name: own}}
 
     def run(settings, prompts, kill=0):
         command = [sys.executable, "-c", SCRIPT, json.dumps([settings, prompts, kill])]

@@ -1,4 +1,4 @@
-"""Files of KV pages, as the connectors `tiers` and `file` write them: a damaged one is refused, or has the bytes of its page.
+"""Files of KV pages, as `tiers` and `file` write them: a damaged one is refused, or has the very bytes of the page.
 
 Owns: the pages, and what their readers do with them. Never does: damage a file. Called by: the table of targets.
 """

@@ -1,11 +1,13 @@
 """Updates of adapters on every instruction set: the reference's numbers; bits depend on a row and its adapter alone."""
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
+from core_platforms.cpu.low_rank import REGION, Arena
 from core_platforms.cpu.tape import record
 from core_quantization.online.rounding import quantize
 from core_runtime.contracts import LowRankForm
@@ -224,3 +226,12 @@ def test_memory_of_dropped_adapters_is_returned(kernels):
     for turn in range(60):
         table.set(turn % 2, table.pack(updates))
     assert resident() - before < 24 << 20
+
+
+def test_rests_of_regions_are_used_for_later_updates():
+    arena = Arena()
+    blocks = [arena.take(size << 10) for size in (344, 147, 540, 270) * 60]
+    taken = sum(len(block) for _, block in blocks)
+    assert len({id(memory) for memory, _ in blocks}) * REGION <= 1.01 * taken + REGION
+    starts = sorted((block.data_ptr(), len(block)) for _, block in blocks)
+    assert all(start + size <= after for (start, size), (after, _) in pairwise(starts)), "no two overlap"

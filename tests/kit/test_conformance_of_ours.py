@@ -60,7 +60,7 @@ def test_ours(case, request, workers, monkeypatch):
         pytest.importorskip("core_platforms.cpu._native")
     if subject.name == "runai_streamer_sharded":
         subject.model = str(request.getfixturevalue("shards"))
-    if (subject.kind, subject.name) == ("kv_connector", "file"):
+    if subject.kind == "kv_connector" and subject.name in ("file", "shm"):
         subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])

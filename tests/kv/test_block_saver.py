@@ -66,9 +66,9 @@ def test_each_block_is_saved_once_and_only_to_the_disk(tmp_path):
 def test_blocks_keep_their_order_and_nobody_is_evicted(world):
     world.engine.run(FIRST)
     world.engine.run(OTHER)
-    order = list(world.kv.pool._next)
+    order = list(world.kv.pool._evictable)
     world.idle()
-    assert list(world.kv.pool._next) == order and world.engine.run(FIRST) == 32
+    assert list(world.kv.pool._evictable) == order and world.engine.run(FIRST) == 32
     assert world.kv.num_external_tokens == 0
 
 
@@ -81,10 +81,13 @@ def test_what_leaves_the_pool_still_reaches_host_memory(tmp_path):
     world.close()
 
 
-def test_while_steps_go_on_blocks_follow_slowly_heads_first(world, monkeypatch):
+def test_while_steps_go_on_saving_takes_a_hundredth_of_their_time_heads_first(tmp_path, monkeypatch):
+    """A page that costs 2 ms is saved about five times in a second of steps."""
     now = 1000.0
     monkeypatch.setattr("core_kv_connectors.block_saver.time.monotonic", lambda: now)
-    monkeypatch.setattr("core_kv_connectors.block_saver.BUSY_BYTES_PER_S", 5 * PAGE_BYTES)
+    monkeypatch.setattr("core_kv_connectors.block_saver.BYTE_S", 0.002 / PAGE_BYTES)
+    monkeypatch.setattr("core_kv_connectors.tiers.disk.DiskTier.write_byte_s", 0.0)
+    world = World(tmp_path)
     world.engine.run(FIRST)
     for step in range(100):
         now += 0.01
@@ -98,6 +101,39 @@ def test_while_steps_go_on_blocks_follow_slowly_heads_first(world, monkeypatch):
         assert saved == sorted(saved, reverse=True), "heads first"
         assert sum(saved) <= 1 + (step + 1) * 0.01 * 5
     assert 4 <= sum(saved) < 8
+    world.close()
+
+
+def test_the_newest_turn_is_saved_before_older_prefixes_its_head_first(world):
+    world.engine.run(OTHER)
+    world.engine.run(FIRST)
+    for count in range(1, 9):
+        world.tiers.save_some(world.kv, 1)
+        world.kv.copy_now(world.engine.device.copy)
+        world.disk.flush()
+        assert world.on_disk(FIRST) == [True] * count + [False] * (8 - count)
+    assert not any(world.on_disk(OTHER))
+
+
+@pytest.mark.parametrize("room", [8, 20])
+def test_a_sleep_that_keeps_host_memory_fills_it_with_what_a_next_turn_needs(tmp_path, room):
+    config = config_of("m", block_size=4, host_bytes=room * PAGE_BYTES)
+    services = KVConnectors.open(config, "n", PAGE_BYTES)
+    engine = Engine(services, num_blocks=40)
+    engine.run(OTHER)
+    engine.run(FIRST)
+    services.save_for_sleep(engine.kv, engine.device.copy, 10.0, keeps_memory=True)
+    again = Engine(services, num_blocks=40)
+    assert again.run(FIRST) == 32
+    assert again.run(OTHER) == (32 if room == 20 else 0)
+    services.close(again.kv, again.device.copy, 1.0)
+
+
+def test_a_sleep_that_drops_host_memory_saves_to_the_disk_alone(world, tmp_path):
+    world.engine.run(FIRST)
+    world.services.save_for_sleep(world.kv, world.engine.device.copy, 10.0, keeps_memory=False)
+    world.disk.flush()
+    assert all(world.on_disk(FIRST))
 
 
 def test_a_running_sequence_is_saved_too(world):
@@ -137,6 +173,16 @@ def test_copies_that_fail_are_made_up_for(world):
     assert not any(world.on_disk(FIRST))
     world.idle()
     assert all(world.on_disk(FIRST))
+
+
+@pytest.mark.parametrize("how", ["idle", "close"])
+def test_blocks_chosen_after_the_last_step_are_saved_although_no_step_follows(tmp_path, how):
+    world = World(tmp_path)
+    world.engine.run(FIRST)
+    world.tiers.save_some(world.kv, 100)
+    getattr(world, how)()
+    assert all(world.on_disk(FIRST))
+    world.close()
 
 
 def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch):

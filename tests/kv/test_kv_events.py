@@ -10,6 +10,7 @@ import zmq
 from core import LLM, SamplingParams
 from core.api.config import KVEventsConfig
 from core.api.errors import ConfigError
+from core.api.specs import KVGroup
 from core.kv.connectors import KVConnectors
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
@@ -89,6 +90,31 @@ def test_a_sequence_is_one_event_with_its_chain():
     run(kv, [1, 2, 3, 4, 5, 6, 7])
     third = hasher.key(second.digest, [5, 6])
     assert log.take().events == [BlockStored([third.digest], second.digest, [5, 6], 2, None)]
+
+
+def test_events_tell_of_states_under_their_own_group():
+    groups = (KVGroup("full", (0,)), KVGroup("state", (1,), num_state_blocks=2))
+    log = EventLog(4, groups)
+    kv = KVManager(16, 4, groups=groups, connectors=KVConnectors([log]))
+    told, known = [], set()
+    for start in (0, 0, 100, 200, 300, 0):
+        sequence = KVSequence(list(range(start, start + 16)))
+        kv.attach(sequence, kv.lookup(sequence))
+        assert kv.allocate_slots(sequence, len(sequence.token_ids) - sequence.num_computed_tokens) is not None
+        sequence.num_computed_tokens = len(sequence.token_ids)
+        kv.free(sequence, at_rest=True)
+        batch = log.take()
+        told += [] if batch is None else msgspec.msgpack.decode(msgspec.msgpack.encode(batch))[1]
+    for name, *fields in told:
+        if name == "BlockStored" and fields[8:] == [1, "mamba"]:
+            [digest], parent, token_ids = fields[:3]
+            assert digest not in known and parent is not None and len(token_ids) == 4
+            known.add(digest)
+        elif name == "BlockRemoved" and len(fields) == 3:
+            assert fields[1:] == [None, 1] and known >= set(fields[0])
+            known -= set(fields[0])
+    assert known == {key.digest for _, group, key in kv.pool.prefixes.entries() if group == 2}
+    assert any(name == "BlockRemoved" and len(fields) == 3 for name, *fields in told) and known
 
 
 def test_names_and_order_of_fields_are_the_published_ones():

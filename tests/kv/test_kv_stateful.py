@@ -62,11 +62,13 @@ class ManagerMachine(RuleBasedStateMachine):
         host=st.booleans(),
         disk=st.booleans(),
         interval=st.sampled_from([1, 5]),
+        eviction=st.sampled_from(["lru", "arc", "cost"]),
+        share=st.sampled_from([1.0, 0.3]),
     )
-    def build(self, groups, size, blocks, host, disk, interval):
+    def build(self, groups, size, blocks, host, disk, interval, eviction, share):
         self.groups, self.size = groups, size
         room = size * 8 * 30
-        made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
+        made = KVTiers(HostTier(room, eviction=eviction) if host else None, MemoryDisk(2 * room) if disk else None)
         self.tiers = made if host or disk else None
         connectors = KVConnectors([made] if host or disk else [])
         options = {
@@ -74,21 +76,26 @@ class ManagerMachine(RuleBasedStateMachine):
             "max_step_tokens": MAX_STEP,
             "connectors": connectors,
             "snapshot_interval": interval,
+            "eviction": eviction,
+            "share": share,
         }
         self.kv = KVManager(blocks, size, **options)
         self.memory = np.zeros((blocks, size), np.int64)
         self.running = []
+        self.pins = []
+        self.sure = True
 
     @rule(
         num_known=st.integers(0, 30),
         tail=st.lists(st.integers(0, 1), min_size=1, max_size=8),
         whose=st.sampled_from([(None, ""), ("a", ""), (None, "ann"), (None, "bob")]),
         num_public=st.sampled_from([0, 4]),
+        edges=st.lists(st.integers(0, 40), max_size=2),
     )
-    def admit(self, num_known, tail, whose, num_public):
+    def admit(self, num_known, tail, whose, num_public, edges):
         prompt = [0, 1, 1] * (num_known // 3) + tail
         salt, tenant = whose
-        sequence = KVSequence(prompt, salt, tenant=tenant, num_public_tokens=min(num_public, len(prompt)))
+        sequence = KVSequence(prompt, salt, tenant=tenant, num_public_tokens=min(num_public, len(prompt)), edges=edges)
         hit = look_up(self.kv, sequence)
         assert hit.num_tokens < len(prompt) and hit.num_tokens % self.size == 0
         missing = self.kv.blocks_missing(hit, len(prompt))
@@ -147,7 +154,29 @@ class ManagerMachine(RuleBasedStateMachine):
             own = {block_id for ids in keyed for block_id in ids[sequence.num_shared_blocks :] if block_id}
             self.memory[[block_id for block_id in own if self.kv.pool._references[block_id] == 1]] = -1
         self.kv.free(sequence, keep_cached=good, at_rest=True)
+        self.sure = self.sure and good
         assert sequence.block_ids == []
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 100), length=st.integers(1, 40))
+    def pin(self, index, length):
+        """Pin what is cached of a sequence's tokens."""
+        if len(self.pins) < 3:
+            like = self.running[index % len(self.running)]
+            options = {"tenant": like.tenant, "num_public_tokens": like.num_public_tokens}
+            self.pins.append(self.kv.pin(KVSequence(like.token_ids[:length], like.cache_salt, **options)))
+            self.sure = self.sure or len(self.pins) == 1
+
+    @precondition(lambda self: self.pins)
+    @rule(index=st.integers(0, 100))
+    def unpin(self, index):
+        self.kv.pool.unpin(self.pins.pop(index % len(self.pins)))
+
+    @invariant()
+    def pinned(self):
+        """Nothing evicts what is pinned; only wrong values are taken out of the cache."""
+        if hasattr(self, "kv") and self.sure:
+            assert all(block_id in self.kv.pool.prefixes for pin in self.pins for block_id in pin)
 
     @rule()
     def reset(self):
@@ -164,6 +193,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def fail_copies(self):
         """Copies that wait are lost with the step that should have made them; nobody runs on their blocks."""
         if self.tiers is not None and not self.running:
+            self.sure = False
             transfers = self.kv.take_transfers()
             if transfers is not None:
                 self.kv.settle_transfers(transfers, None)
@@ -205,6 +235,8 @@ class ManagerMachine(RuleBasedStateMachine):
         if hasattr(self, "kv"):
             for sequence in self.running:
                 self.kv.free(sequence)
+            for pin in self.pins:
+                self.kv.pool.unpin(pin)
             self.kv.check_integrity([])
             assert self.kv.usage == 0.0 and self.kv.pool.num_free == self.kv.pool.capacity
             if self.tiers is not None:

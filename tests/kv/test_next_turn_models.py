@@ -1,16 +1,16 @@
 """The contract of the prefix cache on models of every kind of layer: the next turn computes its new tokens and one block.
 
-Answers and log-probabilities are those of an engine without a cache. The same holds after a restart, with the pages on a disk.
+Answers and log-probabilities are those of an engine without a cache. The same holds after a restart, a kill and other weights
+with the pages on a disk, and after a sleep with the pages there or, at level 1, in host memory.
 """
+
+import multiprocessing
 
 import pytest
 from transformers import AutoModelForCausalLM, Mamba2Config, Qwen3NextConfig
 
-from core import LLM, SamplingParams
+from tests.kv.next_turn import BLOCK, ask, open_engine, save_in_idle_time, wait_to_be_killed
 from tests.tiny_models import SHAPE, save_checkpoint
-
-BLOCK = 16
-TOKENS = SamplingParams(max_tokens=37, temperature=0.0, logprobs=2, ignore_eos=True)
 
 
 def checkpoint(family, directory):
@@ -32,21 +32,8 @@ def checkpoint(family, directory):
     return path
 
 
-def open_engine(path, **options):
-    return LLM(
-        model=str(path), max_model_len=512, max_num_seqs=4, block_size=BLOCK, kv_cache_memory_bytes="64M", **options
-    )
-
-
-def ask(llm, tokens):
-    """The answer, its log-probabilities, and the number of cached tokens of the prompt."""
-    (answer,) = llm.generate([{"prompt_token_ids": tokens}], TOKENS)
-    (choice,) = answer.outputs
-    numbers = [{token: entry.logprob for token, entry in row.items()} for row in choice.logprobs]
-    return list(choice.token_ids), numbers, answer.num_cached_tokens
-
-
 FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2")
+SAMPLE = [name if name == "qwen3_next" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -73,3 +60,68 @@ def test_the_next_turn_computes_its_new_tokens_and_one_block(family, tmp_path):
         for row, other in zip(numbers, expected, strict=True):
             assert row == pytest.approx(other, abs=1e-5)
     plain.close()
+
+
+@pytest.mark.parametrize(
+    ("level", "place"),
+    [
+        (1, "kv_offloading_size"),
+        pytest.param(1, "kv_offloading_disk_path", marks=pytest.mark.slow),
+        (2, "kv_offloading_disk_path"),
+    ],
+)
+@pytest.mark.parametrize("family", SAMPLE)
+def test_a_turn_after_a_sleep_computes_its_new_tokens_and_one_block(family, level, place, tmp_path):
+    path = checkpoint(family, tmp_path / "model")
+    stored = {place: 0.1 if place == "kv_offloading_size" else str(tmp_path / "pages")}
+    with open_engine(path, enable_sleep_mode=True, **stored) as llm:
+        prompt = [5 + place % 200 for place in range(61)]
+        answer, _, _ = ask(llm, prompt)
+        history = prompt + answer
+        llm.sleep(level)
+        llm.wake_up()
+        turn = [*history, 9, 8, 7]
+        answer, numbers, num_cached = ask(llm, turn)
+        assert len(history) - num_cached <= BLOCK
+    with open_engine(path, enable_prefix_caching=False) as plain:
+        wanted, expected, _ = ask(plain, turn)
+    assert answer == wanted
+    for row, other in zip(numbers, expected, strict=True):
+        assert row == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pages_on_a_disk_are_found_again_when_their_weight_version_returns(family, tmp_path):
+    path, other = checkpoint(family, tmp_path / "model"), checkpoint(family, tmp_path / "other")
+    with open_engine(path, kv_offloading_disk_path=str(tmp_path / "pages")) as llm:
+        llm.update_weights(path=str(path), weight_version="first")
+        prompt = [5 + place % 200 for place in range(61)]
+        answer, _, _ = ask(llm, prompt)
+        save_in_idle_time(llm)
+        llm.update_weights(path=str(other), weight_version="second")
+        _, _, num_cached = ask(llm, prompt)
+        assert num_cached == 0
+        llm.update_weights(path=str(path), weight_version="first")
+        _, _, num_cached = ask(llm, [*prompt, *answer, 9])
+        assert len(prompt) + len(answer) - num_cached <= BLOCK
+
+
+@pytest.mark.parametrize("family", SAMPLE)
+def test_a_turn_after_the_engine_was_killed_computes_its_new_tokens_and_one_block(family, tmp_path):
+    path, pages = checkpoint(family, tmp_path / "model"), str(tmp_path / "pages")
+    prompt = [5 + place % 200 for place in range(61)]
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=wait_to_be_killed, args=(path, pages, prompt, there))
+    process.start()
+    there.close()
+    history = prompt + here.recv()
+    process.kill()
+    process.join()
+    turn = [*history, 9, 8, 7]
+    with open_engine(path, kv_offloading_disk_path=pages) as llm:
+        answer, _, num_cached = ask(llm, turn)
+        assert len(history) - num_cached <= BLOCK
+    with open_engine(path, enable_prefix_caching=False) as plain:
+        assert answer == ask(plain, turn)[0]

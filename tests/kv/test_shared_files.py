@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from core.api.errors import ConfigError
-from core_kit.fixtures.kv_context import config_of
+from core_kit.fixtures.kv_context import config_of, context_of
+from core_kv_connectors.manifests import shm
+from core_kv_connectors.tiers import shared_files
 from core_kv_connectors.tiers.page_directory import page_name
 from core_kv_connectors.tiers.shared_files import SharedFiles
 from tests.kv.tier_fakes import OTHER_PRINT, PAGE_BYTES, PRINT, Engine, key, page
@@ -71,6 +73,24 @@ def test_two_engines_share_pages(open_files):
     assert hits(two) == 28
     two.discard(0, key(1))
     assert one.disk.contains(0, key(1)) is False
+
+
+def test_shared_memory_is_of_this_user_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(shared_files, "SHARED_MEMORY", tmp_path)
+    context = context_of(tmp_path, shm.Arguments())
+    connector = shm.core_load(context)
+    fill(connector)
+    (place,) = tmp_path.glob("core-kv-*")
+    assert place.name == f"core-kv-{os.geteuid()}"
+    modes = {path.stat().st_mode & 0o777 for path in place.rglob("*.kv")}
+    assert (place.stat().st_mode & 0o777, modes) == (0o700, {0o600})
+    connector.close()
+    place.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"--kv-connectors-config.shm.directory .*other users"):
+        shm.core_load(context)
+    monkeypatch.setattr(shared_files, "SHARED_MEMORY", tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"this system has no .*none; give --kv-connectors-config.shm.directory"):
+        shm.core_load(context)
 
 
 def test_pages_of_other_weights_are_not_used(open_files):

@@ -166,8 +166,6 @@ def test_limits_and_what_is_refused(server: RunningServer) -> None:
     assert call(server, "POST", "/v1/sessions/a/fork", json={"name": "e"}).status_code == 409
     assert call(server, "DELETE", "/v1/sessions/a").json() == {"id": "a", "deleted": True, "object": "session"}
     assert call(server, "POST", "/v1/chat/completions", json=body).status_code == 200
-    pinned = call(server, "POST", "/v1/sessions/e/pin")
-    assert pinned.status_code == 400 and "pin is not served" in pinned.text
     for more in ({"n": 2}, {"truncate_prompt_tokens": 5}, {"session": "no/name"}):
         answer = call(server, "POST", "/v1/chat/completions", json={**body, **more})
         assert answer.status_code == 400 and "session" in answer.json()["error"]["param"], answer.text

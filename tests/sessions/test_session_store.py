@@ -6,13 +6,7 @@ from core_apis.sessions import store
 from core_apis.sessions.store import Session, Sessions
 from core_formats.server_limits import ServerLimits
 from core_frontend.sessions.turns import Turn
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.sessions.clock import Clock
 
 
 def turn(size: int = 4) -> Turn:

@@ -68,7 +68,7 @@ class SimDisk(HostTier):
     stores: dict[str, SimDisk]  # of the schedule that runs, by fingerprint
     point: Point
 
-    is_ready, may_be_read, num_dropped, resting_s = True, True, 0, 0.0
+    is_ready, may_be_read, num_dropped, resting_s, write_byte_s = True, True, 0, 0.0, 0.0
 
     def __new__(cls, directory: str, fingerprint: str, capacity: int, page_bytes: int) -> SimDisk:
         store = cls.stores.get(fingerprint)

@@ -3,6 +3,7 @@
 Owns: asking again, and the comparison with the oracle. Never does: injure. Called by: the run, a thread each.
 """
 
+import json
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ from tests.soak.tally import Tally
 
 ANSWER_LIMIT_S = 240.0
 SLOW_S = 0.05
+SESSIONS = "/v1/sessions"
 MOST_S = 300.0
 """Seconds that a client goes on asking when it is told to come back."""
 
@@ -82,6 +84,34 @@ class Clients:
                 self.tally.count("refused")
             elif answer.status != 400 and self.site.cuts == cuts:
                 self.tally.err(f"a prompt that is too long: {answer.outcome} {answer.body[:200]!r}")
+
+    def talking(self, dice: random.Random) -> None:
+        """Talks in sessions, pins, forks, rewinds and deletes them."""
+        while not self.over.wait(dice.uniform(0.1, 0.5)):
+            name = f"s{dice.randint(0, 3)}"
+            messages = [{"role": "user", "content": f"Go on with {name}. " * dice.randint(1, 20)}]
+            body = {"messages": messages, "session": name, "max_tokens": 8, "temperature": 0.0}
+            self._session("POST", "/v1/chat/completions", body)
+            path = f"{SESSIONS}/{name}"
+            fork = ("POST", f"{path}/fork", {"name": f"{name}-{dice.randint(0, 3)}"})
+            rewind = ("POST", f"{path}/rewind", {"turn": 0})
+            pin = ("POST", f"{path}/pin", {})
+            self._session(*dice.choice((pin, pin, pin, fork, rewind, ("GET", path, {}), ("DELETE", path, {}))))
+
+    def end_sessions(self) -> None:
+        """Delete all sessions, with their pins."""
+        found = self._session("GET", SESSIONS, {})
+        for session in json.loads(found).get("data", ()) if found else ():
+            self._session("DELETE", f"{SESSIONS}/{session['id']}", {})
+
+    def _session(self, method: str, path: str, fields: dict[str, Any]) -> bytes:
+        """Ask about a session; returns the answer if it is one. No answer but a failure of the server is wrong."""
+        cuts = self.site.cuts
+        body = b"" if method == "GET" else json.dumps(fields).encode()
+        answer = send(self.site.target, Row(path, path, body, method=method), ANSWER_LIMIT_S)
+        if answer.status == 500 or (answer.status <= 0 and self.site.cuts == cuts):
+            self.tally.err(f"{method} {path}: {answer.outcome} {answer.body[:200]!r}")
+        return answer.body if answer.status == 200 else b""
 
     def _insist(self, case: Case, stream: bool, pause_s: float) -> Answer | None:
         """Ask, again when told to come back or when the server was killed; None when there is no answer."""

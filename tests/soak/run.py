@@ -24,7 +24,7 @@ from tests.soak.operators import Operators
 from tests.soak.site import Site
 from tests.soak.tally import Tally
 
-HONEST, LEAVING, GREEDY, OPERATING = 5, 1, 1, 2
+HONEST, LEAVING, GREEDY, TALKING, OPERATING = 5, 1, 1, 1, 2
 IDLE_LIMIT_S = 30.0
 GROWTH_MB = 60.0
 MORE_DESCRIPTORS = 16
@@ -94,7 +94,7 @@ def _soak(
     clients = Clients(site, tally, asked, oracle(site, asked))
     operators = Operators(site, tally)
     roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
-    roles += [operators.operate] * OPERATING
+    roles += [clients.talking] * TALKING + [operators.operate] * OPERATING
     with ThreadPoolExecutor(len(roles) + 1) as pool:
         running = [pool.submit(role, random.Random(dice.random())) for role in roles]
         injuring = pool.submit(injuries.run)
@@ -108,6 +108,7 @@ def _soak(
     site.move_clock(0)
     if halted := operators.halted():
         tally.halt(halted)
+    clients.end_sessions()
     _look(site, tally, samples)
 
 

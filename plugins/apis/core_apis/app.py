@@ -44,7 +44,8 @@ from core_apis.server.drain import DrainGate
 from core_apis.server.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core_apis.server.own_middleware import load_middleware
 from core_apis.server.turnstile import Turnstile
-from core_apis.sessions.store import Sessions
+from core_apis.sessions.directory import session_files
+from core_apis.sessions.service import SessionService
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
 from core_observers.metrics import ServerMetrics
@@ -169,6 +170,7 @@ def _context(
         apis=server.apis,
         adapters=engine.config.adapters is not None,
         remembers=engine.config.cache.explains != "off",
+        keeps_edges=any(group.kind == "state" for group in engine.config.cache.groups),
     )
     preparer = Preparer(settings, tokenizer)
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
@@ -180,9 +182,18 @@ def _context(
         vllm_names=server.vllm_metrics,
         adapters=adapters,
     )
-    engine.restarts.on_recovered = metrics.recovery.observe
     tracing = _tracing(server, model)
     generate = watched(engine, metrics, tracing)
+    tenants = _tenants(server, settings, tokenizer)
+    files = session_files(server, engine.config, tokenizer)
+    caches = engine.config.cache.enable_prefix_caching
+    sessions = SessionService(server.limits, engine.control, tenants.name, files, caches=caches)
+
+    def recovered(seconds: float) -> None:
+        metrics.recovery.observe(seconds)
+        sessions.renew()
+
+    engine.restarts.on_recovered = recovered
     keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
     return ServingContext(
         engine=engine,
@@ -192,11 +203,11 @@ def _context(
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
-        sessions=Sessions(server.limits),
+        sessions=sessions,
         generate=generate if adapters is None else adapters.followed(generate),
         pipeline=Pipeline() if durable is None else DurablePipeline(durable),
         exchanges=exchanges,
-        tenants=_tenants(server, settings, tokenizer),
+        tenants=tenants,
         durable=durable,
         adapters=adapters,
         tracing=tracing,

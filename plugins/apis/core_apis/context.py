@@ -27,7 +27,7 @@ from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
 from core_apis.server.drain import Drain
-from core_apis.sessions.store import Sessions
+from core_apis.sessions.service import SessionService
 from core_apis.tolerated_fields import ToleratedFields
 from core_apis.watching import Generate
 from core_config.served.server_config import ServerConfig
@@ -67,7 +67,7 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
-    sessions: Sessions
+    sessions: SessionService
     generate: Generate
     pipeline: Any
     exchanges: Mapping[str, Any]
@@ -104,6 +104,7 @@ class ServingContext:
         if self.durable is not None:
             await self.durable.journal.close()
         await self.preparer.close()
+        await self.sessions.pins.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

@@ -25,8 +25,10 @@ from core_apis.field_names import OF_ENGINE, renamed
 from core_apis.histories.memory import Owner
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core_apis.server.disconnect import until_disconnect
+from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.joining import JoinedSession
 from core_apis.watching import PromptCall
+from core_frontend.adapters import adapter_start
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.queue.limit import Arrival
 from core_frontend.request_terms import RequestTerms
@@ -135,7 +137,13 @@ class PromptRun:
         outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry))
         if getattr(self.prepared, "history", None) is not None:
             outputs = self._followed(outputs, prompt, terms)
-        return outputs if self.session is None else self.session.followed(outputs)
+        if self.session is None:
+            return outputs
+        adapter = terms.adapter
+        start = None if adapter is None else adapter_start(prompt.token_ids, adapter.invocation_tokens)
+        digest = "" if adapter is None or start is None else adapter.digest
+        salt = self.prepared.body.cache_salt
+        return self.session.followed(outputs, KeyTerms(salt, terms.tenant, terms.num_public_tokens, digest, start or 0))
 
     async def _followed(
         self, outputs: AsyncGenerator[RequestOutput, None], prompt: Prompt, terms: RequestTerms

@@ -126,7 +126,7 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/sessions/{name}": Operation(SessionAnswer, errors=(404,), deletion=DeletedSession),
     "/v1/sessions/{name}/fork": Operation(SessionAnswer, ForkRequest, errors=(*BODY, 404, 409)),
     "/v1/sessions/{name}/rewind": Operation(SessionAnswer, RewindRequest, errors=(*BODY, 404)),
-    "/v1/sessions/{name}/pin": Operation(),
+    "/v1/sessions/{name}/pin": Operation(SessionAnswer, errors=(404, 409), deletion=SessionAnswer),
     **{path.path: Operation(path.kind.gives, path.kind.takes, errors=(*BODY, 404, 429)) for path in PATHS},
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),

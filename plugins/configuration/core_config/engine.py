@@ -176,6 +176,8 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
         groups=plan.groups,
         snapshot_interval=settings["mamba_block_size"],
         snapshot_every=snapshot_every(settings),
+        eviction=settings["kv_eviction"],
+        share_per_key=settings["kv_share_per_key"],
         host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
         disk_path=settings["kv_offloading_disk_path"],
         disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),

@@ -60,6 +60,8 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
         "max_model_len": plan.max_model_len,
         "max_concurrency": round(plan.max_concurrency, 2),
         "workspace_bytes": plan.workspace,
+        "adapter_bytes": plan.adapter,
+        "num_adapters": plan.num_adapters,
     }
 
 

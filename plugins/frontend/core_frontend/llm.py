@@ -167,7 +167,8 @@ class LLM(PoolingMethods, LLMEngine):
             served = self._answer_format(chat_template)
             plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
             prompts = ConversationPrompts(template, served)
-        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {})
+        has_states = any(group.kind == "state" for group in self._config.cache.groups)
+        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {}, keeps_edges=has_states)
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         if session is not None:

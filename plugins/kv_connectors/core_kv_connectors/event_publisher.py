@@ -16,6 +16,7 @@ import logging
 import queue
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ import zmq
 from core.api.config import KVEventsConfig
 from core.api.errors import ConfigError
 from core.api.kv_transfer import PrefixKey
+from core.api.specs import KVGroup
 from core.kv.connector import BlockCache, KVConnector
 from core_kv_connectors.events import EventLog, KVEventBatch
 
@@ -136,10 +138,10 @@ class EventPublisher:
 
 
 class PublishedEvents(KVConnector):
-    """Publishes the events of each step. block_size: tokens per block. Raises ConfigError for an endpoint in use."""
+    """Publishes the events of each step. Arguments: as for `EventLog`. Raises ConfigError for an endpoint in use."""
 
-    def __init__(self, config: KVEventsConfig, block_size: int) -> None:
-        self._log = EventLog(block_size)
+    def __init__(self, config: KVEventsConfig, block_size: int, groups: Sequence[KVGroup] = ()) -> None:
+        self._log = EventLog(block_size, groups)
         self._publisher = EventPublisher(config)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:

@@ -27,6 +27,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stored_response_lifetime: seconds that one of them is not used before it goes.
     max_sessions_per_key: sessions of one API key; 0: the server keeps none.
     kv_session_lifetime: seconds that a session is not used before it goes.
+    kv_session_share: fraction of the KV cache that pinned sessions may hold.
     """
 
     max_connections: int = 2048
@@ -44,3 +45,4 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stored_response_lifetime: float = 24 * 3600.0
     max_sessions_per_key: int = 64
     kv_session_lifetime: float = 3600.0
+    kv_session_share: float = 0.5

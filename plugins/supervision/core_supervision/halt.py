@@ -1,6 +1,6 @@
 """The halt of an engine, and the gate for requests that arrive meanwhile.
 
-Owns: `Halt`, the gate that follows the engine's state; `drop_cache` and `between_steps`, the parts of a change of the engine.
+Owns: `Halt`, the gate that follows the engine's state; `save_cache`, `drop_cache` and `between_steps`, the parts of a change.
 Never does: decide why or when to halt, or schedule. Called by: the lifecycle; the engine core, with new requests.
 
 A halted engine merely plans no step: those in flight end and their tokens are delivered, requests in the scheduler stay where
@@ -20,6 +20,9 @@ from core.api.weights import PauseMode
 from core.engine.gate import Gate
 from core.engine.observer import Engine
 from core_supervision.engine_state import COMPUTING, EngineState
+
+SAVE_S: Final = 10.0
+"""Limit in seconds of saving cached blocks before a sleep, for each place that they are saved to."""
 
 MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 
@@ -85,6 +88,20 @@ def drop_cache(core: Engine, config: EngineConfig | None = None) -> None:
         raise EngineDeadError(
             f"Cached keys and values could not be dropped after a change of the engine ({type(error).__name__}: {error})."
         ) from error
+
+
+def save_cache(core: Engine, *, keeps_memory: bool) -> None:
+    """Hand the cached blocks to the KV connectors before the memory is given back.
+
+    Steps in flight count as never computed, and their sequences wait again: all of them start over after the sleep anyway.
+    keeps_memory: whether connectors keep their pages in host memory.
+    """
+    scheduler = core.scheduler
+    if scheduler.in_flight:
+        core.queue.give_up()
+        scheduler.give_up()
+    scheduler.kv.register_starting()
+    core.kv_services.save_for_sleep(scheduler.kv, core.queue.copy, SAVE_S, keeps_memory=keeps_memory)
 
 
 def check_mode(mode: str) -> None:

@@ -21,7 +21,7 @@ from core.engine.executor import Executor, Reloader, ReloadingExecutor
 from core.engine.observer import Engine
 from core.engine.utilities import OWNER
 from core_supervision.engine_state import EngineState
-from core_supervision.halt import Halt, between_steps, drop_cache
+from core_supervision.halt import Halt, between_steps, drop_cache, save_cache
 from core_supervision.lifecycle_calls import LifecycleCalls
 from core_supervision.persistent_flags import PersistentFlags
 from core_supervision.state_keeper import StateKeeper, StateStorage
@@ -136,6 +136,8 @@ class Lifecycle:
         if self.record.change is None:  # otherwise it continues the sleep of the previous engine
             self.keeper.move("begin_sleep", lambda state: state.began("sleep"))
         try:
+            if not self.record.missing:
+                save_cache(self._core, keeps_memory=level < DEEPEST)
             between_steps(self._core, lambda: reloader.release(level))
         except BaseException:
             self._end_change(reloader)
@@ -143,7 +145,8 @@ class Lifecycle:
         if ends_requests:
             self._core.sequences.end_all()
         drop_cache(self._core)
-        self._core.kv_services.drop_host_pages()
+        if level == DEEPEST:
+            self._core.kv_services.drop_host_pages()
         self.keeper.move("slept", lambda state: state.slept(level, since))
 
     def bring_back(self, parts: Sequence[MemoryPart]) -> None:

@@ -24,6 +24,8 @@ from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.watch.wedge import WedgeWatch
 
 START_TIMEOUT_S = 1800.0
+KEEPER = "keep"
+"""KV connector of `--keep-kv`."""
 
 
 class OwnedEngine(SocketConnection):
@@ -138,4 +140,7 @@ async def start_engine(
 def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
     """Return the configuration with the descriptors of the files that outlive an engine."""
     weights = files.weights if config.keep_weights is not None else None
-    return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)
+    blocks = files.kv if KEEPER in config.plugins.kv_connectors else None
+    return msgspec.structs.replace(
+        config, weights_file=weights, kv_file=blocks, lasting_file=files.lasting, tensors_file=files.tensors
+    )

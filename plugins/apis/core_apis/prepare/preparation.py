@@ -33,6 +33,7 @@ from core_formats.markers import markers_of
 from core_formats.tool_use import ToolUse
 from core_grammars.spec import as_text
 from core_tokens.chat.chat_template import ChatTemplate, has_answers
+from core_tokens.chat.question_edge import question_edges
 from core_tokens.chat.template_limits import Limits
 from core_tokens.chat.written_text import WrittenText, own_tail, plain
 from core_tokens.content_encoding import ContentEncoder
@@ -94,13 +95,14 @@ class Preparation:
         check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
         history = self._history(text, body, use)
+        edges = self._edges(plain(text), encoded.ids, body)
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
         return PreparedChat(
             lean(body),
             model,
             params,
-            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text)],
+            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text, edges=edges)],
             tools=[tool.for_parsing() for tool in use.callable],
             format=plan.format,
             prompt_tail=plan.tail(tail)[-TAIL:],
@@ -117,6 +119,12 @@ class Preparation:
             return None
         given = [body.chat_template_kwargs, body.documents, body.reasoning_effort]
         return history_of(text, body.messages or [], use.shown or (), given)
+
+    def _edges(self, text: str, ids: list[int], body: ChatRequest) -> list[int]:
+        """Return the edges of a prompt; none where only its end is used."""
+        if not self.settings.keeps_edges or body.truncate_prompt_tokens is not None:
+            return []
+        return question_edges(text, ids, body.messages or [], self.tokenizer)
 
     def check_model(self, name: str | None) -> str:
         """Return the model name to report for a request that names `name`; RequestError 404 if it is not served."""

@@ -27,6 +27,7 @@ from core_formats.tool_spec import ToolSpec
 from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_embeds import PromptEmbeds
+from core_frontend.prompts.prompt_parser import EDGES
 from core_frontend.prompts.text_pairs import TextPair
 
 Pooled = TypeVar("Pooled", bound=PoolingBody)
@@ -52,6 +53,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
     adapters:            whether the server has adapters and has checked the names of models before.
     remembers:           whether conversations are remembered, for explanations of later ones.
+    keeps_edges:         whether the model has layers with a state, so that the engine is told of edges.
     apis:                the APIs whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
@@ -75,6 +77,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: bool = False
     remembers: bool = False
+    keeps_edges: bool = False
 
 
 class Prompt(msgspec.Struct):
@@ -84,6 +87,7 @@ class Prompt(msgspec.Struct):
     second: for a pair of texts, the index of the second one's first token; 0: it is one text.
     embeds: embeddings that replace the tokens' own, in which case the ids mean nothing; None: there are none.
     control_text: spellings of control tokens in the contents of messages, with their number.
+    edges: see `EngineRequest`.
     """
 
     text: str | None
@@ -91,6 +95,7 @@ class Prompt(msgspec.Struct):
     second: int = 0
     embeds: PromptEmbeds | None = None
     control_text: dict[str, int] = {}
+    edges: list[int] = []
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """Return the prompt in the form that the engine takes."""
@@ -98,7 +103,8 @@ class Prompt(msgspec.Struct):
             return {"prompt_embeds": self.embeds, "cache_salt": cache_salt}
         if self.second:
             return TextPair(self.text, self.token_ids, self.second).as_prompt(cache_salt)
-        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+        given = {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+        return {**given, EDGES: self.edges} if self.edges else given
 
 
 class PreparedChat(msgspec.Struct):

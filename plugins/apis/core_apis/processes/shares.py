@@ -30,7 +30,8 @@ DIVIDED_QUEUES = (
 NOT_KEPT = ("max_stored_responses", "max_stored_response_bytes", "max_sessions_per_key")
 """Settings that become 0.
 
-A response or session kept by one process is unknown to the others, which may get the next request, so none is kept.
+A response or session kept by one process is unknown to the others, which may get the next request, so none is kept. Sessions
+in files are known to all.
 """
 
 
@@ -51,10 +52,12 @@ def engine_share(config: EngineConfig, number: int, count: int) -> EngineConfig:
     return msgspec.structs.replace(config, scheduler=scheduler)
 
 
-def server_share(config: ServerConfig, number: int, count: int) -> ServerConfig:
-    """Return the server's settings for process `number`."""
+def server_share(config: ServerConfig, number: int, count: int, *, shares_sessions: bool = False) -> ServerConfig:
+    """Return the server's settings for process `number`. shares_sessions: whether sessions are in files."""
     limits: ServerLimits = _divided(config.limits, DIVIDED_LIMITS, number, count)
     limits = msgspec.structs.replace(limits, **dict.fromkeys(NOT_KEPT, 0))
+    if shares_sessions:
+        limits = msgspec.structs.replace(limits, max_sessions_per_key=config.limits.max_sessions_per_key)
     return msgspec.structs.replace(config, limits=limits)
 
 

@@ -22,6 +22,7 @@ from core_apis.processes.shares import engine_share, server_share
 from core_apis.processes.supervised_engine import SupervisedEngine
 from core_apis.server.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
 from core_apis.server.service import DEATH_NOTICE_SECONDS, FLUSH_SECONDS
+from core_apis.sessions.directory import directory_of_sessions
 from core_config.explained import explained
 from core_supervision.revival import Reviver
 
@@ -189,11 +190,12 @@ class Supervisor:
     def _begin(self, number: int) -> Begin:
         found = self._resolution
         count = found.server.api_server_count
+        shares_sessions = directory_of_sessions(found.engine) is not None
         return Begin(
             number=number,
             address=self.engine.address,
             engine=engine_share(found.engine, number, count),
-            server=server_share(found.server, number, count),
+            server=server_share(found.server, number, count, shares_sessions=shares_sessions),
             tokenizer=found.manifest.tokenizer,
             explained=explained(found),
         )

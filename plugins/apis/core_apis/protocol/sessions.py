@@ -27,6 +27,10 @@ class SessionAnswer(msgspec.Struct):
     running: number of requests under way.
     tokens:  of its last turn, prompt and answer.
     bytes:   memory of its turns.
+    pinned:  whether its keys and values are pinned.
+    kv_bytes: of its keys and values by place: `pool`, and those of KV connectors, such as `host` and `disk`; a block may be in
+        several. null in lists, and while the engine does not answer.
+    pinned_bytes: what the pin holds in the pool; null as above.
     """
 
     id: str
@@ -36,6 +40,9 @@ class SessionAnswer(msgspec.Struct):
     tokens: int
     bytes: int
     turns: list[TurnAnswer]
+    pinned: bool = False
+    kv_bytes: dict[str, int] | None = None
+    pinned_bytes: int | None = None
     object: str = "session"
 
 

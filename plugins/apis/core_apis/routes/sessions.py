@@ -1,4 +1,4 @@
-"""/v1/sessions: list sessions, look at one, fork, rewind and delete it.
+"""/v1/sessions: list sessions, look at one, fork, rewind, pin and delete it.
 
 Owns: their checks and answers. Never does: keep sessions (`core_apis.sessions` does); requests begin and extend them.
 """
@@ -11,7 +11,6 @@ from typing import TypeVar
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.api.errors import RequestError
 from core_apis.body import json_response, read_body
 from core_apis.context import context_of, tenant_of
 from core_apis.protocol.decoding import decode_body
@@ -23,6 +22,8 @@ from core_apis.protocol.sessions import (
     SessionList,
     TurnAnswer,
 )
+from core_apis.sessions.pins import Places
+from core_apis.sessions.service import SessionService
 from core_apis.sessions.store import Session
 
 router = APIRouter(tags=["generation"])
@@ -34,48 +35,58 @@ T = TypeVar("T")
 @router.get(PATH)
 async def list_sessions(request: Request) -> Response:
     """List the sessions of the request's key."""
-    sessions = context_of(request).sessions.of(tenant_of(request))
-    return json_response(SessionList([_shown(session) for session in sessions.values()]))
+    sessions = await context_of(request).sessions.all(tenant_of(request))
+    return json_response(SessionList([_shown(session) for session in sessions]))
 
 
 @router.get(PATH + "/{name}")
 async def get_session(request: Request, name: str) -> Response:
-    """Return a session with its turns."""
-    return json_response(_shown(context_of(request).sessions.get(tenant_of(request), name)))
+    """Return a session with its turns, and the places of its keys and values."""
+    sessions = context_of(request).sessions
+    return await _answer(sessions, await sessions.get(tenant_of(request), name))
 
 
 @router.post(PATH + "/{name}/fork")
 async def fork_session(request: Request, name: str) -> Response:
     """Copy a session under another name, with the turns that have ended."""
     body = await _body(request, ForkRequest)
-    return json_response(_shown(context_of(request).sessions.fork(tenant_of(request), name, body.name)))
+    return json_response(_shown(await context_of(request).sessions.fork(tenant_of(request), name, body.name)))
 
 
 @router.post(PATH + "/{name}/rewind")
 async def rewind_session(request: Request, name: str) -> Response:
     """Drop the turns after a number of them."""
     body = await _body(request, RewindRequest)
-    return json_response(_shown(context_of(request).sessions.rewind(tenant_of(request), name, body.turn)))
+    return json_response(_shown(await context_of(request).sessions.rewind(tenant_of(request), name, body.turn)))
 
 
 @router.post(PATH + "/{name}/pin")
 async def pin_session(request: Request, name: str) -> Response:
-    """Refuse: no cached prefix is held for a session."""
-    raise RequestError(
-        "pin is not served: a session keeps tokens, and their KV is evicted like any other. Give the cache more room with "
-        "--kv-offloading-size.",
-        param="pin",
-    )
+    """Keep a session's keys and values in the KV cache, now and after each turn, until it is unused for its lifetime."""
+    sessions = context_of(request).sessions
+    return await _answer(sessions, await sessions.pin(tenant_of(request), name))
+
+
+@router.delete(PATH + "/{name}/pin")
+async def unpin_session(request: Request, name: str) -> Response:
+    """End a pin."""
+    sessions = context_of(request).sessions
+    return await _answer(sessions, await sessions.unpin(tenant_of(request), name))
 
 
 @router.delete(PATH + "/{name}")
 async def delete_session(request: Request, name: str) -> Response:
     """Delete a session. Requests that run in it go on."""
-    context_of(request).sessions.remove(tenant_of(request), name)
+    await context_of(request).sessions.remove(tenant_of(request), name)
     return json_response(DeletedSession(name))
 
 
-def _shown(session: Session) -> SessionAnswer:
+async def _answer(sessions: SessionService, session: Session) -> Response:
+    """Show a session with its places."""
+    return json_response(_shown(session, await sessions.pins.places(session)))
+
+
+def _shown(session: Session, kv: Places | None = None) -> SessionAnswer:
     turns = [TurnAnswer(turn.num_prompt, turn.num_tokens - turn.num_prompt, turn.kept) for turn in session.turns]
     return SessionAnswer(
         id=session.name,
@@ -85,6 +96,9 @@ def _shown(session: Session) -> SessionAnswer:
         tokens=session.turns[-1].num_tokens if session.turns else 0,
         bytes=session.num_bytes,
         turns=turns,
+        pinned=session.pinned,
+        kv_bytes=None if kv is None else kv.places,
+        pinned_bytes=None if kv is None else kv.pinned,
     )
 
 

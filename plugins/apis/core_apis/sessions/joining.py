@@ -19,7 +19,9 @@ from core.api.errors import RequestError
 from core_apis.callers.tenant import Tenant
 from core_apis.prepare.prepared import PreparedChat, PreparedMessages
 from core_apis.protocol.sampling import SessionName
-from core_apis.sessions.store import Session, Sessions
+from core_apis.sessions.files import KeyTerms
+from core_apis.sessions.service import SessionService
+from core_apis.sessions.store import Session
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.sessions.turns import Joined, Reading, joined, next_turn
 
@@ -33,7 +35,7 @@ HEADER = "x-session"
 class JoinedSession:
     """The session of one request. found: None: the request begins it. version: of it when the prompt was read."""
 
-    sessions: Sessions
+    sessions: SessionService
     tenant: Tenant
     name: str
     found: Session | None
@@ -42,9 +44,15 @@ class JoinedSession:
     text: str
     special: bool
 
-    async def followed(self, outputs: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the outputs of the request; after the last one the session has another turn."""
-        session = self.sessions.begin(self.tenant, self.name)
+    async def followed(
+        self, outputs: AsyncGenerator[RequestOutput, None], terms: KeyTerms
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the outputs of the request; before the last one the session has another turn.
+
+        terms: of the request.
+        """
+        table = self.sessions.table
+        session = table.begin(self.tenant, self.name)
         version = session.version if self.found is None else self.version
         answer: list[int] = []
         try:
@@ -57,10 +65,10 @@ class JoinedSession:
                     if output.finished:
                         # A thread: the turn of a long prompt takes milliseconds.
                         turn = await asyncio.to_thread(next_turn, self.prompt, self.text, self.special, answer)
-                        self.sessions.keep(self.tenant, session, version, turn)
+                        await self.sessions.keep(self.tenant, session, version, turn, terms)
                     yield output
         finally:
-            self.sessions.end(self.tenant, session)
+            table.end(self.tenant, session)
 
 
 async def join_session(
@@ -78,7 +86,7 @@ async def join_session(
     if name is None:
         return None
     _check(body, runs.prompts)
-    found = context.sessions.find(tenant, name)
+    found = await context.sessions.find(tenant, name)
     turns, version = ([], -1) if found is None else (list(found.turns), found.version)
     prompt = runs.prompts[0]
     is_chat = isinstance(runs, PreparedChat)
@@ -88,6 +96,9 @@ async def join_session(
     most = length - (1 if takes_what_is_left else params.max_tokens or 1)
     reading = Reading(prompt.text, prompt.token_ids, special, most, bool(prompt.control_text))
     result = await asyncio.to_thread(joined, name, turns, reading, context.engine.tokenizer)
+    # Edges keep their distance to the end, whose tokens are the tokenizer's.
+    shift = len(result.ids) - len(prompt.token_ids)
+    prompt.edges = [max(0, edge + shift) for edge in prompt.edges]
     prompt.token_ids = result.ids
     if takes_what_is_left:
         params.max_tokens = min(prepared.max_tokens, length - len(result.ids))

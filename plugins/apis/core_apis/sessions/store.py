@@ -1,20 +1,21 @@
 """The sessions of one server process, by API key.
 
-Owns: `Sessions`: names, limits, lifetimes, forks and rewinds. Never does: tokenize, or run anything. Called by: the
-routes of /v1/sessions, requests with a session.
+Owns: `Sessions`: names, limits, lifetimes, forks and rewinds, in memory. Never does: tokenize, wait, or know files and the
+engine. Called by: the sessions of a server (`core_apis.sessions.service`).
 
-Sessions are in the server's memory: they outlive the engine, not the server. A key's names mean nothing to another key.
+A key's names mean nothing to another key.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 
 from core.api.errors import RequestError
 from core_apis.callers.tenant import Tenant
+from core_apis.sessions.files import KeptSession, KeyTerms, unpacked
 from core_formats.server_limits import ServerLimits
 from core_frontend.sessions.turns import Turn
 
@@ -24,7 +25,11 @@ MAX_BYTES_PER_KEY = 32 << 20
 
 @dataclass(slots=True)
 class Session:
-    """One session. version: another number after each rewind. used: time of the last use. running: requests under way."""
+    """One session.
+
+    version: another number after each rewind. used: time of the last use. running: requests under way.
+    pinned: whether its KV is to be pinned. terms: of its last request.
+    """
 
     name: str
     version: int
@@ -32,6 +37,8 @@ class Session:
     used: float
     turns: list[Turn] = field(default_factory=list)
     running: int = 0
+    pinned: bool = False
+    terms: KeyTerms = field(default_factory=KeyTerms)
 
     @property
     def num_bytes(self) -> int:
@@ -40,14 +47,27 @@ class Session:
 
 
 class Sessions:
-    """All sessions, those of each key in the order of their use, the newest last. clock: seconds."""
+    """All sessions, those of each key in the order of their use, the newest last.
 
-    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    clock: seconds. on_drop: called with each session that goes before its lifetime is over.
+    """
+
+    def __init__(
+        self,
+        limits: ServerLimits,
+        clock: Callable[[], float] = time.monotonic,
+        on_drop: Callable[[Tenant, Session], None] = lambda tenant, session: None,
+    ) -> None:
         self._most = limits.max_sessions_per_key
         self._lifetime = limits.kv_session_lifetime
         self._clock = clock
-        self._versions = count()
+        self._on_drop = on_drop
         self._of: dict[Tenant, dict[str, Session]] = {}
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        """Return the keys that have had sessions."""
+        return list(self._of)
 
     def of(self, tenant: Tenant) -> Mapping[str, Session]:
         """Return the sessions of a key, without those that nobody has used for their lifetime."""
@@ -87,15 +107,17 @@ class Sessions:
     def end(self, tenant: Tenant, session: Session) -> None:
         """End a request of a session; without any turn the session goes."""
         session.running -= 1
-        if not session.turns and not session.running and self._is_kept(tenant, session):
+        if not session.turns and not session.running and self.has(tenant, session):
             del self._of[tenant][session.name]
 
-    def keep(self, tenant: Tenant, session: Session, version: int, turn: Turn) -> None:
-        """Add the turn of a request; one that ran while the session was rewound or deleted is not added."""
-        if self._is_kept(tenant, session) and session.version == version:
-            session.turns.append(turn)
-            self._touch(tenant, session)
-            self._make_room(tenant, session)
+    def keep(self, tenant: Tenant, session: Session, version: int, turn: Turn) -> bool:
+        """Add the turn of a request; False for one that ran while the session was rewound or deleted, which is not added."""
+        if not self.has(tenant, session) or session.version != version:
+            return False
+        session.turns.append(turn)
+        self._touch(tenant, session)
+        self._make_room(tenant, session)
+        return self.has(tenant, session)
 
     def fork(self, tenant: Tenant, name: str, other: str) -> Session:
         """Copy a session with the turns that have ended. Raises RequestError (404, 409)."""
@@ -123,17 +145,35 @@ class Sessions:
                 param="turn",
             )
         del session.turns[num_turns:]
-        session.version = next(self._versions)
+        session.version = _version()
         self._touch(tenant, session)
         return session
 
     def remove(self, tenant: Tenant, name: str) -> None:
         """Delete a session; requests that run in it go on. Raises RequestError (404)."""
-        self.get(tenant, name)
-        del self._of[tenant][name]
+        self._drop(tenant, self.get(tenant, name))
+
+    def adopt(self, tenant: Tenant, kept: KeptSession) -> Session:
+        """Take over a session, or its newer state, from its file."""
+        sessions = self._of.setdefault(tenant, {})
+        session = sessions.get(kept.name)
+        if session is None:
+            session = sessions[kept.name] = Session(kept.name, kept.version, kept.created, 0.0)
+        session.turns = unpacked(kept)
+        session.version, session.pinned, session.terms = kept.version, kept.pinned, kept.terms
+        session.used = self._clock() - max(0.0, time.time() - kept.used)
+        return session
+
+    def forget(self, tenant: Tenant, name: str) -> None:
+        """Forget a session that another process has deleted."""
+        self._of.get(tenant, {}).pop(name, None)
+
+    def _drop(self, tenant: Tenant, session: Session) -> None:
+        del self._of[tenant][session.name]
+        self._on_drop(tenant, session)
 
     def _new(self, tenant: Tenant, name: str) -> Session:
-        session = Session(name, next(self._versions), int(time.time()), self._clock())
+        session = Session(name, _version(), int(time.time()), self._clock())
         self._of[tenant][name] = session
         return session
 
@@ -142,15 +182,16 @@ class Sessions:
         sessions = self._of[tenant]
         sessions[session.name] = sessions.pop(session.name)
 
-    def _is_kept(self, tenant: Tenant, session: Session) -> bool:
+    def has(self, tenant: Tenant, session: Session) -> bool:
+        """Whether a session has not gone."""
         return self._of.get(tenant, {}).get(session.name) is session
 
     def _check_room(self, tenant: Tenant, field: str) -> None:
         """Raise RequestError if a key can have no further session. field: the one that names it."""
         if not self._most:
             raise RequestError(
-                "This server keeps no sessions (--max-sessions-per-key 0, or several API processes, none of which knows the "
-                "sessions of another); leave session out.",
+                "This server keeps no sessions (--max-sessions-per-key 0, or several API processes, which share sessions only "
+                "in files: --kv-offloading-disk-path); leave session out.",
                 param=field,
             )
         num = len(self.of(tenant))
@@ -171,4 +212,9 @@ class Sessions:
             if num_bytes <= MAX_BYTES_PER_KEY:
                 break
             num_bytes -= other.num_bytes
-            del sessions[other.name]
+            self._drop(tenant, other)
+
+
+def _version() -> int:
+    """Return a number that no process gives twice."""
+    return secrets.randbits(62)

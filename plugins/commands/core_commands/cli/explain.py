@@ -92,9 +92,11 @@ def _print_memory(plan: MemoryPlan) -> None:
     longest = f"{plan.max_concurrency:.1f} requests of {plan.max_model_len} tokens at the same time"
     groups = ", ".join(map(_group, plan.groups))
     states = f"; {human_bytes(plan.state)} of states for each sequence" if plan.state else ""
+    resident = f"at most {plan.num_adapters} of {human_bytes(plan.adapter)}: the largest rank on all matrices of blocks"
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
         *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
+        *([["  adapters", human_bytes(plan.adapters), resident]] if plan.adapters else []),
         ["  KV cache", human_bytes(plan.kv), blocks],
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
         ["", "", f"groups of layers: {groups}{states}"],

@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -24,11 +25,14 @@ from core_commands.cli.own_options import option_section, own_flags, take_option
 if TYPE_CHECKING:
     from core_apis.prepare.preparation import Preparation
     from core_commands.kv.audit import Row
+    from core_commands.kv.journal_log import Recorded
+    from core_commands.kv.log_file import Logged
 
 AUDIT = "core kv audit LOG [MODEL] [ARGUMENTS]"
 ABOUT = (
     "Render and tokenize the logged chats in their order, without weights, and show for each turn the tokens that an earlier "
-    "prompt had, those that are computed again, and why. LOG has a body a line, or is a batch file."
+    "prompt had, those that are computed again, and why. LOG has a body a line, or is a batch file, or the directory of a "
+    "--request-journal."
 )
 KEY = "CORE_API_KEY"
 
@@ -54,9 +58,11 @@ def kv_audit(words: list[str]) -> int:
         raise UserError(f"core kv audit: a log is missing; expected: {AUDIT}.")
     name = words.pop(0)
     from core_commands.kv.audit import Audit
+    from core_commands.kv.journal_log import read_journal
     from core_commands.kv.log_file import read_log
 
-    log = list(read_log(name))
+    is_journal = Path(name).expanduser().is_dir()
+    log: Sequence[Logged | Recorded] = list(read_journal(name)) if is_journal else list(read_log(name))
     audit = Audit(_preparation(words))
     rows = [audit.row(logged) for logged in log]
     if options.url is not None:

@@ -12,12 +12,13 @@ import msgspec
 
 from core.api.errors import UNREADABLE, UserError
 from core_commands.client.endpoint import Endpoint, EndpointError, whole
+from core_commands.kv.journal_log import Recorded
 from core_commands.kv.log_file import Logged
 
 UNTOLD = "the server reports no cached tokens; start it with --enable-prompt-tokens-details"
 
 
-async def ask_cached(endpoint: Endpoint, log: Sequence[Logged]) -> list[int | None]:
+async def ask_cached(endpoint: Endpoint, log: Sequence[Logged | Recorded]) -> list[int | None]:
     """Return the cached tokens of each request; None for one that the server refuses. Raises UserError."""
     found: list[int | None] = []
     try:
@@ -30,7 +31,7 @@ async def ask_cached(endpoint: Endpoint, log: Sequence[Logged]) -> list[int | No
     return found
 
 
-async def _cached(endpoint: Endpoint, logged: Logged) -> int | None:
+async def _cached(endpoint: Endpoint, logged: Logged | Recorded) -> int | None:
     left_out = ("stream", "stream_options", "max_completion_tokens")
     kept = {name: value for name, value in logged.body.items() if name not in left_out}
     body = msgspec.json.encode({**kept, "max_tokens": 1})

@@ -18,8 +18,14 @@ from core_apis.histories.compare import change
 from core_apis.histories.trace import History, Trace, num_common
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparedChat
+from core_commands.kv.journal_log import KeptChat, Recorded
 from core_commands.kv.log_file import Logged
 from core_frontend.api.explanation import Change
+
+NO_HISTORY = (
+    "Only the end of the prompt is used (truncate_prompt_tokens), so each turn begins elsewhere; or the server of this journal "
+    "remembered nothing (--explain-answers off)."
+)
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -48,7 +54,7 @@ class Row(msgspec.Struct, kw_only=True):
 class Prompt:
     """An earlier prompt. ids: 4 bytes a token."""
 
-    owner: tuple[object, object]
+    owner: tuple[object, ...]
     history: History
     trace: Trace
     text: str
@@ -62,23 +68,30 @@ class Audit:
         self._preparation = preparation
         self._earlier: list[Prompt] = []
 
-    def row(self, logged: Logged) -> Row:
+    def row(self, logged: Logged | Recorded) -> Row:
         """Return the row of the next request of the log."""
         try:
-            prepared = self._preparation.run(logged.kind, msgspec.json.encode(logged.body))
+            chat = self._chat(logged)
         except RequestError as error:
             return Row(line=logged.line, cause="refused", advice=str(error))
-        chat: PreparedChat = getattr(prepared, "chat", prepared)
         given = chat.prompts[0]
         if chat.history is None:
-            advice = "Only the end of the prompt is used (truncate_prompt_tokens), so each turn begins elsewhere."
+            advice = NO_HISTORY
             return Row(line=logged.line, tokens=len(given.token_ids), cause="refused", advice=advice)
-        owner = logged.body.get("cache_salt"), logged.body.get("user")
+        owner = getattr(logged, "tenant", b""), chat.body.cache_salt, chat.body.user
         ids = array("I", given.token_ids).tobytes()
         prompt = Prompt(owner, chat.history, chat.history.trace, given.text or "", ids)
         row = self._compared(logged.line, prompt, first_turn=chat.first_turn)
         self._earlier.append(prompt)
         return row
+
+    def _chat(self, logged: Logged | Recorded) -> PreparedChat | KeptChat:
+        """Return a chat with its prompt. Raises RequestError for a body that no server would take."""
+        if isinstance(logged, Recorded):
+            return logged.chat
+        prepared = self._preparation.run(logged.kind, msgspec.json.encode(logged.body))
+        chat: PreparedChat = getattr(prepared, "chat", prepared)
+        return chat
 
     def _compared(self, line: int, prompt: Prompt, *, first_turn: bool) -> Row:
         num_tokens = len(prompt.ids) // 4

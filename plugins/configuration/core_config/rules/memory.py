@@ -78,16 +78,16 @@ def _unavailable_bytes(facts: Facts) -> tuple[int, str]:
     On a device that allocates physical memory at once (`reserved_bytes`), a step's buffers count too, and the
     platform's own needs.
     """
-    weights = facts.weights_bytes
+    models = facts.weights_bytes + facts.adapters_bytes
+    what = f"{human_bytes(facts.weights_bytes)} of weights"
+    if facts.adapters_bytes:
+        what += f", {human_bytes(facts.adapters_bytes)} of adapters"
     reserved = facts.capability("reserved_bytes")
     if reserved is None:
-        return weights, f"{human_bytes(weights)} of weights"
+        return models, what
     workspace = facts.workspace_bytes
-    what = (
-        f"{human_bytes(weights)} of weights, {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the "
-        "driver and recorded graphs"
-    )
-    return weights + workspace + reserved, what
+    what += f", {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the driver and recorded graphs"
+    return models + workspace + reserved, what
 
 
 def kv_dtype_needs_scales(facts: Facts) -> Findings:
@@ -156,6 +156,7 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     names = (
         "kv_offloading_size",
         "kv_offloading_disk_path",
+        "keep_kv",
         "kv_connectors",
         "kv_transfer_config",
         "kv_events_config",
@@ -163,6 +164,9 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     )
     for name in names:
         if facts[name]:
+            yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
+    for name in ("kv_eviction", "kv_share_per_key"):
+        if facts.given(name):
             yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
 
 

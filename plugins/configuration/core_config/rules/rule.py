@@ -76,6 +76,7 @@ class Facts:
     pooling: how hidden states become the answer; None: the model generates text.
     weights_bytes: bytes of the weights, by the memory plan.
     workspace_bytes: bytes of a step's buffers, by the memory plan.
+    adapters_bytes: bytes of adapters, by the memory plan.
     block_bytes: bytes of one KV block, by the memory plan.
     host_memory: bytes of memory of this machine.
     """
@@ -99,6 +100,7 @@ class Facts:
     pooling: PoolingConfig | None = None
     weights_bytes: int = 0
     workspace_bytes: int = 0
+    adapters_bytes: int = 0
     block_bytes: int = 0
     host_memory: int = 0
 

@@ -15,6 +15,7 @@ OF_RESTARTS = (
     "engine_wedge_timeout",
     "standby_engine",
     "keep_weights",
+    "keep_kv",
 )
 """Arguments that only matter when an engine is restarted after its death."""
 
@@ -43,6 +44,12 @@ def public_prompts_need_keys(facts: Facts) -> Findings:
     """Without keys every cached prefix is shared by all clients."""
     if facts.context == "serve" and facts["public_prompt"] and not facts["api_key"]:
         yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
+
+
+def shares_need_keys(facts: Facts) -> Findings:
+    """Without keys no request has a tenant, so that no cached block counts in a share."""
+    if facts["kv_share_per_key"] < 1 and not facts.is_headless and not facts["api_key"]:
+        yield Warn("--kv-share-per-key has no effect without --api-key: all clients share all cached prefixes.")
 
 
 def samples_are_of_metrics(facts: Facts) -> Findings:
@@ -104,6 +111,12 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
                 yield Problem(f"{flag}: {flag_of(name)} holds on to the weights of the start; leave one of them out.")
 
 
+def sleep_frees_kept_blocks(facts: Facts) -> Findings:
+    """Kept blocks lie in memory that the server holds, which an engine cannot release for a sleep."""
+    if facts["enable_sleep_mode"] and facts["keep_kv"]:
+        yield Problem("--enable-sleep-mode: --keep-kv holds on to the memory of the KV cache; leave one of them out.")
+
+
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """A client that may replace weights controls the server's answers, so it should need a key."""
     if facts.is_headless:
@@ -154,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(foreign_api_key_protects_nothing),
     Rule(limits_of_keys_need_keys),
     Rule(public_prompts_need_keys),
+    Rule(shares_need_keys),
     Rule(samples_are_of_metrics),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
@@ -161,6 +175,7 @@ RULES: tuple[Rule, ...] = (
     Rule(details_need_traces),
     Rule(llm_is_watched_otherwise),
     Rule(changing_weights_are_held_by_nobody),
+    Rule(sleep_frees_kept_blocks),
     Rule(weights_are_replaced_by_friends),
     Rule(paths_of_operators_need_an_operator),
     Rule(servers_read_their_arguments),

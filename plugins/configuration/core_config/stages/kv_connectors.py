@@ -16,7 +16,7 @@ from core_config.stages.kv_transfer import NamedConnector, named_connectors
 from core_config.stages.settings import Settings, underscored
 
 EXPLAIN = ("explain", "--explain-answers")
-BY_ARGUMENTS = ("tiers", "host", "disk", "events", "residency", "explain")
+BY_ARGUMENTS = ("keep", "tiers", "host", "disk", "events", "residency", "explain")
 """Connectors that arguments of their own choose; `host` and `disk` are `tiers`."""
 
 
@@ -43,6 +43,8 @@ def choose_kv_connectors(attempt: Attempt) -> None:
 
 def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (name, argument) of the engine's own connectors that arguments need, in order."""
+    if settings["keep_kv"] and settings["engine_restarts"]:
+        yield "keep", "--keep-kv"
     for argument in ("kv_offloading_size", "kv_offloading_disk_path"):
         if settings[argument]:
             yield "tiers", flag_of(argument)

@@ -48,6 +48,8 @@ class MemoryPlan:
     proposer: bytes of the additional weights for drafts.
     limits: limits of a step of the model.
     draft_limits: limits of a step of its draft; zeros without one.
+    adapter: bytes of the largest adapter.
+    num_adapters: limit of adapters in memory.
     """
 
     weights: int
@@ -61,11 +63,18 @@ class MemoryPlan:
     proposer: int = 0
     limits: StepLimits = NO_LIMITS
     draft_limits: StepLimits = NO_LIMITS
+    adapter: int = 0
+    num_adapters: int = 0
 
     @property
     def kv(self) -> int:
         """Return the bytes of the KV cache."""
         return self.block * self.num_blocks
+
+    @property
+    def adapters(self) -> int:
+        """Return the bytes of adapters when as many as may be are in memory, each of the largest size."""
+        return self.adapter * self.num_adapters
 
     @property
     def kv_per_token(self) -> float:

@@ -14,6 +14,7 @@ import msgspec
 from core.api.specs import AttentionSpec, MixerSpec
 from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
 from core_config.engine import scheduler_config
+from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.limits import fit
@@ -54,6 +55,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
+    adapter = planned_adapter(settings, chosen, spec)
+    num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
+    facts.adapters_bytes = adapter * num_adapters
     if facts.is_api_server:  # the engine server makes the plan
         length = settings["max_model_len"]
         return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
@@ -74,6 +78,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer=proposer,
         limits=limits,
         draft_limits=draft_limits,
+        adapter=adapter,
+        num_adapters=num_adapters,
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])

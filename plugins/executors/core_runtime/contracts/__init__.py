@@ -80,6 +80,7 @@ from core_runtime.contracts.low_rank import (
 )
 from core_runtime.contracts.model import HasRow, ModelFamily
 from core_runtime.contracts.platform import (
+    AllocatesInFiles,
     CapturedCalls,
     Captures,
     CapturesSizes,
@@ -118,6 +119,7 @@ __all__ = [
     "ActivatedLinear",
     "AdapterFormat",
     "AddNorm",
+    "AllocatesInFiles",
     "AttentionBackend",
     "AttentionParams",
     "BatchChanges",

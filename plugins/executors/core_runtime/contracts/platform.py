@@ -145,6 +145,15 @@ class Releases(Protocol):
 
 
 @runtime_checkable
+class AllocatesInFiles(Protocol):
+    """Optional part of a runtime: its device computes in memory that is a file, which may outlive the process."""
+
+    def allocate_in(self, descriptor: int, offset: int, nbytes: int) -> Tensor:
+        """Map uint8 [nbytes] of an open file from `offset` on, a multiple of 4096; what is written is in the file."""
+        ...
+
+
+@runtime_checkable
 class Trims(Protocol):
     """Optional part of a runtime that keeps freed memory for its next allocations."""
 
@@ -157,8 +166,8 @@ class Trims(Protocol):
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
-    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases` and
-    `Trims`.
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases`,
+    `AllocatesInFiles` and `Trims`.
     """
 
     device: torch.device

@@ -11,7 +11,8 @@ from collections import Counter
 
 from torch import Tensor
 
-from core_runtime.contracts import MemoryTag, Runtime, Trims
+from core.api.errors import UserError
+from core_runtime.contracts import AllocatesInFiles, MemoryTag, Runtime, Trims
 from core_runtime.executor.reloading.arena import CHUNK, DEVICE_CHUNK, Arena
 
 
@@ -31,6 +32,17 @@ class Device:
         """Allocate zeroed uint8 [nbytes]. A runtime of contract 1 does not receive the tag."""
         self.nbytes[tag] += nbytes
         return self._reserve(nbytes, tag)
+
+    def allocate_in(self, descriptor: int, offset: int, nbytes: int, tag: MemoryTag) -> Tensor:
+        """Return uint8 [nbytes] in a file. Raises UserError where the platform cannot compute there."""
+        self.nbytes[tag] += nbytes
+        return self.in_files().allocate_in(descriptor, offset, nbytes)
+
+    def in_files(self) -> AllocatesInFiles:
+        """Return the runtime, which computes in memory that is a file. Raises UserError if it cannot."""
+        if not isinstance(self.runtime, AllocatesInFiles):
+            raise UserError(f"--keep-kv: the memory of {self.runtime.device} ends with the engine; leave it out.")
+        return self.runtime
 
     def weights_arena(self) -> Arena:
         """Make the arena for the weights of one model and of its successors."""

@@ -1,7 +1,7 @@
 """Release of host memory that this process no longer uses.
 
 Owns: returning it to the system. Never does: free anything that is in use. Called by: the worker, once it has loaded;
-the reloader, when models were released or loaded.
+the reloader, when models were released or loaded; the reader of adapters.
 """
 
 from __future__ import annotations

@@ -198,10 +198,13 @@ def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[
     return found
 
 
-def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
+def share_cache(
+    instances: Sequence[ModelInstance], cache: CacheConfig, device: Device, file: int | None = None
+) -> KVMemory:
     """Make one KV memory for all layers of all models, numbered through in the order of `instances`.
 
     cache.groups: groups of these numbers; empty: all layers share one block table.
+    file: descriptor of the file in memory that its blocks lie in; None: they end with this process.
     Raises ConfigError when the planned bytes hold no block.
     """
     layer_bytes: list[int] = []
@@ -209,7 +212,8 @@ def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: 
         layer_bytes += instance.layer_bytes()
     groups = cache.groups or single_group(len(layer_bytes))
     num_blocks = num_blocks_of(cache, groups, layer_bytes)
-    memory = KVMemory(device, groups, layer_bytes, num_blocks)
+    kept = None if file is None else (file, cache.block_size)
+    memory = KVMemory(device, groups, layer_bytes, num_blocks, kept)
     bind_cache(instances, memory)
     return memory
 

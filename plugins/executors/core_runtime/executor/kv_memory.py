@@ -9,9 +9,11 @@ The i-th layer of every group lies in the i-th buffer, so a block id names the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.config import CacheConfig
@@ -19,6 +21,7 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
+from core_kv_connectors.kept.file import lay_out
 from core_runtime.contracts import CopiesAside
 from core_runtime.executor.device import Device
 from core_runtime.executor.page_copies import PageCopies, SavedPages
@@ -46,18 +49,29 @@ class KVMemory:
     groups: groups of layers that share a block table.
     layer_bytes: bytes of one block of each layer; in a `state` group, bytes of a sequence's state.
     num_blocks: blocks of the pool.
+    file: file in memory in which the blocks outlive this process, and tokens of a block; None: they end with it.
 
     Raises ConfigError when attention layers that share a buffer have blocks of different sizes.
     """
 
-    def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        groups: Sequence[KVGroup],
+        layer_bytes: Sequence[int],
+        num_blocks: int,
+        file: tuple[int, int] | None = None,
+    ) -> None:
         self.groups = tuple(groups)
         self.num_blocks = num_blocks
         self._device = device
         self._aside: PageCopies | None = None
+        self._host: list[NDArray[np.uint8]] = []
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
-        for index, size in enumerate(place_bytes(groups, layer_bytes)):
+        block_sizes = place_bytes(groups, layer_bytes)
+        kept = None if file is None else lay_out(file[0], num_blocks, block_sizes, file[1])
+        for index, size in enumerate(block_sizes):
             layers: list[int] = []
             sizes: set[int] = set()
             for group in groups:
@@ -74,11 +88,13 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            memory = device.allocate(num_blocks * size, "kv")
+            if file is None or kept is None:
+                memory = device.allocate(num_blocks * size, "kv")
+            else:
+                memory = device.allocate_in(file[0], kept.starts[index], num_blocks * size, "kv")
             self._buffers.append(memory.view(num_blocks, size))
             for layer in layers:
                 self._buffer_of[layer] = index
-        block_sizes = [buffer.shape[1] for buffer in self._buffers]
         self._ends: list[int] = np.cumsum(block_sizes).tolist()
 
     @property
@@ -106,6 +122,9 @@ class KVMemory:
         runtime = self._device.runtime
         if self._aside is None and isinstance(runtime, CopiesAside):
             self._aside = PageCopies(self._buffers, runtime)
+        elif self._aside is None and self._buffers[0].is_cpu:
+            # A copy takes several times as long in torch as in numpy, and a block has one for each buffer.
+            self._host = [buffer.numpy() for buffer in self._buffers]
 
     def transfer(self, transfers: KVTransfers, copies: Sequence[StateCopy] = ()) -> SavedPages:
         """Save blocks, copy states, then load pages, as seen by kernels called later. Returns the saved pages."""
@@ -135,6 +154,8 @@ class KVMemory:
                 rows.index_copy_(0, torch.tensor(targets, device=device), read)
 
     def _read(self, block_id: int) -> Page:
+        if self._host:
+            return np.concatenate([rows[block_id] for rows in self._host])
         page = np.empty(self.page_bytes, np.uint8)
         target = torch.from_numpy(page)
         start = 0
@@ -144,12 +165,15 @@ class KVMemory:
         return page
 
     def _write(self, block_id: int, page: Page) -> None:
-        if not page.flags.writeable:
-            page = page.copy()  # torch warns about read-only arrays
-        source = torch.from_numpy(page)
+        source: Any = page
+        if not self._host:
+            source = torch.from_numpy(
+                page if page.flags.writeable else page.copy()
+            )  # torch warns about read-only arrays
+        buffers: Sequence[Any] = self._host or self._buffers
         start = 0
-        for buffer, end in zip(self._buffers, self._ends, strict=True):
-            buffer[block_id].copy_(source[start:end])
+        for buffer, end in zip(buffers, self._ends, strict=True):
+            buffer[block_id] = source[start:end]
             start = end
 
 

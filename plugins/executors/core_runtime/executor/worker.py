@@ -96,6 +96,8 @@ class Worker:
             undo.callback(warm_ups.stop)
             if config.weights_file is not None:
                 check_keeping(config, self.runtime.device.type)
+            if config.kv_file is not None:
+                self.device.in_files()  # refused before the weights are loaded
             self.processors = self._logits_processors()
             with self._phase("read checkpoint"):
                 checkpoint = self.open_checkpoint(self.chain(config.weights))
@@ -230,7 +232,7 @@ class Worker:
         """Allocate the cache of all models, and what transfers of its blocks need."""
         # What was needed to prepare weights may lie in the runtime's cache of freed memory.
         self.device.trim()
-        memory = share_cache(self.instances, self.config.cache, self.device)
+        memory = share_cache(self.instances, self.config.cache, self.device, self.config.kv_file)
         if self.config.plugins.kv_connectors:
             memory.prepare_transfers()
         return memory

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import RequestOutput
-from core_frontend.prompts.prompt_parser import PromptInput
+from core_frontend.prompts.prompt_parser import EDGES, PromptInput
 from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.question_edge import question_edges
 from core_tokens.chat.written_text import own_tail, plain
 from core_tokens.content_encoding import ContentEncoder
 from core_tokens.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ class ChatBatch:
     template: writes the prompts; with tools `ConversationPrompts`, which can render them.
     plan: with tools: the constraints on answers and their parser; None: all of an answer is text.
     options: further variables for the template.
+    keeps_edges: whether the model has layers with a state, so that prompts tell their edges.
     """
 
     def __init__(
@@ -44,11 +46,15 @@ class ChatBatch:
         template: ChatTemplate | ConversationPrompts,
         plan: AnswerPlan | None,
         options: Mapping[str, Any],
+        *,
+        keeps_edges: bool = False,
     ) -> None:
         self.prompts: list[PromptInput] = []
         self.params: list[SamplingParams] = []
         self.control_text: list[dict[str, int]] = []
         self._allows_control = tokenizer.allows_control
+        self._tokenizer = tokenizer
+        self._keeps_edges = keeps_edges
         self._contents = ContentEncoder.of(tokenizer, template.sources)
         self._template = template
         self._plan = plan
@@ -76,7 +82,8 @@ class ChatBatch:
             **self._options,
         )
         encoded = self._contents.encoded(text)  # the template has written the special tokens as text
-        self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids})
+        edges = question_edges(plain(text), encoded.ids, conversation, self._tokenizer) if self._keeps_edges else []
+        self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids, EDGES: edges})
         self.control_text.append(encoded.control_text)
         if plan is not None and plan.format is not None:
             own_plan = plan.resuming(conversation[-1]) if resume else plan

@@ -159,6 +159,7 @@ class InputProcessor:
             tenant=terms.tenant,
             num_public_tokens=0 if num_cut else terms.num_public_tokens,
             prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
+            edges=[] if num_cut else parsed.edges,
         )
         set_adapter(first, terms.adapter)
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]

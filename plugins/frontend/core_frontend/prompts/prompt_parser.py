@@ -7,7 +7,7 @@ too. Never does: know lengths or templates. Called by: the input processor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.api.config import ModelConfig
@@ -16,7 +16,9 @@ from core.engine.token_ids import check_token_ids, pieces
 from core_frontend.prompts.prompt_embeds import FLAGS, KEY, PLACEHOLDER, PromptEmbeds, read_embeds
 from core_tokens.tokenizer import Tokenizer
 
-PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS)
+EDGES = "edges"
+"""Key of the positions of `EngineRequest.edges`, which those set that render conversations."""
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS, EDGES)
 MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 """Keys of unsupported inputs; None and an empty mapping are accepted."""
 
@@ -33,6 +35,7 @@ class Prompt:
     second: for a pair of texts, the index of the second one's first token; 0: it is one text.
     embeds: embeddings that replace the tokens' own; None: there are none.
     knows_tokens: whether `token_ids` are those of the prompt, not placeholders for embeddings.
+    edges: see `EngineRequest`.
     """
 
     text: str | None
@@ -41,6 +44,7 @@ class Prompt:
     second: int = 0
     embeds: PromptEmbeds | None = None
     knows_tokens: bool = True
+    edges: list[int] = field(default_factory=list)
 
 
 class PromptParser:
@@ -82,7 +86,8 @@ class PromptParser:
         types = prompt.get("token_type_ids")
         if token_ids is not None:
             ids = self._token_ids(token_ids, copies)
-            return Prompt(text, ids, salt, 0 if types is None else _second(types, len(ids)))
+            second = 0 if types is None else _second(types, len(ids))
+            return Prompt(text, ids, salt, second, edges=_edges(prompt.get(EDGES)))
         if types is not None:
             raise RequestError("token_type_ids are of 'prompt_token_ids'; give both.", param="token_type_ids")
         if text is None:
@@ -132,6 +137,14 @@ def _check_keys(prompt: Mapping[str, Any]) -> None:
                 f"{nearest(str(key), PROMPT_KEYS)}",
                 param="prompt",
             )
+
+
+def _edges(given: Any) -> list[int]:
+    """Return the edges of a prompt. Raises RequestError."""
+    edges = [] if given is None else given
+    if not isinstance(edges, list) or not all(type(edge) is int and edge >= 0 for edge in edges):
+        raise RequestError(f"{EDGES} is {given!r}; expected positions in the prompt, from 0 on.", param=EDGES)
+    return edges
 
 
 def _refuse_media(key: str, value: Any) -> None:

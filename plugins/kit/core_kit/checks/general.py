@@ -63,7 +63,7 @@ def sound_spec(subject: Subject) -> None:
     spec = subject.manifest.spec
     if spec.alias_of is None and not spec.summary.strip():
         raise Failure("PluginSpec.summary is empty; `core plugins list` has nothing to show")
-    known = LISTS | BOOLEANS | {"row_multiple", "activation_dtype"}
+    known = LISTS | BOOLEANS | {"row_multiple", "rank_multiple", "activation_dtype"}
     for name, value in spec.capabilities.items():
         alike = difflib.get_close_matches(name, known, n=1, cutoff=ALIKE)
         if alike and name not in known:

@@ -23,4 +23,4 @@ def core_load(context: LoadContext) -> Any:
     config = context.config
     assert config is not None
     assert config.cache.events is not None
-    return PublishedEvents(config.cache.events, config.cache.block_size)
+    return PublishedEvents(config.cache.events, config.cache.block_size, config.cache.groups)

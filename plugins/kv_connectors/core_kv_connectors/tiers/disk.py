@@ -79,6 +79,11 @@ class DiskTier:
         return self.writer.num_dropped
 
     @property
+    def write_byte_s(self) -> float:
+        """Return the processor's seconds that writing a byte took lately; 0 until pages were written."""
+        return self.writer.byte_s
+
+    @property
     def is_ready(self) -> bool:
         """Whether a page passed now would be written immediately."""
         return self.writer.is_ready and not self._rest.remaining

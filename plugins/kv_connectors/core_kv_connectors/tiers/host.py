@@ -1,18 +1,18 @@
 """The tier in host memory.
 
-Owns: `HostTier`: pages by key, bounded in bytes, least recently used dropped first. Never does: files.
+Owns: `HostTier`: pages by key, bounded in bytes; which are dropped first, --kv-eviction says. Never does: files.
 Called by: `KVTiers`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 
 import numpy as np
 import xxhash
 
 from core.api.kv_transfer import Page, PrefixKey
+from core.kv.eviction import load_order
 from core.kv.integrity import require
 
 logger = logging.getLogger(__name__)
@@ -25,18 +25,20 @@ Entry = tuple[bytes, Page, bytes]
 
 
 class HostTier:
-    """Pages in host memory, with least-recently-used eviction.
+    """Pages in host memory.
 
     capacity: limit in bytes on all pages.
     checked: verify checksums and drop pages that fail.
+    eviction: name of the order in which pages give way.
     num_bytes: current size in bytes.
     """
 
-    def __init__(self, capacity: int, *, checked: bool = False) -> None:
+    def __init__(self, capacity: int, *, checked: bool = False, eviction: str = "lru") -> None:
         self.capacity = capacity
         self.checked = checked
         self.num_bytes = 0
-        self._pages: OrderedDict[PageName, Entry] = OrderedDict()
+        self._pages: dict[PageName, Entry] = {}
+        self._order = load_order(eviction)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -59,7 +61,9 @@ class HostTier:
             logger.error("A page of the KV cache has changed in host memory; its tokens are computed again.")
             self.discard(group, key)
             return None
-        self._pages.move_to_end(name)
+        self._order.remove(name)
+        self._order.hit(name, key.worth)
+        self._order.push(name)
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
@@ -68,18 +72,24 @@ class HostTier:
         if name in self._pages or page.nbytes > self.capacity:
             return
         while self.num_bytes + page.nbytes > self.capacity:
-            _, oldest = self._pages.popitem(last=False)
-            _, dropped, _ = oldest
+            oldest = self._order.oldest()
+            self._order.evict(oldest)
+            _, dropped, _ = self._pages.pop(oldest)
             self.num_bytes -= dropped.nbytes
         self._pages[name] = (key.payload, page, self._checksum(page))
+        self._order.cached(name, name, key.worth)
+        self._order.push(name)
         self.num_bytes += page.nbytes
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Drop a page, if it is here."""
-        entry = self._pages.pop((group, key.digest), None)
+        name = (group, key.digest)
+        entry = self._pages.pop(name, None)
         if entry is not None:
             _, page, _ = entry
             self.num_bytes -= page.nbytes
+            self._order.remove(name)
+            self._order.forget(name)
 
     def _checksum(self, page: Page) -> bytes:
         """Return the checksum; empty if checksums are not kept."""
@@ -88,10 +98,12 @@ class HostTier:
     def clear(self) -> None:
         """Drop all pages."""
         self._pages.clear()
+        self._order.clear()
         self.num_bytes = 0
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless the bytes are counted right and within the bound."""
+        require(set(self._order) == self._pages.keys(), "host_tier", "the pages that may give way are not those held")
         num_bytes = sum(page.nbytes for _, page, _ in self._pages.values())
         require(num_bytes == self.num_bytes, "host_tier", f"{self.num_bytes} bytes are counted, {num_bytes} are held")
         require(num_bytes <= self.capacity, "host_tier", f"{num_bytes} bytes are held, {self.capacity} may be")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from core.api.config import EngineConfig
 from core.kv.connector import BlockCache, Copy
-from core_kv_connectors.block_saver import BlockSaver
+from core_kv_connectors.block_saver import LAST_BYTES, BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.tiers import KVTiers
@@ -32,7 +32,7 @@ class LocalTiers(KVTiers):
     """
 
     def __init__(self, config: EngineConfig, fingerprint: Callable[[], str], page_bytes: int) -> None:
-        self._page_bytes = page_bytes
+        self._page_bytes = max(page_bytes, 1)
         super().__init__(self._open_host(config), self._open_disk(config, fingerprint))
         self._saver = self._new_saver()
 
@@ -64,11 +64,18 @@ class LocalTiers(KVTiers):
         if self._saver is not None:
             self._saver.save_all(cache, copy, seconds)
 
+    def save_for_sleep(self, cache: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
+        """Save all blocks missing on disk, and fill host memory if it is kept, each within `seconds`."""
+        if keeps_memory and self.host is not None:
+            limit = max(1, LAST_BYTES // self._page_bytes)
+            self.fill_host(cache, copy, self.host.capacity // self._page_bytes, limit, seconds)
+        self.save_all(cache, copy, seconds)
+
     def _open_host(self, config: EngineConfig) -> HostTier | None:
         cache = config.cache
         if not cache.enable_prefix_caching or not cache.host_bytes:
             return None
-        return HostTier(cache.host_bytes, checked=config.state_canary is not None)
+        return HostTier(cache.host_bytes, checked=config.state_canary is not None, eviction=cache.eviction)
 
     def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
         cache = config.cache

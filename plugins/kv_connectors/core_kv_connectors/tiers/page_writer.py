@@ -26,6 +26,8 @@ KEPT_SHARE = 0.9
 """Share of the limit at which deletion stops, so that it happens rarely."""
 LOWERED_S = 600.0
 """Seconds for which a disk that was full gets less than its capacity."""
+NEWEST_SHARE = 0.2
+"""Weight of the newest page in the mean cost of writing."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -50,6 +52,7 @@ class PageWriter:
     secret: for the MAC of each page, with which other users may write to `root`; empty: neither.
     directory: of the files; replaced when the directory had to be recreated.
     rest: the pause after a failure.
+    byte_s: processor time in seconds that writing a byte took, a mean of the last pages; 0 until there is one.
     placed: names of files that this process has written or read, as far as it knows; others may have deleted them.
     num_dropped: pages that were not written because the disk was too slow or failed.
 
@@ -62,6 +65,7 @@ class PageWriter:
         self._secret = secret
         self.directory = self._open()
         self.rest = Rest()
+        self.byte_s = 0.0
         self.placed: set[str] = set()
         self.num_dropped = 0
         self._capacity = capacity
@@ -133,7 +137,10 @@ class PageWriter:
     def _run(self) -> None:
         while (entry := self._next_pending()) is not None:
             name, pending = entry
+            begin = time.thread_time()
             works = self._try_to_store(name, pending)
+            byte_s = (time.thread_time() - begin) / max(pending.page.nbytes, 1)
+            self.byte_s += (byte_s - self.byte_s) * (NEWEST_SHARE if self.byte_s else 1.0)
             with self._changed:
                 if works:
                     self.rest.end()

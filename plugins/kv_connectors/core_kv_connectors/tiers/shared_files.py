@@ -1,7 +1,7 @@
-"""Page files in a directory that several engines share, as the KV connector `file`.
+"""Page files in a directory that several engines share, as the KV connectors `file` and `shm`.
 
-Owns: `SharedFiles`, and the secret of its pages. Never does: lock anything: a page appears by a rename, complete or not
-at all. Called by: the manifest of the connector `file`.
+Owns: `SharedFiles`, the secret of its pages, and the directory in shared memory. Never does: lock anything: a page appears by
+a rename, complete or not at all. Called by: the manifests of the connectors `file` and `shm`.
 
 With a key file other users may write to the directory. Each page then carries a MAC, and lies in a subdirectory that the
 secret determines, so that engines with another key, or none, neither read nor delete it as damaged.
@@ -21,7 +21,8 @@ from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.local import LocalTiers
 
-ARGUMENT = "--kv-connectors-config.file"
+ARGUMENT = "--kv-connectors-config"
+SHARED_MEMORY = Path("/dev/shm")
 MIN_KEY_BYTES = 32
 MAX_KEY_BYTES = 4096
 
@@ -29,6 +30,7 @@ MAX_KEY_BYTES = 4096
 class SharedFiles(LocalTiers):
     """Pages in `directory`, at most `capacity` bytes of them, including those of other engines.
 
+    name: of the connector, for messages.
     key_file: file with the secret of all engines that share the directory; None: it belongs to this user alone.
     fingerprint, page_bytes: as for `LocalTiers`.
 
@@ -36,6 +38,7 @@ class SharedFiles(LocalTiers):
     """
 
     argument = "kv_connectors"
+    places = ("file", "file")
 
     def __init__(
         self,
@@ -45,8 +48,10 @@ class SharedFiles(LocalTiers):
         *,
         directory: str,
         capacity: int,
-        key_file: str | None,
+        key_file: str | None = None,
+        name: str = "file",
     ) -> None:
+        self._name = name
         self._directory = Path(directory).expanduser()
         self._capacity = capacity
         self._secret = b"" if key_file is None else read_key(key_file)
@@ -66,14 +71,23 @@ class SharedFiles(LocalTiers):
             name,
             self._capacity,
             self._page_bytes,
-            argument=f"{ARGUMENT}.directory",
+            argument=f"{ARGUMENT}.{self._name}.directory",
             secret=self._secret,
         )
 
 
+def directory_in_memory() -> str:
+    """Return this user's directory in shared memory. Raises ConfigError where the system has none."""
+    if not SHARED_MEMORY.is_dir():
+        raise ConfigError(
+            [f"The KV connector 'shm': this system has no {SHARED_MEMORY}; give {ARGUMENT}.shm.directory."]
+        )
+    return str(SHARED_MEMORY / f"core-kv-{os.geteuid()}")
+
+
 def read_key(path: str) -> bytes:
     """Return 32 bytes derived from the contents of a key file. Raises ConfigError."""
-    shown = f"{ARGUMENT}.key_file {path}"
+    shown = f"{ARGUMENT}.file.key_file {path}"
     try:
         with Path(path).expanduser().open("rb") as file:
             status = os.fstat(file.fileno())

@@ -3,23 +3,23 @@
 Owns: `KVTiers`: the choice of blocks to save, on eviction and in the background. Never does: decide about eviction, or
 copy from or to the device. Called by: `KVConnectors`, `BlockSaver`.
 
-Cached blocks that are not evicted are saved to disk as well, each once, in the order in which they were cached, so that
-a prefix's head precedes its tail and a killed engine loses little. Their pages go only to the disk.
+Cached blocks that are not evicted are saved to disk as well, each once, what a next turn needs first (`Unsaved`), so that
+a killed engine loses little. Their pages go only to the disk. Before a sleep that keeps host memory they go there instead.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core.api.stats import SchedulerStats
-from core.kv.connector import BlockCache, KVConnector
+from core.kv.connector import BlockCache, Copy, KVConnector
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_source import PageSource
+from core_kv_connectors.tiers.unsaved import Block, Unsaved
 
 EXAMINED_AT_ONCE = 256
 """Cached blocks looked up before other work gets its turn."""
@@ -36,6 +36,8 @@ class KVTiers(KVConnector):
     """
 
     argument = "kv_offloading_disk_path"
+    places = ("host", "disk")
+    """Names of its memory and its slow storage, as sessions report them."""
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class KVTiers(KVConnector):
     ) -> None:
         self._clock = clock
         self.num_saved = 0
-        self._unsaved: OrderedDict[int, tuple[int, PrefixKey]] = OrderedDict()
+        self._unsaved = Unsaved()
+        self._fills_host = False
         self._num_failed = 0
         self.put_on(host, disk)
 
@@ -65,7 +68,7 @@ class KVTiers(KVConnector):
     @property
     def has_unsaved(self) -> bool:
         """Whether the disk may lack a cached block."""
-        return bool(self._unsaved)
+        return len(self._unsaved) > 0
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether a page is in memory."""
@@ -104,9 +107,9 @@ class KVTiers(KVConnector):
     def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
         """Store a page. While its block is cached, only on disk: in host memory it would be a duplicate."""
         self.num_saved += 1
-        if evicted and self.host is not None:
+        if (evicted or self._fills_host) and self.host is not None:
             self.host.write(group, key, page)
-        if self.disk is not None:
+        if self.disk is not None and not self._fills_host:
             self.disk.write(group, key, page)
 
     def lost(self, group: int, key: PrefixKey) -> None:
@@ -118,13 +121,12 @@ class KVTiers(KVConnector):
         self.pages.discard(group, key)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """Remember a block for `save_some`."""
-        if self.disk is not None:
-            self._unsaved[block_id] = (group, key)
+        """Remember a block for `save_some` and `fill_host`."""
+        self._unsaved.cached(block_id, group, key, parent)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
         """Drop a block that is no longer cached."""
-        self._unsaved.pop(block_id, None)
+        self._unsaved.removed(block_id, group, key)
 
     def cleared(self) -> None:
         """Drop all pages and pending blocks."""
@@ -148,15 +150,43 @@ class KVTiers(KVConnector):
         for _ in range(num_examined):
             if limit <= 0:
                 return
-            block_id, (group, key) = self._unsaved.popitem(last=False)
+            block = self._unsaved.take()
+            if block is None:
+                return
+            block_id, group, key = block
             if not disk.holds(group, key):
                 cache.save(block_id, group, key, self)
                 limit -= 1
 
-    def remember(self, cached: Iterable[tuple[int, int, PrefixKey]]) -> None:
-        """Let `save_some` examine all these cached blocks (block id, group, key) again."""
-        for block_id, group, key in cached:
-            self._unsaved.setdefault(block_id, (group, key))
+    def remember(self, cache: BlockCache) -> None:
+        """Let `save_some` examine all cached blocks again."""
+        self._unsaved.add(cache.cached_blocks())
+
+    def fill_host(self, cache: BlockCache, copy: Copy, room: int, limit: int, seconds: float) -> None:
+        """Copy up to `room` cached blocks to host memory, what a next turn needs first; the disk gets none of them.
+
+        limit: blocks copied at once. seconds: time after which no further ones are copied.
+        """
+        host = self.host
+        if host is None:
+            return
+        deadline = self._clock() + seconds
+        self.remember(cache)
+        blocks: list[Block] = []
+        while len(blocks) < room and (block := self._unsaved.take()) is not None:
+            blocks.append(block)
+        # Pages that are read now are not those that give way to the missing ones.
+        missing = [block for block in blocks if host.read(*block[1:]) is None]
+        self._fills_host = True
+        while missing and self._clock() <= deadline:
+            for block_id, group, key in missing[:limit]:
+                cache.save(block_id, group, key, self)
+            del missing[:limit]
+            if not cache.copy_now(copy):
+                break
+        self._fills_host = False
+        for _, group, key in reversed(blocks):
+            host.read(group, key)  # the order in which host memory drops pages: what is needed first goes last
 
     def report(self, stats: SchedulerStats) -> None:
         """Report the pages saved since the start."""

@@ -29,6 +29,7 @@ def core_spec() -> PluginSpec:
             "formats": FORMATS,
             "batch_invariant": True,
             "row_multiple": 32,
+            "rank_multiple": 16,
         },
         priority=100,
     )

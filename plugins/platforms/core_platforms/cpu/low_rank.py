@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import threading
+import weakref
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -30,61 +31,77 @@ RANK_LANES = 16  # ranks side by side in a panel of A
 PANEL = 32  # outputs side by side in a panel of B
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
-REGION = 4 << 20  # bytes that are mapped at once
+REGION = 8 << 20  # bytes that are mapped at once
+LEAST_LEFT = 16 << 10  # bytes of a region that are worth keeping for another update
 MOST_SEGMENTS = 8
+HEAD_WORDS, PART_WORDS = 3, 8  # of an update and of each of its parts
 
 
 class Arena:
     """Memory for updates in huge pages: a step reads all of an adapter's updates, one after the other.
 
-    A region is freed when the last update in it is dropped.
+    A region is freed when the last update in it is dropped. What is left of it is used for later updates.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: Tensor | None = None
+        self._open: list[tuple[weakref.ref[mmap.mmap], int, int]] = []
 
-    def take(self, nbytes: int) -> Tensor:
-        """Return uint8 [nbytes] that begins at a cache line. Any thread may call it."""
+    def take(self, nbytes: int) -> tuple[mmap.mmap, Tensor]:
+        """Return uint8 [nbytes] that begins at a cache line, and the region, which must outlive its use.
+
+        Any thread may call it.
+        """
         size = -(-nbytes // CACHE_LINE) * CACHE_LINE
         with self._lock:
-            if self._free is None or len(self._free) < size:
-                self._free = _mapped(-(-size // REGION) * REGION)
-            taken = self._free[:nbytes]
-            self._free = self._free[size:]
-            return taken
+            memory, start, end = self._room(size)
+            if end - start - size >= LEAST_LEFT:
+                self._open.append((weakref.ref(memory), start + size, end))
+        return memory, torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=start)
+
+    def _room(self, size: int) -> tuple[mmap.mmap, int, int]:
+        """Take the open region with the least room that suffices off the list; map one if there is none."""
+        self._open = [entry for entry in self._open if entry[0]() is not None]
+        for entry in sorted(self._open, key=lambda entry: entry[2] - entry[1]):
+            memory = entry[0]()
+            if memory is not None and entry[2] - entry[1] >= size:
+                self._open.remove(entry)
+                return memory, entry[1], entry[2]
+        return _mapped(-(-size // REGION) * REGION)
 
 
-def _mapped(nbytes: int) -> Tensor:
-    """Map whole huge pages where the system has them."""
+def _mapped(nbytes: int) -> tuple[mmap.mmap, int, int]:
+    """Map whole huge pages where the system has them; return the memory with begin and end of them."""
     memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
             memory.madvise(mmap.MADV_HUGEPAGE)
-    everything = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -everything.data_ptr() % HUGE_PAGE
-    return everything[start : start + nbytes]
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
+    return memory, start, start + nbytes
 
 
 class NativeUpdate:
-    """The updates of one adapter for one layer: all numbers in one block, and the words that describe them.
+    """The updates of one adapter for one layer: one block of the words that describe them, and all numbers.
 
-    nbytes: of both.
+    Nothing of it, not even a tensor, is in the allocator's heap, whose pages could not be returned then.
+
     address: of the words, a `LowRankUpdate` of `native/native.h`.
     """
 
-    __slots__ = ("_memory", "_words", "address", "nbytes")
+    __slots__ = ("_memory", "address", "nbytes")
 
     def __init__(self, updates: Sequence[LowRank], arena: Arena) -> None:
-        pieces = [_panels(torch.cat([one.a for one in updates]), RANK_LANES)] if updates else []
+        pieces = [torch.zeros(HEAD_WORDS + PART_WORDS * len(updates), dtype=torch.int64)]
+        if updates:
+            pieces.append(_panels(torch.cat([one.a for one in updates]), RANK_LANES))
         for one in updates:
             before = one.first % PANEL  # panels are those of the layer
             vectors = [_padded(vector, before) for vector in (one.gain, one.shift) if vector is not None]
             pieces += [_panels(F.pad(one.b, (0, 0, before, 0)), PANEL), *vectors]
-        self._memory, places = _one_block(pieces, arena)
-        self._words = torch.tensor(_words(updates, places), dtype=torch.int64)
-        self.address = self._words.data_ptr()
-        self.nbytes = self._memory.nbytes + self._words.nbytes
+        self._memory, block, places = _one_block(pieces, arena)
+        block[: pieces[0].nbytes].view(torch.int64).copy_(torch.tensor(_words(updates, places[1:])))
+        self.address = places[0]
+        self.nbytes = block.nbytes
 
 
 def _panels(matrix: Tensor, lanes: int) -> Tensor:
@@ -101,17 +118,17 @@ def _padded(vector: Tensor, before: int) -> Tensor:
     return F.pad(vector, (before, -(before + len(vector)) % PANEL))
 
 
-def _one_block(pieces: Sequence[Tensor], arena: Arena) -> tuple[Tensor, list[int]]:
-    """Copy tensors into one block, each to the beginning of a cache line; return it with the address of each."""
+def _one_block(pieces: Sequence[Tensor], arena: Arena) -> tuple[mmap.mmap, Tensor, list[int]]:
+    """Copy tensors into one block, each to the beginning of a cache line; return region, block and the address of each."""
     starts = []
     end = 0
     for piece in pieces:
         starts.append(end)
         end += -(-piece.nbytes // CACHE_LINE) * CACHE_LINE
-    memory = arena.take(end)
+    memory, block = arena.take(end)
     for start, piece in zip(starts, pieces, strict=True):
-        memory[start : start + piece.nbytes] = piece.flatten().view(torch.uint8)
-    return memory, [memory.data_ptr() + start for start in starts]
+        block[start : start + piece.nbytes] = piece.flatten().view(torch.uint8)
+    return memory, block, [block.data_ptr() + start for start in starts]
 
 
 def _words(updates: Sequence[LowRank], places: Sequence[int]) -> list[int]:

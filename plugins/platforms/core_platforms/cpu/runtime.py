@@ -70,18 +70,24 @@ class CpuRuntime:
         """
         slack = HUGE_PAGE if tag == "weights" else 0
         size = max(nbytes, 1) + slack
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        everything = torch.frombuffer(memory, dtype=torch.uint8)
+        everything = _in_huge_pages(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         start = -everything.data_ptr() % HUGE_PAGE if slack else 0
         buffer = everything[start : start + nbytes]
-        ahead = min(nbytes, self._prefault_bytes) if tag == "kv" else 0
+        if tag == "kv":
+            self._back_in_idle_time(buffer)
+        return buffer
+
+    def allocate_in(self, descriptor: int, offset: int, nbytes: int) -> Tensor:
+        """Map uint8 [nbytes] of a file; the system backs its pages as those of the KV cache."""
+        buffer = _in_huge_pages(mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED, offset=offset))
+        self._back_in_idle_time(buffer)
+        return buffer
+
+    def _back_in_idle_time(self, buffer: Tensor) -> None:
+        ahead = min(buffer.nbytes, self._prefault_bytes)
         if self._prefault is not None and ahead > 0:
             self._prefault(buffer.data_ptr(), ahead)
             self._prefault_bytes -= ahead
-        return buffer
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
         """Run once and keep the native calls as a tape; None when a call's row count was not `num_rows`."""
@@ -91,6 +97,14 @@ class CpuRuntime:
         """Restore torch's threads, the process's processor binding and its previous instruction set."""
         torch.set_num_threads(self._threads_before)
         self._undo.close()
+
+
+def _in_huge_pages(memory: mmap.mmap) -> Tensor:
+    """Return all of a mapping as uint8 [nbytes]."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class CpuPlatform:

@@ -24,19 +24,21 @@ class SharedFiles:
 
     steps:   file of `STEPS_NBYTES` in which the engine records its steps (see `core_supervision.watch.breadcrumbs`).
     weights: weights that outlive the engine; empty until some are kept.
+    kv:      cached KV blocks that outlive the engine; empty until some are kept.
     lasting: flags that the next engine must know (see `core_supervision.persistent_flags`).
     tensors: tensors that came from memory and so cannot be read again.
     """
 
     steps: int
     weights: int
+    kv: int
     lasting: int
     tensors: int
 
     @classmethod
     def new(cls) -> Self:
         """Create new files. Raises OSError."""
-        sizes = {"steps": STEPS_NBYTES, "weights": 0, "lasting": 0, "tensors": 0}
+        sizes = {"steps": STEPS_NBYTES, "weights": 0, "kv": 0, "lasting": 0, "tensors": 0}
         with ExitStack() as undo:
             made: dict[str, int] = {}
             for name, nbytes in sizes.items():

@@ -53,3 +53,6 @@ class LimitsArgs(ArgumentGroup, frozen=True, kw_only=True):
         int, Arg("Most sessions (field session) of one API key; 0 keeps none.", human=True, ge=0)
     ] = 64
     kv_session_lifetime: Annotated[float, Arg("Seconds that a session is not used before it goes.", gt=0)] = 3600.0
+    kv_session_share: Annotated[
+        float, Arg("Fraction of the KV cache that pinned sessions may hold, of all API keys together.", ge=0, le=1)
+    ] = 0.5

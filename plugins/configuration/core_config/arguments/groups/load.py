@@ -68,6 +68,13 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
             choices=("copy", "map"),
         ),
     ] = None
+    keep_kv: Annotated[
+        bool,
+        Arg(
+            "Keep cached KV blocks in memory that outlives an engine, so that the one that replaces it continues earlier "
+            "prompts. On the CPU."
+        ),
+    ] = False
     enable_sleep_mode: Annotated[
         bool,
         Arg(

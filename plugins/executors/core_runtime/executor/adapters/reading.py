@@ -20,6 +20,7 @@ from core_runtime.contracts.low_rank import PackedLowRank
 from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
 from core_runtime.executor.adapters.updates import update_of
+from core_runtime.executor.host_memory import trim_memory
 from core_runtime.models.adapters.fitting import Fitted, Fitting
 from core_runtime.models.adapters.layers import LayerKey
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
@@ -53,7 +54,15 @@ class AdapterReader:
         self._own = own
 
     def read(self, source: AdapterSource) -> AdapterFacts:
-        """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used."""
+        """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used.
+
+        What was read on the way is as large as the adapter, and its memory is returned.
+        """
+        facts = self._kept(source)
+        trim_memory()
+        return facts
+
+    def _kept(self, source: AdapterSource) -> AdapterFacts:
         contents = self._contents(source)
         known = self._placed.find(contents.digest)
         if known is not None:

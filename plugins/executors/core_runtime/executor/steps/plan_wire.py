@@ -138,6 +138,7 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
         cache_salt=None,
         tenant="",
         num_public_tokens=0,
+        edges=[],
         user="",
         resume=None,
         deadline=0.0,

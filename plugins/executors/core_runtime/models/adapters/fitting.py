@@ -6,6 +6,7 @@ compute. Called by: the executor's reading of adapters, in a thread next to step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -167,7 +168,8 @@ class Fitting:
     def _check(self, name: str, change: ModuleChange) -> None:
         """Check what needs no model: numbers and targets."""
         for role, tensor in change.tensors().items():
-            if not bool(tensor.isfinite().all()):
+            # `isfinite` is twenty times as slow in bfloat16; both ends are NaN where a number is
+            if tensor.numel() and not all(math.isfinite(float(end)) for end in tensor.aminmax()):
                 raise UserError(f"Adapter '{name}': {role} of {change.module} has numbers that are not finite.")
         allowed = not self._targets or any(_ends_with(change.module, target) for target in self._targets)
         if not allowed:

@@ -1,0 +1,52 @@
+"""Bytes of resident adapters, planned from shapes alone.
+
+Owns: the size of the largest adapter that an engine accepts. Never does: open an adapter. Called by: the stage of sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.api.specs import LayerSpec
+from core_config.stages.chosen import Chosen
+from core_config.stages.memory import ITEM_BYTES
+from core_config.stages.settings import Settings
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.module_spec import ModelSpec
+
+
+def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
+    """Return the bytes of an adapter of the largest rank on all matrices of blocks that it may change; 0 without adapters.
+
+    Kernels that pad ranks and outputs declare to which multiples.
+    """
+    if not settings["enable_lora"] or not isinstance(spec, DecoderSpec):
+        return 0
+    kernels = chosen.stages.get("kernels")
+    providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
+    padding: Mapping[str, Any] = next((one for one in providers if "rank_multiple" in one), {})
+    ranks = int(padding.get("rank_multiple", 1))
+    outputs = int(padding.get("row_multiple", 1)) if padding else 1
+    dtype = settings["dtype"] if settings["lora_dtype"] == "auto" else settings["lora_dtype"]
+    targets = settings["lora_target_modules"] or ()
+    total = 0
+    for index in range(len(spec.blocks)):
+        for parts in spec.fused_linears(index):
+            total += _layer_numbers(_allowed(parts, targets), settings["max_lora_rank"], ranks, outputs)
+    return total * ITEM_BYTES[dtype]
+
+
+def _allowed(parts: Sequence[LayerSpec], targets: Sequence[str]) -> list[LayerSpec]:
+    """Return the parts that `--lora-target-modules` names; all without it."""
+    return [part for part in parts if not targets or any(f".{part.name}".endswith(f".{one}") for one in targets)]
+
+
+def _layer_numbers(parts: Sequence[LayerSpec], rank: int, ranks: int, outputs: int) -> int:
+    """Return the numbers of A and B in a layer. ranks, outputs: multiples to which they are padded."""
+    if not parts:
+        return 0
+    a = math.ceil(rank * len(parts) / ranks) * ranks * parts[0].shape[-1]
+    b = sum(math.ceil(part.shape[-2] / outputs) * outputs * rank for part in parts)
+    return a + b

@@ -1,0 +1,198 @@
+"""Pins: cached prefixes of sessions that are not evicted from the KV cache.
+
+Owns: `SessionPins`, an observer of the engine: which blocks are pinned, for whom, until when, and the share that pins may take.
+Never does: know sessions (servers do, and pin a session's prefix again after each turn), load pages, or compute anything.
+Called by: the engine core; servers, through its utilities.
+
+Pins never stop the engine: where no sequence runs and one waits for blocks, the longest unused pin is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+
+from core.engine.observer import Engine, EngineObserver, EngineStart
+from core.kv.manager import KVManager
+from core.scheduler.step import Step
+from core_observers.engine.pinned_prefix import Pin, Prefix, beginning
+from core_observers.engine.prefix_places import prefix_places
+
+logger = logging.getLogger(__name__)
+
+STARVED_STEPS = 3
+"""Number of steps in a row without any computation after which a pin gives way."""
+
+Key = tuple[str, str, str]
+"""(server, tenant, name): what a pin is called."""
+
+
+class SessionPins(EngineObserver):
+    """All pins of one engine, the longest unused first. clock: returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._engine: Engine | None = None
+        self._kv: KVManager | None = None
+        self._pins: dict[Key, Pin] = {}
+        self._num_starved = 0
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self | None:
+        """Return the pins of an engine that caches prefixes."""
+        return cls() if start.config.cache.enable_prefix_caching else None
+
+    def attach(self, engine: Engine) -> None:
+        """Keep the engine."""
+        self._engine = engine
+
+    def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
+        """Return the calls of one client."""
+        return {
+            "pin_prefix": partial(self.pin, client),
+            "unpin_prefix": self.unpin,
+            "prefix_places": self.places,
+            "num_pins": self.num_pins,
+        }
+
+    def before_step(self) -> None:
+        """Drop pins that have expired, or that keep everything else from running."""
+        if not self._pins:
+            return
+        self._expire()
+        self._num_starved += 1
+        if self._num_starved > STARVED_STEPS and self._is_starving():
+            key = next(iter(self._pins))
+            logger.warning(
+                "The pin of a session (%d blocks) gave way to a request that found no room.",
+                len(self._pins[key].blocks),
+            )
+            self._drop(key)
+
+    def finished(self, step: Step) -> None:
+        """Note that something was computed."""
+        self._num_starved = 0
+
+    def calling(self, method: str) -> None:
+        """Drop all pins before the cache is reset, which no block in use may hinder."""
+        if method == "reset_prefix_cache":
+            self._drop_where(lambda key, pin: True)
+
+    def client_gone(self, client: int) -> None:
+        """Drop the pins of a client that is gone."""
+        self._drop_where(lambda key, pin: pin.client == client)
+
+    def pin(
+        self, client: int, server: str, name: str, prefix: dict[str, Any], share: float, lifetime: float
+    ) -> dict[str, Any]:
+        """Pin what is in the KV cache of a prefix, in place of an earlier prefix of the same name.
+
+        share: of the KV cache that all pins together may hold. Where they would hold more, another tenant's longest unused pin
+            goes if that tenant holds more than this one; else nothing changes.
+        lifetime: seconds until it is dropped, unless it is pinned again.
+        Returns `fits`, and the bytes that this pin holds and that pins may hold (`bytes`, `room`).
+        """
+        given = msgspec.convert(prefix, Prefix)
+        kv, engine = self._current(), self._running
+        self._expire()
+        key = (server, given.tenant, name)
+        old = self._pins.pop(key, None)
+        sequence = given.sequence()
+        if old is not None and old.is_start_of(given):
+            sequence.prefix_keys = list(old.sequence.prefix_keys)
+        blocks = [block for length in given.lengths for block in kv.pin(beginning(sequence, length))]
+        new = self._pins[key] = Pin(given, sequence, blocks, client, self._clock() + lifetime)
+        room = int(share * kv.pool.capacity)
+        fits = self._make_room(given.tenant, room)
+        if not fits:
+            kv.pool.unpin(blocks)
+            del self._pins[key]
+            if old is not None:
+                old.expires, old.client = new.expires, client
+                self._pins[key] = old
+        elif old is not None:
+            kv.pool.unpin(old.blocks)
+        held = self._pins.get(key)
+        num_held = 0 if held is None else self._held([held])
+        size = engine.executor.page_bytes
+        return {"fits": fits, "bytes": num_held * size, "room": room * size}
+
+    def unpin(self, server: str, name: str, tenant: str) -> bool:
+        """Drop a pin; False if there is none."""
+        self._current()
+        key = (server, tenant, name)
+        if key not in self._pins:
+            return False
+        self._drop(key)
+        return True
+
+    def places(self, server: str, name: str, prefix: dict[str, Any]) -> dict[str, Any]:
+        """Return the bytes of a prefix by place (`places`), and those that the pin of this name holds (`pinned`)."""
+        given = msgspec.convert(prefix, Prefix)
+        kv, engine = self._current(), self._running
+        size = engine.executor.page_bytes
+        blocks = prefix_places(kv, engine.kv_services, given.sequence())
+        pin = self._pins.get((server, given.tenant, name))
+        pinned = 0 if pin is None else self._held([pin]) * size
+        return {"places": {place: count * size for place, count in blocks.items()}, "pinned": pinned}
+
+    def num_pins(self) -> list[int]:
+        """Return the number of pins, and of the blocks that they hold."""
+        self._current()
+        return [len(self._pins), self._held(self._pins.values())]
+
+    @property
+    def _running(self) -> Engine:
+        assert self._engine is not None, "the engine core has attached it"
+        return self._engine
+
+    def _current(self) -> KVManager:
+        """Return the KV manager. The pins of an earlier one, whose blocks are gone, are forgotten."""
+        kv = self._running.scheduler.kv
+        if kv is not self._kv:
+            self._kv = kv
+            self._pins.clear()
+        return kv
+
+    def _is_starving(self) -> bool:
+        """Whether sequences wait for blocks although none runs."""
+        if self._running.is_halted:
+            return False
+        stats = self._running.scheduler.stats()
+        return not stats.num_running and stats.num_waiting > stats.num_deferred
+
+    def _make_room(self, tenant: str, room: int) -> bool:
+        """Drop pins of tenants that hold more than this one, until all hold at most `room` blocks; False if that fails."""
+        while self._held(self._pins.values()) > room:
+            sizes = {owner: self._held_by(owner) for _, owner, _ in self._pins}
+            largest = max(sizes, key=lambda owner: sizes[owner])
+            if sizes[largest] <= sizes[tenant]:
+                return False
+            self._drop(next(key for key in self._pins if key[1] == largest))
+        return True
+
+    def _held_by(self, tenant: str) -> int:
+        return self._held(pin for (_, owner, _), pin in self._pins.items() if owner == tenant)
+
+    def _held(self, pins: Iterable[Pin]) -> int:
+        """Return the number of blocks that pins hold, each counted once."""
+        kv = self._current()
+        blocks = {block for pin in pins for block in pin.blocks}
+        return sum(len(kv.pool.parts(block)) for block in blocks)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        self._drop_where(lambda key, pin: pin.expires <= now)
+
+    def _drop_where(self, condition: Callable[[Key, Pin], bool]) -> None:
+        self._current()
+        for key in [key for key, pin in self._pins.items() if condition(key, pin)]:
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        self._current().pool.unpin(self._pins.pop(key).blocks)
