@@ -30,6 +30,7 @@ TIERS: Mapping[str, str] = {
     "cpu_bytes_to_use_per_rank": "kv_offloading_size",
     "disk_path": "kv_offloading_disk_path",
     "disk_capacity_bytes": "kv_offloading_disk_size",
+    "eviction_policy": "kv_eviction",
 }
 """Keys of vLLM's connectors to host memory and disk → the arguments that they are here."""
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
