@@ -61,7 +61,7 @@ class LimitedCalls:
         self._changed = threading.Condition()
         self._queue: deque[Call] = deque()
         self._late: Call | None = None
-        self._begun = 0.0
+        self._late_since = 0.0
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -72,8 +72,8 @@ class LimitedCalls:
 
     @property
     def late_s(self) -> float:
-        """Return the seconds for which a late call has been waited for; 0 when none is late."""
-        return self._clock() - self._begun if self.is_late else 0.0
+        """Return the seconds since a call became late; 0 when none is late."""
+        return self._clock() - self._late_since if self.is_late else 0.0
 
     def ask(self, function: Callable[[], bool], late: bool) -> bool:
         """Return the answer of a call, or `late` when there is none in time."""
@@ -98,16 +98,16 @@ class LimitedCalls:
             return None
         call = Call(function)
         was_late = self.is_late
-        if not was_late:
-            self._begun = self._clock()
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kv-files", daemon=True)
                 self._thread.start()
             self._queue.append(call)
             self._changed.notify()
-        if not was_late and not call.is_done.wait(LIMIT_S):
+        # Twice half the limit: after a stop of the whole process the first wait ends before the thread could run.
+        if not was_late and not (call.is_done.wait(LIMIT_S / 2) or call.is_done.wait(LIMIT_S / 2)):
             self._late = call
+            self._late_since = self._clock()
         return call.answer
 
     def _run(self) -> None:
