@@ -152,7 +152,11 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "disk_capacity_bytes": 5}, "disk_capacity_bytes: needs"),
         ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "store_threshold": 2}, "store_threshold 2: .*first time"),
         ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "offload_prompt_only": True}, "part of the next prompt"),
-        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "eviction_policy": "fifo"}, "eviction_policy fifo: expected one of"),
+        (
+            "OffloadingConnector",
+            {"cpu_bytes_to_use": 5e9, "eviction_policy": "fifo"},
+            "eviction_policy fifo: expected one of",
+        ),
         (
             "OffloadingConnector",
             {"cpu_bytes_to_use": 5e9, "cpu_size": 3},
