@@ -28,7 +28,8 @@ PEERS = ("llama.cpp", "ik_llama.cpp", "vllm", "openvino", "mistral.rs")
 WITHOUT_RUNNER = "onnxruntime-genai (int4) is not run by this benchmark yet."
 LOADING = """## Loading
 
-Measured by hand on 2026-11-29, while other programs were stopped; the files lay in memory.
+Measured by hand on 2026-11-29; the files lay in memory. Most other programs were stopped, but how long a process waited for
+a processor was not recorded.
 
 |  | file | reading it | loading | process start to first token | peak memory |
 |---|---|---|---|---|---|
