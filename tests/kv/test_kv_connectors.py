@@ -192,7 +192,7 @@ def test_a_prefix_comes_back_with_the_state_behind_it():
             assert kv.allocate_slots(sequence, count) is not None
             transfers = kv.take_transfers()
             pages = [] if transfers is None else [device[block_id].copy() for block_id in transfers.saves]
-            for sources, targets in kv.states.take():
+            for sources, targets in kv.take_copies():
                 device[targets] = device[sources]
             if transfers is not None:
                 for block_id, page in transfers.loads:
