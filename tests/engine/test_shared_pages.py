@@ -33,25 +33,31 @@ with LLM(use_tqdm_on_load=False, **room, **settings) as llm:
 FIRST, *OTHERS = ([1, *(3 + stride * index % 250 for index in range(96))] for stride in (1, 3, 7))
 
 
+def run(settings, prompts, kill=0):
+    """The answers of an engine in a process of its own: token ids, and the number of cached tokens."""
+    command = [sys.executable, "-c", SCRIPT, json.dumps([settings, prompts, kill])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_llama):
+    """The answer of an engine that shares nothing."""
+    ((tokens, cached),) = run({"model": str(tiny_llama)}, [FIRST])
+    assert cached == 0
+    return tokens
+
+
 @pytest.mark.parametrize("how", ["file", "file with a key", "shm"])
-def test_another_engine_continues_after_a_kill(tiny_llama, tmp_path, how):
+def test_another_engine_continues_after_a_kill(tiny_llama, tmp_path, expected, how):
     name, *keyed = how.split(" with a ")
     own = {"directory": str(tmp_path / "pages")}
     if keyed:
         own["key_file"] = str(tmp_path / "key")
         (tmp_path / "key").write_text("0123456789abcdef" * 4)
         (tmp_path / "key").chmod(0o600)
-    plain = {"model": str(tiny_llama)}
-    shared = plain | {"kv_connectors": [name], "kv_connectors_config": {name: own}}
-
-    def run(settings, prompts, kill=0):
-        command = [sys.executable, "-c", SCRIPT, json.dumps([settings, prompts, kill])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
-
-    ((expected, cached),) = run(plain, [FIRST])
-    assert cached == 0
+    shared = {"model": str(tiny_llama), "kv_connectors": [name], "kv_connectors_config": {name: own}}
     first, *_ = run(shared, [FIRST, *OTHERS], kill=9)  # of 18 full blocks the pool holds 9
     assert first == [expected, 0]
     assert run(shared, [FIRST]) == [[expected, 96]]
