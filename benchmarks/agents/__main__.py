@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -109,6 +111,7 @@ def figures_of(
 def main() -> None:
     """Run the command."""
     options = options_of()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a run which is stopped still ends its server
     if options.command == "measure":
         measure(options)
     else:
