@@ -8,7 +8,7 @@ Figures are those of the newest run that has them, so a part that is measured ag
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,9 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
     yield (
         "- **cached**: share of the tokens sent or received before that the server did not compute again, over all turns and"
         "\n  three forks. **computed again**: most of these tokens in one turn."
-        "\n- **TTFT s**: of the first turn, the median one and the last. **above prefill ms**: median and largest TTFT minus"
-        "\n  the server's own prefill time, scaled to the new tokens where it computed more."
+        "\n- **TTFT s**: of the first turn, the median one and the last. **beside prefill ms**: median and largest TTFT minus the"
+        "\n  time in which the server computed the prompt, by its own clock. **with old tokens ms**: the same with the share of"
+        "\n  that time that known tokens had, up to one block of which `core` computes again."
         "\n- **core's total**: time of core's turns divided by that of as many turns of this server."
     )
     yield table(
@@ -77,7 +78,7 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
         "\nor time until a short prompt has its first token on the next engine."
     )
     yield table(
-        ["model", "killed, and what keeps", "known tokens", "cached", "TTFT s", "above prefill ms", "pause s"],
+        ["model", "killed, and what keeps", "known tokens", "cached", "TTFT s", "beside prefill ms", "pause s"],
         [row for case, lines in cases.items() if case[2] == "kills" for row in kill_rows(case, lines)],
     )
     yield from errors(cases)
@@ -100,8 +101,13 @@ def again(turns: list[Figures]) -> str:
     return f"{max(max(turn['known'] - turn['cached'], 0) for turn in turns):.0f}"
 
 
+def beside(turn: Figures) -> float | None:
+    """Milliseconds of TTFT in which the prompt was not computed; None where the server tells no times."""
+    return 1e3 * (turn["ttft"] - turn["prefill"]) if "prefill" in turn else None
+
+
 def above(turn: Figures) -> float | None:
-    """Milliseconds of TTFT that are not the prefill of new tokens; None where the server tells no times."""
+    """`beside` with the share of the prefill that known tokens had: TTFT minus the prefill of new tokens."""
     if "prefill" not in turn:
         return None
     computed = turn["prompt"] - turn["cached"]
@@ -109,9 +115,9 @@ def above(turn: Figures) -> float | None:
     return 1e3 * (turn["ttft"] - turn["prefill"] * new / computed)
 
 
-def above_text(turns: list[Figures]) -> str:
-    """Median and largest of `above`."""
-    found = [value for value in map(above, turns) if value is not None]
+def spread(values: Iterable[float | None]) -> str:
+    """Median and largest."""
+    found = [value for value in values if value is not None]
     return f"{statistics.median(found):.0f}, {max(found):.0f}" if found else "not told"
 
 
@@ -128,7 +134,18 @@ def turns_row(case: Case, lines: list[Line], cases: dict[Case, list[Line]]) -> I
         ratio = f"{sum(turn['s'] for turn in ours[:count]) / sum(turn['s'] for turn in turns[:count]):.2f} x"
     shown = " / ".join(f"{value:.2f}" for value in (times[0], statistics.median(times), times[-1]))
     total = f"{sum(turn['s'] for turn in turns):.1f}"
-    yield [NAMES[case[0]], case[1], f"{len(turns)}", share(both), again(both), shown, above_text(both), total, ratio]
+    yield [
+        NAMES[case[0]],
+        case[1],
+        f"{len(turns)}",
+        share(both),
+        again(both),
+        shown,
+        spread(map(beside, both)),
+        spread(map(above, both)),
+        total,
+        ratio,
+    ]
 
 
 def several_row(case: Case, lines: list[Line]) -> list[str]:
@@ -148,7 +165,7 @@ def kill_rows(case: Case, lines: list[Line]) -> Iterator[list[str]]:
             turn = line["figures"]
             pause = turn.get("start", turn.get("pause", 0.0))
             what = line["row"] if line["row"].startswith("engine") else f"server, {line['row']}"
-            late = f"{above(turn) or 0:.0f}"
+            late = f"{beside(turn) or 0:.0f}"
             yield [
                 NAMES[case[0]],
                 what,
