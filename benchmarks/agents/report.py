@@ -55,7 +55,8 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
             "cached",
             "computed again",
             "TTFT s",
-            "above prefill ms",
+            "beside prefill ms",
+            "with old tokens ms",
             "total s",
             "core's total",
         ],
@@ -64,9 +65,9 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
     yield (
         "- **cached**: share of the tokens sent or received before that the server did not compute again, over all turns and"
         "\n  three forks. **computed again**: most of these tokens in one turn."
-        "\n- **TTFT s**: of the first turn, the median one and the last. **beside prefill ms**: median and largest TTFT minus the"
-        "\n  time in which the server computed the prompt, by its own clock. **with old tokens ms**: the same with the share of"
-        "\n  that time that known tokens had, up to one block of which `core` computes again."
+        "\n- **TTFT s**: of the first turn, the median one and the last. **beside prefill ms**: median and largest TTFT minus"
+        "\n  the time in which the server computed the prompt, by its own clock. **with old tokens ms**: the same with the"
+        "\n  share of that time that known tokens had, up to one block of which `core` computes again."
         "\n- **core's total**: time of core's turns divided by that of as many turns of this server."
     )
     yield table(

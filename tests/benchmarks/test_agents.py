@@ -29,7 +29,7 @@ def test_prefill_of_known_tokens_counts_as_late() -> None:
 
 def test_the_page_has_shares_ratios_and_reasons(tmp_path: Path) -> None:
     page = tmp_path / "agents.md"
-    page.write_text("# Agents\n\nRules.\n\n## Measured\n\nold\n")
+    page.write_text("# Agents\n\nRules.\n\n## Measured\n\nolder tables\n")
     lines = [
         line("core", turn(50, 0, 0, 9.0, 9.0), run="0"),
         line("core", turn(1000, 0, 0, 1.0, 1.0)),
@@ -41,7 +41,7 @@ def test_the_page_has_shares_ratios_and_reasons(tmp_path: Path) -> None:
     write(lines, page)
     text = page.read_text()
     assert text.startswith("# Agents\n\nRules.\n\n## Measured\n")
-    assert "old" not in text and "9.00" not in text
+    assert "older tables" not in text and "9.00" not in text
     assert "| Qwen3.5 0.8B | core | 2 | 99.20% | 8 |" in text
     assert "0.25 x" in text
     assert "- Qwen3.5 0.8B, vllm, one: it does not start" in text
