@@ -45,7 +45,9 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
     yield (
         "Written by `python -m benchmarks.agents report` from [agents.jsonl](agents.jsonl). Each turn adds 1,336 random tokens,"
         "\nwhich stand for a tool's output, and an answer of 64. Shapes are those of the models, weights are random. Requests"
-        "\nare token ids over HTTP to a server of its own on two cores."
+        "\nare token ids over HTTP to a server of its own on two cores. 40 turns are the aim; the tables say how many"
+        "\nwere run.\n\n"
+        "```bash\npython -m benchmarks.agents measure --models gdn --turns 40 --peers llama.cpp --program llama.cpp=PATH\n```"
     )
     yield table(
         [
