@@ -31,7 +31,7 @@ def adapter_of(event: Ask, *, some: bool) -> AdapterFacts | None:
 class ReadAtOnce:
     """In the place of a thread pool: a file is read, or fails, when that is asked for. A death is no failure."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         pass
 
     def submit(self, work: Callable[..., Any], *args: object) -> Future[Any]:
