@@ -34,10 +34,15 @@ class Save(NamedTuple):
 
 
 class BlockCopies:
-    """Copies to make before the next step, and those in flight. num_loaded: number of blocks filled since the start."""
+    """Copies to make before the next step, and those in flight.
+
+    num_loaded: number of blocks filled since the start.
+    leaving:    group and digest of evicted blocks whose pages have not arrived yet.
+    """
 
     def __init__(self) -> None:
         self.num_loaded = 0
+        self.leaving: set[tuple[int, bytes]] = set()
         self._saves: list[Save] = []
         self._loads: list[tuple[int, Page]] = []
         self._in_flight: dict[int, list[Save]] = {}
@@ -53,6 +58,7 @@ class BlockCopies:
     def save_evicted(self, block_id: int, group: int, key: PrefixKey, receivers: tuple[KVConnector, ...]) -> None:
         """Have the next plan return the bytes of a block that has just left the pool."""
         self._save(block_id, group, key, receivers, evicted=True)
+        self.leaving.add((group, key.digest))
 
     def save_cached(self, block_id: int, group: int, key: PrefixKey, receiver: KVConnector) -> None:
         """Have the next plan return the bytes of a cached block. Call it between steps: steps under way write first."""
@@ -78,7 +84,9 @@ class BlockCopies:
 
     def settle(self, transfers: KVTransfers) -> list[Save]:
         """Return the saves among copies that are done or failed, in the order of their pages."""
-        return self._in_flight.pop(transfers.number, [])
+        saves = self._in_flight.pop(transfers.number, [])
+        self.leaving.difference_update((save.group, save.key.digest) for save in saves if save.evicted)
+        return saves
 
     def is_wanted(self, save: Save) -> bool:
         """Whether a page that arrived is still valid: its block was evicted with it, or has stayed cached since."""
@@ -90,6 +98,7 @@ class BlockCopies:
         self._saves = []
         self._loads = []
         self._in_flight.clear()
+        self.leaving.clear()
         self._in_place.clear()
 
     def check_integrity(self, num_blocks: int) -> None:

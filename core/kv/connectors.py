@@ -63,6 +63,7 @@ class KVConnectors:
         self._clock = clock
         self._finished = threading.Event()
         self._loading: dict[KVLoad, KVConnector] = {}
+        self._copying = KVConnector()  # stands for copies in flight
         self._has_pool = False
         self._keeps_pages = True
         self._sort()
@@ -172,6 +173,11 @@ class KVConnectors:
         self._loading[load] = connector
         self._call(connector, "start_load", load)
 
+    def await_copies(self, load: KVLoad) -> None:
+        """Finish a load when copies arrive: pages that it needs are on their way from evicted blocks to a connector."""
+        load.started = self._clock()
+        self._loading[load] = self._copying
+
     def load_finished(self) -> None:
         """Wake the thread that waits in `wait`. May be called from any thread."""
         self._finished.set()
@@ -214,6 +220,8 @@ class KVConnectors:
     def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
         """Pass the pages that copies returned to the connectors that wanted them; None: the copies were not made."""
         saves = self.copies.settle(transfers)
+        for load in [load for load, owner in self._loading.items() if owner is self._copying]:
+            self.end_load(load)
         if pages is None:
             for save in saves:
                 for connector in save.receivers:

@@ -20,6 +20,9 @@ from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
 from core.kv.snapshots import Snapshots
 
+MAX_WAITS = 8
+"""Number of times that a sequence waits for pages of blocks that were just evicted; others may evict more meanwhile."""
+
 
 class PrefixSearch:
     """The prefix search of one manager, by keys of blocks.
@@ -62,13 +65,17 @@ class PrefixSearch:
             return self.find_now(sequence)
         most = self._most(sequence)
         has = partial(self._has, sequence)
-        if self._needs.longest(most, has) < most:
-            if sequence.load is None:
-                load = self._start_load(sequence, most, has, self._pages)
+        num_blocks = self._needs.longest(most, has)
+        load = sequence.load
+        if num_blocks < most:
+            if load is not None and not load.is_done:
+                return load
+            # A load without keys has waited for copies alone; a connector may have more.
+            if load is None or not load.keys:
+                load = self._await_copies(sequence, num_blocks, most, self._pages)
+                load = load or self._start_load(sequence, most, has, self._pages)
                 if load is not None:
                     return load
-            elif not sequence.load.is_done:
-                return sequence.load
         return self.find_now(sequence)
 
     def find_now(self, sequence: KVSequence) -> PrefixHit:
@@ -84,14 +91,27 @@ class PrefixSearch:
             if isinstance(hit, PrefixHit):
                 hit.num_known_tokens = num_known * self._block_size
                 return hit
-            lost.add(
-                hit
-            )  # even if the connector reports it again: each turn must exclude an entry, so that the search ends
+            # Even if the connector reports it again: each turn must exclude an entry, so that the search ends.
+            lost.add(hit)
             has = partial(self._still_has, sequence, lost)
 
     def _most(self, sequence: KVSequence) -> int:
         # One less than all tokens, because at least one has to be computed to give logits.
         return (len(sequence.token_ids) - 1) // self._block_size
+
+    def _await_copies(self, sequence: KVSequence, num_blocks: int, most: int, pages: KVConnectors) -> KVLoad | None:
+        """Wait for pages of blocks that were evicted by this step, or one in flight; None: they make `num_blocks` no more."""
+        leaving = pages.copies.leaving
+
+        def has(group: int, index: int) -> bool:
+            return self._has(sequence, group, index) or (group, self._keys.key(sequence, index).digest) in leaving
+
+        if not leaving or sequence.num_waits >= MAX_WAITS or self._needs.longest(most, has) <= num_blocks:
+            return None
+        sequence.num_waits += 1
+        sequence.load = KVLoad(self._needs, (), pages.load_finished)
+        pages.await_copies(sequence.load)
+        return sequence.load
 
     def _start_load(self, sequence: KVSequence, most: int, has: Has, pages: KVConnectors) -> KVLoad | None:
         """Start loading everything that the longest prefix needs and memory lacks.

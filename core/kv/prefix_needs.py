@@ -58,12 +58,12 @@ class PrefixNeeds:
 
     def first_gap(self, most: int, has: Has) -> tuple[int, int] | None:
         """Return (group, index) of a block that every longer prefix needs; None when that depends on its length."""
-        for group, rule in enumerate(self._growth):
-            if rule.needs_prefix:
-                index = _leading(group, most, has)
-                if index < most:
-                    return group, index
-        return None
+        num_known = self.known(most, has)
+        # Where the end of what is known lacks a window or a state, that alone may make the prefix longer.
+        if num_known == most or self.served(num_known, has) < num_known:
+            return None
+        lacking = (group for group, rule in enumerate(self._growth) if rule.needs_prefix and not has(group, num_known))
+        return next(lacking), num_known
 
     def served(self, most: int, has: Has) -> int:
         """Return the number of blocks, at most `most`, for which each sliding group has its last window, and the state exists.

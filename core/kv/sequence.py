@@ -37,14 +37,15 @@ class KVSequence:
     snapshots:             all such positions since it got its blocks.
     num_saved_tokens:      position of the state that was copied before drafts were verified; -1 for none.
     is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
+    num_waits:             number of times that it has waited for pages of blocks that were just evicted.
     load:                  pages that it waits for, or that are loaded and not in blocks yet; else None.
     """
 
     __slots__ = (
         "block_ids", "cache_salt", "edges", "extras", "is_rolled_back", "load", "max_cut", "num_computed_tokens",
         "num_forked_tokens", "num_initial_tokens", "num_kept_tokens", "num_planned_tokens", "num_public_tokens",
-        "num_registered_blocks", "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "owner",
-        "prefix_keys", "snapshots", "tenant", "token_ids",
+        "num_registered_blocks", "num_released", "num_saved_tokens", "num_shared_blocks", "num_slots", "num_waits",
+        "owner", "prefix_keys", "snapshots", "tenant", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -79,4 +80,5 @@ class KVSequence:
         self.snapshots: list[int] = []
         self.num_saved_tokens = -1
         self.is_rolled_back = False
+        self.num_waits = 0
         self.load: KVLoad | None = None

@@ -232,3 +232,47 @@ def test_a_page_of_another_size_is_computed(caplog):
     connectors = KVConnectors([shelf], page_bytes=PAGE_BYTES)
     assert Engine(connectors, num_blocks=20).run(FIRST) == 0
     assert f"a page of {PAGE_BYTES - 1} bytes, expected {PAGE_BYTES}" in caplog.text
+
+
+def test_a_state_is_loaded_although_its_keys_and_values_are_in_the_pool():
+    groups = (KVGroup("full", (0,)), KVGroup("state", (1,), num_state_blocks=1))
+    slow = SlowShelf({})
+    kv = KVManager(20, 4, groups=groups, connectors=KVConnectors([slow]), max_step_tokens=64)
+    first = KVSequence(list(FIRST))
+    kv.attach(first, look_up(kv, first))
+    assert kv.allocate_slots(first, len(FIRST)) is not None
+    first.num_computed_tokens = len(FIRST)
+    slow.pages[2, kv.key(first, 7)] = np.zeros(PAGE_BYTES, np.uint8)
+    kv.free(first)
+    again = KVSequence(list(FIRST))
+    assert isinstance(kv.lookup(again), KVLoad), "the pool has all keys and values, and no state"
+    slow.fill(slow.loads[0])
+    assert kv.lookup(again).num_tokens == 32
+
+
+def test_a_sequence_waits_for_pages_of_blocks_that_were_evicted_for_the_same_step():
+    engine = Engine(Shelf(), num_blocks=12)
+    kv = engine.kv
+    engine.run(FIRST)
+    other = KVSequence(list(OTHER))
+    kv.attach(other, look_up(kv, other))
+    assert kv.allocate_slots(other, len(OTHER)) is not None
+    sequence = KVSequence(list(FIRST))
+    assert isinstance(kv.lookup(sequence), KVLoad) and not kv.is_loaded(sequence)
+    assert kv.copy_now(engine.device.copy)
+    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 32
+    unknown = KVSequence(list(range(300, 333)))
+    assert kv.lookup(unknown).num_tokens == 0, "who lacks nothing of it does not wait"
+
+
+def test_a_sequence_whose_evicted_pages_do_not_arrive_is_computed():
+    engine = Engine(Shelf(), num_blocks=12)
+    kv = engine.kv
+    engine.run(FIRST)
+    other = KVSequence(list(OTHER))
+    kv.attach(other, look_up(kv, other))
+    assert kv.allocate_slots(other, len(OTHER)) is not None
+    sequence = KVSequence(list(FIRST))
+    assert isinstance(kv.lookup(sequence), KVLoad)
+    assert not kv.copy_now(lambda transfers: None)
+    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens < 32

@@ -16,7 +16,7 @@ Part = Literal["weights", "kv_cache"]
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """num_apis: API processes; 0: the server has its engine itself. delay_s: of messages. limit: of sequences in a step.
-    adapters: whether requests have some, see `tests.simulation.adapters`."""
+    adapters: whether requests have some, see `tests.simulation.adapters`. eviction, share: of the KV cache's blocks."""
 
     num_apis: int = 0
     num_blocks: int = 32
@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     delay_s: float = 0.004
     step_s: float = 0.02
     adapters: bool = False
+    eviction: str = "lru"
+    share: float = 1.0
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):

@@ -29,7 +29,13 @@ SLOW = ("release", "restore", "apply", "exchange", "reload")
 def schedule_of(seed: int) -> e.Schedule:
     """The schedule of a seed."""
     draw = random.Random(seed)
-    settings = msgspec.structs.replace(_settings(draw), adapters=seed % 3 == 1)
+    # By the seed, not drawn, so that a seed keeps the events that it had before there were these.
+    settings = msgspec.structs.replace(
+        _settings(draw),
+        adapters=seed % 3 == 1,
+        eviction=("lru", "arc", "cost")[seed // 3 % 3],
+        share=0.5 if seed % 5 == 2 else 1.0,
+    )
     at = 0.0
     events: list[e.AnyEvent] = []
     for _ in range(draw.randint(5, 11)):

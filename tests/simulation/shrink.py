@@ -53,6 +53,7 @@ def _simpler_settings(schedule: Schedule) -> Iterator[Schedule]:
     settings = schedule.settings
     plain = {"num_apis": (0, 1, 2), "drafts": (0,), "ahead": (False,), "host_pages": (0,), "disk": (False,)}
     plain |= {"policy": ("fcfs",), "num_blocks": (32,), "delay_s": (0.004,), "step_s": (0.02,), "journal": (False,)}
+    plain |= {"eviction": ("lru",), "share": (1.0,), "adapters": (False,)}
     for name, values in plain.items():
         for value in values:
             if getattr(settings, name) == value:

@@ -258,6 +258,8 @@ def engine_config(settings: e.Settings) -> EngineConfig:
         host_bytes=settings.host_pages * settings.block_size * 8,
         disk_path="disk" if settings.disk else None,
         disk_bytes=1 << 20 if settings.disk else 0,
+        eviction=settings.eviction,
+        share_per_key=settings.share,
     )
     return EngineConfig(
         model=ModelConfig(
