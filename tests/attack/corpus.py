@@ -1,6 +1,15 @@
 """All hostile requests. Each theme is a file of its own; `ROWS` is what tests and the runner read."""
 
-from tests.attack import rows_http, rows_items, rows_keys, rows_lists, rows_shapes, rows_texts, rows_vectors
+from tests.attack import (
+    rows_http,
+    rows_items,
+    rows_keys,
+    rows_lists,
+    rows_sessions,
+    rows_shapes,
+    rows_texts,
+    rows_vectors,
+)
 from tests.attack.row import Row
 
 THEMES: dict[str, list[Row]] = {
@@ -9,6 +18,7 @@ THEMES: dict[str, list[Row]] = {
     "lists": rows_lists.rows(),
     "shapes": rows_shapes.rows(),
     "items": rows_items.rows(),
+    "sessions": rows_sessions.rows(),
     "vectors": rows_vectors.rows(),
     "http": rows_http.rows(),
 }

@@ -21,6 +21,7 @@ from tests.attack import (
     phase_outputs,
     phase_rows,
     phase_schema,
+    phase_sessions,
     phase_signals,
     phase_stalls,
 )
@@ -42,6 +43,7 @@ PHASES: dict[str, tuple[str, Run, float, bool]] = {
     "outputs": ("Full and closed outputs, small limits", phase_outputs.run, 0.08, False),
     "disks": ("KV tiers on disks that misbehave", phase_disks.run, 0.1, False),
     "adapters": ("Adapters: names, paths, files, and loads at any time", phase_adapters.run, 0.15, False),
+    "sessions": ("Sessions of other keys, and 10,000 pins", phase_sessions.run, 0.1, False),
     "load": ("Mixed load", phase_load.run, 0.15, True),
 }
 

@@ -61,7 +61,8 @@ class Server:
                 env=environment,
                 cwd=self.temporary,
             )
-        self.target = Target("127.0.0.1", 0, merged["api_key"])
+        key = merged["api_key"]
+        self.target = Target("127.0.0.1", 0, key[0] if isinstance(key, list) else key)
 
     def wait(self, limit_s: float = START_LIMIT_S) -> Target:
         """Wait until it serves. Raises RuntimeError with its last words when it does not."""

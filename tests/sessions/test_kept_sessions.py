@@ -3,7 +3,7 @@
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,20 @@ from tests.sessions.test_turns import PROMPT, after
 
 
 class PinningClient(LettersClient):
-    """Answers calls about pins. calls: those that came; fits: whether there is room."""
+    """Answers calls about pins. calls: those that came; fits: whether there is room; on_pin: called before a pin."""
 
     def __init__(self, tokenizer: Tokenizer, config: EngineConfig) -> None:
         super().__init__(tokenizer, config)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.fits = True
+        self.on_pin: Callable[[], None] = lambda: None
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
         if "prefix" not in method or method.startswith("reset"):
             return await super().call(method, arguments)
         self.calls.append((method, dict(arguments or {})))
         if method == "pin_prefix":
+            self.on_pin()
             return {"fits": self.fits, "bytes": 64, "room": 640}
         return {"places": {"pool": 64, "disk": 32}, "pinned": 64} if method == "prefix_places" else True
 
@@ -62,6 +64,14 @@ def pins_of(server: RunningServer) -> PinningClient:
 def turns(server: RunningServer, name: str, key: str = KEYS[0]) -> int:
     answer = call(server, "GET", f"/v1/sessions/{name}", key)
     return len(answer.json()["turns"]) if answer.status_code == 200 else -answer.status_code
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a server does after its answer."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def files(root: Path) -> list[Path]:
@@ -174,8 +184,7 @@ def test_pins_follow_their_session(tmp_path: Path) -> None:
         assert fake.pinned()[-1][2] == size
         count = len(fake.pinned())
         server.loop.call_soon_threadsafe(server.engine.restarts.recovered)
-        call(server, "GET", "/v1/sessions/mine")
-        assert len(fake.pinned()) == count + 1, "another engine has no pins"
+        until(lambda: len(fake.pinned()) == count + 1)  # another engine has no pins
         forked = call(server, "POST", "/v1/sessions/mine/fork", json={"name": "branch"}).json()
         assert not forked["pinned"]
         for method in ("POST", "DELETE"):
@@ -205,6 +214,50 @@ def test_a_pin_without_room_and_a_session_that_goes() -> None:
         assert call(server, "DELETE", "/v1/sessions/mine").status_code == 200
         call(server, "GET", "/v1/sessions")
         assert fake.calls[-1][0] == "unpin_prefix"
+
+
+def test_a_session_that_another_server_has_deleted_is_pinned_no_more(tmp_path: Path) -> None:
+    with serving(tmp_path) as one, serving(tmp_path) as other:
+        chat(one, "mine")
+        assert call(one, "POST", "/v1/sessions/mine/pin").status_code == 200
+        assert call(other, "GET", "/v1/sessions/mine").json()["pinned"] is True
+        assert call(one, "DELETE", "/v1/sessions/mine").status_code == 200
+        other.loop.call_soon_threadsafe(other.engine.restarts.recovered)
+        until(lambda: pins_of(other).calls[-1][0] == "unpin_prefix")
+        assert pins_of(other).pinned() == []
+
+
+@pytest.mark.parametrize("when", ["before a turn is pinned", "while nobody asks"])
+def test_a_session_whose_file_is_gone_is_pinned_no_more(tmp_path: Path, when: str) -> None:
+    def lose() -> None:
+        for path in files(tmp_path):
+            path.unlink()
+
+    with serving(tmp_path) as server:
+        fake = pins_of(server)
+        chat(server, "mine")
+        assert call(server, "POST", "/v1/sessions/mine/pin").status_code == 200
+        if when == "before a turn is pinned":
+            fake.on_pin = lose
+            chat(server, "mine", "Why?")
+        else:
+            lose()
+            assert call(server, "GET", "/v1/sessions/mine").status_code == 404
+        until(lambda: fake.calls[-1][0] == "unpin_prefix")
+        assert call(server, "GET", "/v1/sessions").json()["data"] == []
+
+
+def test_a_session_that_ends_without_a_turn_leaves_no_file(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        chat(server, "mine")
+        assert call(server, "POST", "/v1/sessions/mine/rewind", json={"turn": 0}).status_code == 200
+        assert len(files(tmp_path)) == 1
+        body = {"messages": [{"role": "user", "content": "GO"}], "session": "mine", "stream": True}
+        headers = {"Authorization": f"Bearer {KEYS[0]}"}
+        with server.http.stream("POST", "/v1/chat/completions", headers=headers, json=body) as answer:
+            next(answer.iter_lines())
+        until(lambda: files(tmp_path) == [])
+        assert turns(server, "mine") == -404
 
 
 def test_an_engine_without_a_cache_pins_nothing() -> None:

@@ -46,7 +46,6 @@ class Operators:
         self._trains = threading.Lock()
         self._acts: list[tuple[str, Callable[[random.Random], None]]] = [
             ("pause", self._pause),
-            ("sleep", self._sleep),
             ("update", self._update),
             ("gathered update", self._gather),
             ("reset", self._reset),
@@ -54,6 +53,9 @@ class Operators:
             ("replace an adapter", self._replace_adapter),
             ("load and unload an adapter", self._load_adapter),
         ]
+
+        if site.sleeps:
+            self._acts.append(("sleep", self._sleep))
 
     def operate(self, dice: random.Random) -> None:
         """One thing after the other, each taken back before the next one begins."""
@@ -66,7 +68,7 @@ class Operators:
     def halted(self) -> str:
         """Why the server computes nothing although every operator has taken back what it did; empty when it computes."""
         sentences = []
-        for path in ("/is_paused", "/is_sleeping"):
+        for path in ("/is_paused", "/is_sleeping")[: 1 + self.site.sleeps]:
             answer = self._insist("GET", path)
             if answer is not None and b"true" in answer.body:
                 sentences.append(f"{path} says {answer.body.decode()}")

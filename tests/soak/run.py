@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.soak.cases import Case, cases
 from tests.soak.clients import Clients, oracle
 from tests.soak.injuries import Injuries
 from tests.soak.operators import Operators
-from tests.soak.site import Site
+from tests.soak.site import Site, shared_memory
 from tests.soak.tally import Tally
 
 HONEST, LEAVING, GREEDY, TALKING, OPERATING = 5, 1, 1, 1, 2
@@ -31,6 +31,7 @@ MORE_DESCRIPTORS = 16
 MOST_HELPERS = 8
 """Of each API process one that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
+SHARED_GIB = 0.0625
 LONGER = 6.0
 """How many times as long a soak may last until enough has happened: a busy machine takes its time."""
 
@@ -56,11 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep-kv", action="store_true", help="blocks outlive engines, which cannot sleep then")
+    parser.add_argument("--shm", action="store_true", help="pages in shared memory too")
+    parser.add_argument("--kv-eviction", choices=("lru", "arc", "cost"), default="lru")
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
-        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed)
-    facts = f"{options.minutes:g} minutes, seed {options.seed}, {platform.platform(terse=True)}"
+        arguments = _arguments(options, Path(home))
+        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed, arguments=arguments)
+    chosen = [f"--kv-eviction {options.kv_eviction}"] + ["--keep-kv"] * options.keep_kv + ["--shm"] * options.shm
+    facts = f"{options.minutes:g} minutes, seed {options.seed}, {' '.join(chosen)}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
     print(summary)
@@ -68,17 +74,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if tally.held else 1
 
 
+def _arguments(options: argparse.Namespace, home: Path) -> dict[str, Any]:
+    """What the server gets besides the arguments of every soak."""
+    found: dict[str, Any] = {"kv_eviction": options.kv_eviction}
+    if options.keep_kv:
+        found |= {"keep_kv": True, "enable_sleep_mode": None}
+    if options.shm:
+        found |= {
+            "kv_connectors": "shm",
+            "kv_connectors_config.shm.size": SHARED_GIB,
+            "kv_connectors_config.shm.directory": shared_memory(home),
+        }
+    return found
+
+
 def soak(
-    home: Path, extent: Extent, seed: int, asked: Sequence[Case] | None = None, **injuring: Any
+    home: Path,
+    extent: Extent,
+    seed: int,
+    asked: Sequence[Case] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **injuring: Any,
 ) -> tuple[Tally, list[str]]:
     """Injure a server; what was seen, and what this machine does not allow.
 
     home:     an empty directory.
     asked:    by clients; None: all cases.
+    arguments: of the server, besides those of every soak.
     injuring: see `Injuries`.
     """
     tally = Tally()
-    site = Site(home)
+    site = Site(home, **(arguments or {}))
     dice = random.Random(seed)
     injuries = Injuries(site, tally, dice, **injuring)
     try:

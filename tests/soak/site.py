@@ -91,6 +91,11 @@ class Site:
         """Whether the wall clock of the server can be moved."""
         return self._clock is not None
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the engine can sleep."""
+        return bool(self._arguments["enable_sleep_mode"])
+
     def start(self) -> Server:
         """Start a server and wait until it serves."""
         shell = 'exec "$@"'
@@ -184,7 +189,7 @@ class Site:
             time.sleep(0.2)
 
     def check_integrity(self) -> str:
-        """What the engine's own check of blocks, tables and queues finds, asked over its socket; empty: nothing."""
+        """What the engine's own check of blocks, tables and queues finds, and pins, asked over its socket; empty: nothing."""
         sockets = list(self.server.temporary.glob("core-*/engine.sock"))
         return asyncio.run(_check(str(sockets[-1]))) if sockets else "there is no engine to ask"
 
@@ -199,6 +204,7 @@ class Site:
     def close(self) -> None:
         """Give everything back, whatever happened."""
         self.server.kill()
+        shutil.rmtree(shared_memory(self.home), ignore_errors=True)
         if self._is_mounted:
             subprocess.run(["umount", "-l", str(self.disk)], capture_output=True, check=False)
 
@@ -225,6 +231,11 @@ class Site:
             return mmap.mmap(file.fileno(), mmap.PAGESIZE)
 
 
+def shared_memory(home: Path) -> Path:
+    """The directory for pages in shared memory of the server that lives in `home`."""
+    return Path("/dev/shm") / home.name
+
+
 def _written(folder: Path) -> list[str]:
     """Write the adapters; returns them as the argument that names them."""
     shapes = shapes_of(str(default_model()))
@@ -245,8 +256,9 @@ async def _check(path: str) -> str:
     client.listen(lambda _: None, lambda _: None)
     try:
         await asyncio.wait_for(client.call("check_integrity"), 10.0)
+        num_pins, num_blocks = await asyncio.wait_for(client.call("num_pins"), 10.0)
     except (CoreError, TimeoutError) as error:
         return f"{type(error).__name__}: {error}"
     finally:
         await client.close()
-    return ""
+    return f"{num_pins} pins of sessions that are gone hold {num_blocks} blocks" if num_pins else ""

@@ -80,15 +80,30 @@ class PinCalls:
             logger.debug("The engine does not tell where session '%s' is: %s", session.name, error)
             return None
 
-    def follow(self, tenant: str, session: Session) -> None:
-        """Pin a pinned session as it is now, soon. One that lacks room stays pinned as far as it was."""
-        if session.pinned and self._caches:
-            self._spawn(self._pin(session) if session.turns else self.unpin(tenant, session.name))
+    async def renew(self, tenant: str, session: Session) -> None:
+        """Pin a session as it is now; without a turn its pin ends."""
+        if not session.turns:
+            await self.unpin(tenant, session.name)
+        elif self._caches:
+            await self._pin(session)
 
     def drop(self, tenant: str, session: Session) -> None:
         """End the pin of a session that goes, soon."""
         if session.pinned:
-            self._spawn(self.unpin(tenant, session.name))
+            self.spawn(self.unpin(tenant, session.name))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something that nobody waits for."""
+
+        async def run() -> None:
+            try:
+                await work
+            except CoreError as error:  # an engine that is started again has no pins; the next turn pins again
+                logger.debug("A pin of a session was not changed: %s", error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """End the calls that are under way."""
@@ -106,17 +121,6 @@ class PinCalls:
             lifetime=self._limits.kv_session_lifetime,
         )
         return answer
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except CoreError as error:  # an engine that is started again has no pins; the next turn pins again
-                logger.debug("A pin of a session was not changed: %s", error)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _prefix(session: Session) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class SessionService:
         await self._refresh(tenant, name)
         session = self.table.rewind(tenant, name, num_turns)
         await self._save(tenant, session)
-        self.pins.follow(self._tenant_name(tenant), session)
+        self._follow(tenant, session)
         return session
 
     async def remove(self, tenant: Tenant, name: str) -> None:
@@ -100,7 +100,7 @@ class SessionService:
         if self.table.keep(tenant, session, version, turn):
             session.terms = terms
             await self._save(tenant, session)
-            self.pins.follow(self._tenant_name(tenant), session)
+            self._follow(tenant, session)
 
     async def pin(self, tenant: Tenant, name: str) -> Session:
         """Pin the KV of a session, now and after each turn. Raises RequestError (404; 409 if it has no room or no turn)."""
@@ -122,10 +122,26 @@ class SessionService:
         return session
 
     def renew(self) -> None:
-        """Pin all pinned sessions again: the engine is another one."""
+        """Pin all pinned sessions again, soon: the engine is another one."""
         for tenant in self.table.tenants:
-            for session in self.table.of(tenant).values():
-                self.pins.follow(self._tenant_name(tenant), session)
+            self.pins.spawn(self._renew(tenant))
+
+    async def _renew(self, tenant: Tenant) -> None:
+        for session in await self.all(tenant):  # without those that another process has deleted
+            self._follow(tenant, session)
+
+    def _follow(self, tenant: Tenant, session: Session) -> None:
+        """Pin a pinned session as it is now, soon. One that lacks room stays pinned as far as it was."""
+        if session.pinned:
+            self.pins.spawn(self._pin_again(tenant, session))
+
+    async def _pin_again(self, tenant: Tenant, session: Session) -> None:
+        owner = self._tenant_name(tenant)
+        await self.pins.renew(owner, session)
+        await self._refresh(tenant, session.name)
+        current = self.table.of(tenant).get(session.name)
+        if current is None or not current.pinned:  # another process has ended the pin before it was renewed
+            await self.pins.unpin(owner, session.name)
 
     # --- files ---
 
@@ -141,7 +157,7 @@ class SessionService:
                 return
             kept = await asyncio.to_thread(files.load, owner, name)
             if kept is None and self._stamps.pop((tenant, name), None) is not None:
-                self.table.forget(tenant, name)
+                self._forget(tenant, name)
             if kept is not None and stamp is not None:
                 self._adopt(tenant, kept, stamp)
 
@@ -152,7 +168,7 @@ class SessionService:
         found = await asyncio.to_thread(files.all, owner, known)
         for name in known.keys() - found.keys():
             del self._stamps[tenant, name]
-            self.table.forget(tenant, name)
+            self._forget(tenant, name)
         changed = [(kept, stamp) for stamp, kept in found.values() if kept is not None]
         for kept, stamp in sorted(changed, key=lambda each: each[0].used):
             self._adopt(tenant, kept, stamp)
@@ -194,6 +210,12 @@ class SessionService:
                 files.remove(owner, kept.name)
             elif stamp is not None:
                 self._stamps[tenant, kept.name] = stamp
+
+    def _forget(self, tenant: Tenant, name: str) -> None:
+        """Forget a session whose file is gone, deleted by another process or by whoever emptied the directory."""
+        session = self.table.forget(tenant, name)
+        if session is not None:
+            self.pins.drop(self._tenant_name(tenant), session)
 
     def _dropped(self, tenant: Tenant, session: Session) -> None:
         """Delete what else there is of a session that goes."""

@@ -108,7 +108,7 @@ class Sessions:
         """End a request of a session; without any turn the session goes."""
         session.running -= 1
         if not session.turns and not session.running and self.has(tenant, session):
-            del self._of[tenant][session.name]
+            self._drop(tenant, session)
 
     def keep(self, tenant: Tenant, session: Session, version: int, turn: Turn) -> bool:
         """Add the turn of a request; False for one that ran while the session was rewound or deleted, which is not added."""
@@ -164,9 +164,9 @@ class Sessions:
         session.used = self._clock() - max(0.0, time.time() - kept.used)
         return session
 
-    def forget(self, tenant: Tenant, name: str) -> None:
-        """Forget a session that another process has deleted."""
-        self._of.get(tenant, {}).pop(name, None)
+    def forget(self, tenant: Tenant, name: str) -> Session | None:
+        """Forget a session whose file is gone; returns it."""
+        return self._of.get(tenant, {}).pop(name, None)
 
     def _drop(self, tenant: Tenant, session: Session) -> None:
         del self._of[tenant][session.name]
