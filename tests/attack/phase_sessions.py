@@ -52,8 +52,8 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
         for target in (own, foreign):
             for session in shown(send(target, Row("list", SESSIONS, method="GET")))["data"]:
                 ask(target, "DELETE", name=session["id"])
-        idle(phase, own)
         arena.check_tokens(phase, own)
+        idle(phase, own)  # after a request: /metrics has the usage of the last step
         phase.check("the server lives", server.process.poll() is None, server.process.poll(), "running")
 
 
