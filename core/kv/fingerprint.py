@@ -13,6 +13,8 @@ import msgspec
 
 from core.api.config import EngineConfig
 
+BESIDE = ("grammar", "kv_connector", "logits_processor", "policy")
+"""Kinds of plugins that compute no values of blocks: engines with different ones find each other's pages."""
 NUM_SAMPLES = 64
 SAMPLE_BYTES = 4096
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
@@ -28,11 +30,12 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
     cache = config.cache
     model = config.model
     plugins = config.plugins
+    arguments = {name: own for name, own in plugins.arguments.items() if name.partition(".")[0] not in BESIDE}
     settled = {
         "numerics": numerics,
         "model": [model.dtype, model.hf_config],
-        "plugins": [plugins.loader, plugins.quantization, plugins.kernels, plugins.attention, plugins.arguments],
-        "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
+        "plugins": [plugins.loader, plugins.quantization, plugins.kernels, plugins.attention, arguments],
+        "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table if row.kind not in BESIDE],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
     }
     if config.draft is not None:  # its type is known to the executor only, so it is read as plain values here

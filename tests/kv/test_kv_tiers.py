@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.api.config import ModelConfig
+from core.api.config import ModelConfig, ResolvedPlugin
 from core.api.errors import ConfigError
 from core.api.specs import KVGroup
 from core.kv.connectors import KVConnectors
@@ -310,6 +310,21 @@ def test_the_fingerprint_changes_with_everything_that_values_depend_on(tmp_path)
     assert len(set(prints)) == len(prints)
     assert fingerprint(config_of(tmp_path, host_bytes=5, num_blocks=7), "numerics") == prints[-1]
     assert fingerprint(config_of("hub/name"), "n") != fingerprint(config_of("hub/other"), "n")
+
+
+def test_the_fingerprint_is_the_same_whatever_moves_blocks(tmp_path):
+    """Pages are found again after a restart with `--keep-kv`, another connector, or another policy."""
+    rows = [ResolvedPlugin(kind=kind, name=kind, target="m:o") for kind in ("kernels", "kv_connector", "policy")]
+    base = config_of(tmp_path)
+
+    def of(*table, arguments):
+        choices = msgspec.structs.replace(base.plugins, table=table, arguments=arguments)
+        return fingerprint(msgspec.structs.replace(base, plugins=choices), "n")
+
+    plain = of(rows[0], arguments={"kernels.a": {"b": 1}})
+    assert of(*rows, arguments={"kernels.a": {"b": 1}, "kv_connector.file": {"directory": "d"}}) == plain
+    assert of(*rows, arguments={"kernels.a": {"b": 2}}) != plain
+    assert of(*rows[1:], arguments={"kernels.a": {"b": 1}}) != plain
 
 
 def test_without_prefix_caching_nothing_is_opened(tmp_path):
