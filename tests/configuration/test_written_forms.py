@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
 from core.args.schema import schema
-from core_commands.cli.argument_schema import DIALECT, json_schema
+from core_commands.cli.config_schema import DIALECT, json_schema
 from core_config.arguments.parser import Parser
 from core_config.arguments.reach import means_nothing_to_llm
 from core_config.arguments.sources import merge
