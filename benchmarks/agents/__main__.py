@@ -60,36 +60,47 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def measure(options: argparse.Namespace) -> None:
     """Run each engine on each model, one after the other. Raises SystemExit for an unknown name."""
-    results = Results(options.results)
+    check_names(options)
     engines = ([] if options.without_core else ["core"]) + [peer for peer in options.peers.split(",") if peer]
-    known = {"--models": MODELS, "--scenarios": SCENARIOS, "--peers": PEERS}
-    for argument, names in known.items():
-        for name in filter(None, getattr(options, argument[2:]).split(",")):
-            if name not in names:
-                raise SystemExit(f"{argument} has {name!r}; expected some of {', '.join(names)}")
     programs = {peer: Path(path) for peer, path in (text.split("=", 1) for text in options.program)}
     place = Place(options.models_dir, options.env_dir, programs, int(options.kv_gib * 2**30))
     now = datetime.datetime.now(datetime.UTC)
     run: dict[str, Any] = {"run": f"{now:%Y%m%dT%H%M%S}", "date": now.isoformat(timespec="seconds"), "commit": commit()}
-    run |= {"note": options.note} if options.note else {}
+    if options.note:
+        run["note"] = options.note
     for model in options.models.split(","):
         path_of(model, "bf16", place.models)
         for engine in engines:
             for scenario in options.scenarios.split(","):
-                if scenario == "kills" and engine != "core":
-                    continue
-                line = run | {"model": model, "engine": engine, "scenario": scenario}
-                line |= {"read GB/s": round(read_bandwidth(), 1)}
-                pressure, begin, count = Pressure(), time.perf_counter(), 0
-                try:
-                    for row, figures in figures_of(scenario, engine, model, place, options, run["run"]):
-                        results.add(line | {"row": row, "turn": count, "waiting": pressure.share(), "figures": figures})
-                        print(model, engine, row, count, {k: round(v, 3) for k, v in figures.items()}, flush=True)
-                        count += 1
-                except PeerError as error:
-                    results.add(line | {"row": scenario, "error": str(error)})
-                    print(model, engine, scenario, error, flush=True)
-                print(f"{model} {engine} {scenario}: {time.perf_counter() - begin:.1f} s", flush=True)
+                if scenario != "kills" or engine == "core":
+                    measure_one(run | {"model": model, "engine": engine, "scenario": scenario}, place, options)
+
+
+def check_names(options: argparse.Namespace) -> None:
+    """Raise SystemExit for an unknown model, scenario or peer."""
+    known = {"models": MODELS, "scenarios": SCENARIOS, "peers": PEERS}
+    for argument, names in known.items():
+        for name in filter(None, getattr(options, argument).split(",")):
+            if name not in names:
+                raise SystemExit(f"--{argument} has {name!r}; expected some of {', '.join(names)}")
+
+
+def measure_one(line: dict[str, Any], place: Place, options: argparse.Namespace) -> None:
+    """Run one scenario and append its turns, or the error of a peer. line: what all its lines say."""
+    results = Results(options.results)
+    engine, model, scenario = line["engine"], line["model"], line["scenario"]
+    line |= {"read GB/s": round(read_bandwidth(), 1)}
+    pressure = Pressure()
+    begin = time.perf_counter()
+    rows = figures_of(scenario, engine, model, place, options, line["run"])
+    try:
+        for turn, (row, figures) in enumerate(rows):
+            results.add(line | {"row": row, "turn": turn, "waiting": pressure.share(), "figures": figures})
+            print(model, engine, row, turn, {key: round(value, 3) for key, value in figures.items()}, flush=True)
+    except PeerError as error:
+        results.add(line | {"row": scenario, "error": str(error)})
+        print(model, engine, scenario, error, flush=True)
+    print(f"{model} {engine} {scenario}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 
 def figures_of(

@@ -42,15 +42,7 @@ class Turn:
 
 def ask(port: int, native: bool, prompt: list[int], known: int, max_tokens: int) -> Turn:
     """Send one turn. native: the form of llama.cpp's `/completion`; else `/v1/completions`. Raises PeerError."""
-    body: dict[str, Any] = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "stream": True}
-    if native:
-        path = "/completion"
-        body |= {"n_predict": max_tokens, "cache_prompt": True, "return_tokens": True}
-    else:
-        path = "/v1/completions"
-        body |= {"model": "agents", "max_tokens": max_tokens, "return_token_ids": True, "timings": True}
-        body |= {"stream_options": {"include_usage": True}}
-    data = json.dumps(body)
+    path, data = request_of(native, prompt, max_tokens)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     begin = time.perf_counter()
     first, ids, usage, timings = None, list[int](), dict[str, Any](), dict[str, Any]()
@@ -77,6 +69,15 @@ def ask(port: int, native: bool, prompt: list[int], known: int, max_tokens: int)
     cached = timings.get("cache_n", 0) if native else details.get("cached_tokens", 0)
     prefill = timings["prompt_ms"] / 1e3 if timings else None
     return Turn(ids, len(prompt), known, cached, first - begin, total, prefill)
+
+
+def request_of(native: bool, prompt: list[int], max_tokens: int) -> tuple[str, str]:
+    """Return path and body of a request; native: as for `ask`."""
+    body: dict[str, Any] = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "stream": True}
+    if native:
+        return "/completion", json.dumps(body | {"n_predict": max_tokens, "cache_prompt": True, "return_tokens": True})
+    body |= {"model": "agents", "max_tokens": max_tokens, "return_token_ids": True, "timings": True}
+    return "/v1/completions", json.dumps(body | {"stream_options": {"include_usage": True}})
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

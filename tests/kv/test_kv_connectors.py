@@ -250,13 +250,19 @@ def test_a_state_is_loaded_although_its_keys_and_values_are_in_the_pool():
     assert kv.lookup(again).num_tokens == 32
 
 
-def test_a_sequence_waits_for_pages_of_blocks_that_were_evicted_for_the_same_step():
+def crowded():
+    """An engine whose blocks of FIRST are leaving for the room of OTHER, by copies that are still to be made."""
     engine = Engine(Shelf(), num_blocks=12)
-    kv = engine.kv
     engine.run(FIRST)
     other = KVSequence(list(OTHER))
-    kv.attach(other, look_up(kv, other))
-    assert kv.allocate_slots(other, len(OTHER)) is not None
+    engine.kv.attach(other, look_up(engine.kv, other))
+    assert engine.kv.allocate_slots(other, len(OTHER)) is not None
+    return engine
+
+
+def test_a_sequence_waits_for_pages_of_blocks_that_were_evicted_for_the_same_step():
+    engine = crowded()
+    kv = engine.kv
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad) and not kv.is_loaded(sequence)
     assert kv.copy_now(engine.device.copy)
@@ -266,12 +272,8 @@ def test_a_sequence_waits_for_pages_of_blocks_that_were_evicted_for_the_same_ste
 
 
 def test_a_sequence_whose_evicted_pages_do_not_arrive_is_computed():
-    engine = Engine(Shelf(), num_blocks=12)
+    engine = crowded()
     kv = engine.kv
-    engine.run(FIRST)
-    other = KVSequence(list(OTHER))
-    kv.attach(other, look_up(kv, other))
-    assert kv.allocate_slots(other, len(OTHER)) is not None
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad)
     assert not kv.copy_now(lambda transfers: None)

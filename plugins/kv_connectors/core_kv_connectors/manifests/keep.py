@@ -22,11 +22,8 @@ def core_load(context: LoadContext) -> Any:
     from core_kv_connectors.kept.connector import KeptBlocks
     from core_kv_connectors.kept.file import KeptFile
 
-    class Nothing(KVConnector):
-        """The connector of an engine without a file."""
-
     config = context.config
     assert config is not None
     if config.kv_file is None:
-        return Nothing()
+        return KVConnector()
     return KeptBlocks(KeptFile.open(config.kv_file), context.options["fingerprint"], context.options["page_bytes"])
