@@ -5,6 +5,7 @@ import functools
 import gc
 import logging
 import socket
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from core_apis.server.loop_watch import LoopWatch, WatchedLoop, callback_name, loop_factory, watch_of
+from core_apis.server.loop_watch import LoopWatch, WatchedLoop, callback_name, innermost, loop_factory, watch_of
 from core_config.resolve import resolve
 from core_observers.loop_metrics import LoopCollector
 
@@ -151,6 +152,19 @@ def test_the_function_that_works_is_named(caplog: pytest.LogCaptureFixture) -> N
     loop.close()
     assert loop.watch.num_slow == 1
     assert ", in tests/apis/test_loop_watch.py" in told(caplog)[0] and "numbers_of_a_function" in told(caplog)[0]
+
+
+def test_a_sample_just_after_the_callback_names_nothing_else() -> None:
+    seen: list[str] = []
+
+    def busy() -> float:
+        seen.append(innermost(sys._getframe(1)))
+        return 0.0
+
+    watch = LoopWatch(0.01, busy)
+    watch._counts = True
+    watch.run(lambda: None)
+    assert seen == ["", ""]
 
 
 def numbers_of_a_function() -> None:

@@ -228,8 +228,12 @@ def _waits(coroutine: Any) -> str:
 
 
 def innermost(frame: FrameType | None) -> str:
-    """Return the innermost function of ours in a stack; empty if there is none."""
-    while frame is not None:
+    """Return the innermost function of ours that the running callback called; empty if there is none.
+
+    The stack below `LoopWatch.run` is the loop's caller. Without that limit a sample taken just after the callback ended
+    replaced the function that had worked.
+    """
+    while frame is not None and frame.f_code is not LoopWatch.run.__code__:
         name = frame.f_code.co_filename
         if name.startswith(ROOT) and name != __file__:
             return _place(frame)
