@@ -60,6 +60,7 @@ def test_new_work_is_refused_while_a_stream_ends(start: Start) -> None:
         process.send_signal(signal.SIGTERM)
         health = until_draining(url)
         assert health.json()["error"]["code"] == "server_draining"
+        assert httpx.get(f"{url}/ready").json()["error"]["code"] == "server_draining"
         for client in (kept, httpx):
             refused = client.post(f"{url}/v1/completions", json=SLOW)
             assert (refused.status_code, refused.headers["connection"]) == (503, "close")

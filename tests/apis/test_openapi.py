@@ -71,6 +71,7 @@ def test_every_route_is_described_and_nothing_else(whole_document: dict[str, Any
 def test_answers_are_as_described(server: RunningServer, document: dict[str, Any]) -> None:
     calls: list[tuple[str, str, Any, int]] = [
         ("get", "/health", None, 200),
+        ("get", "/ready", None, 200),
         ("post", "/ping", None, 200),
         ("get", "/version", None, 200),
         ("get", "/metrics", None, 200),

@@ -83,6 +83,26 @@ def test_an_engine_that_computes_nothing_is_well_and_says_why(server: RunningSer
     assert server.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
 
 
+def test_a_server_is_ready_while_requests_are_computed(server: RunningServer) -> None:
+    stats = server.engine.stats
+    assert server.http.get("/ready").json() == server.http.get("/health").json()
+    stats.phase, stats.holders = "asleep", (HaltHolder("sleep"),)
+    refused = server.http.get("/ready")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+    assert "it is sleeping" in refused.json()["error"]["message"]
+    assert "POST /wake_up" in refused.json()["error"]["message"]
+    stats.phase, stats.holders = "running", ()
+    assert server.http.get("/ready").status_code == 200
+    server.fake.silence_s = 121.0
+    assert server.http.get("/ready").json()["error"]["code"] == "engine_stalled"
+    server.fake.silence_s = 0.0
+    server.engine.restarts.died("crash")
+    refused = server.http.get("/ready")
+    assert refused.status_code == 503 and "the start of the next engine" in refused.json()["error"]["message"]
+    server.engine.restarts.recovered()
+    assert server.http.get("/ready").status_code == 200
+
+
 def test_deaths_of_the_engine_are_told(start_server: Starter) -> None:
     with start_server(quiet()) as running:
         assert running.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
@@ -169,7 +189,7 @@ def test_api_keys(start_server: Starter) -> None:
         for path in ("/v1/models", "/proxy/v1/models", "/v1/nothing"):
             assert running.http.get(path).status_code == 401
         assert running.http.post("/v1/chat/completions", json={"messages": HI}).status_code == 401
-        for path in ("/health", "/version", "/metrics", "/proxy/health"):
+        for path in ("/health", "/ready", "/version", "/metrics", "/proxy/health"):
             assert running.http.get(path).status_code == 200
         preflight = {"origin": "http://a", "access-control-request-method": "POST"}
         assert running.http.options("/v1/models", headers=preflight).status_code == 200

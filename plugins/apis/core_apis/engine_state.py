@@ -1,4 +1,4 @@
-"""The state of the engine in the words of /health, /is_paused and /is_sleeping.
+"""The state of the engine in the words of /health, /ready, /is_paused and /is_sleeping.
 
 Owns: these words, derived from what the engine reports to every client. Never does: ask the engine, or name a client.
 Called by: their routes.
@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from core.api.errors import RequestError
 from core.api.stats import HaltHolder, SchedulerStats
 from core_apis.engine_protocol import ServingEngine
 from core_apis.protocol.operation import HolderAnswer, State
@@ -46,6 +47,20 @@ def state_of(engine: ServingEngine) -> State:
         return "sleeping"
     is_asleep = any(holder.reason in ("sleep", "memory") for holder in stats.holders)
     return PHASES.get(stats.phase, "sleeping" if is_asleep else "updating weights")
+
+
+def check_ready(engine: ServingEngine) -> None:
+    """Raise RequestError (503) unless a request that arrives now is computed."""
+    state = state_of(engine)
+    if state == "serving":
+        return
+    ends = ["the start of the next engine"] if state == "recovering" else []
+    ends += [holder.ends_with for holder in holders_of(engine) or ()]
+    raise RequestError(
+        f"The server is not ready: it is {state}, and a request that comes now waits. What ends this: {'; '.join(ends)}.",
+        status=503,
+        code="not_ready",
+    )
 
 
 def holders_of(engine: ServingEngine) -> list[HolderAnswer] | msgspec.UnsetType:

@@ -151,6 +151,7 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/unload_lora_adapter": Operation(AdapterAnswer, UnloadAdapterRequest, errors=(*BODY, 404)),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
+    "/ready": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
     "/server_info": Operation(ServerInfo),
     "/metrics": Operation(TEXT),

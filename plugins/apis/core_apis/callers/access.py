@@ -24,6 +24,7 @@ Access = Literal["public", "tenant", "operator"]
 _PUBLIC = (
     "/health",
     "/ping",
+    "/ready",
     "/version",
     "/metrics",
     "/",

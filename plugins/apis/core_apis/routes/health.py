@@ -1,4 +1,4 @@
-"""GET /health, GET and POST /ping, GET /version. Owns: their answers."""
+"""GET /health, GET and POST /ping, GET /ready, GET /version. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from core.version import __version__
 from core_apis.body import json_response
-from core_apis.context import context_of
-from core_apis.engine_state import holders_of, state_of
+from core_apis.context import ServingContext, context_of
+from core_apis.engine_state import check_ready, holders_of, state_of
 from core_apis.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
 
 router = APIRouter(tags=["operation"])
@@ -26,7 +26,24 @@ async def health(request: Request) -> Response:
     so, with the holder of requests, since when, and what ends the hold. It also reports when the journal cannot be
     written.
     """
+    return json_response(await _healthy(context_of(request)))
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """Report 200 while a request that comes now is computed; else 503, which says what it would wait for.
+
+    For load balancers, which then choose another server. A supervisor should ask /health instead: a server that is not
+    ready may still have streams that go on.
+    """
     context = context_of(request)
+    answer = await _healthy(context)
+    check_ready(context.engine)
+    return json_response(answer)
+
+
+async def _healthy(context: ServingContext) -> HealthAnswer:
+    """Return the answer of a healthy server. Raises what its 503 says."""
     await context.engine.check_health()
     context.drain.check()
     restarts = context.engine.restarts
@@ -39,7 +56,7 @@ async def health(request: Request) -> Response:
     )
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."
-    return json_response(answer)
+    return answer
 
 
 @router.get("/version")
