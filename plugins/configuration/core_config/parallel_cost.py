@@ -1,0 +1,181 @@
+"""What the ranks of a divided model send in one step, on paper: messages, bytes, and the part that takes longest. Torch-free.
+
+Owns: the formulas, from the shape of a model and a layout. Never does: communicate, choose a layout, or read a weight.
+Called by: reports about a layout that nobody has to start for them.
+
+A sum over N ranks is priced in the cheaper of two ways that both keep one order of additions. One shot: each rank sends its
+part to all others. Two shots: each rank adds up one Nth, for which it gets N - 1 pieces, and sends the result to all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from core.api.step_plan import StepPlan
+from core_config.stages.memory import human_bytes, weights_bytes
+from core_runtime.executor.steps.plan_wire import PlanEncoder
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.model_part import Part
+
+LOGIT_BYTES = 4
+TOKEN_BYTES = 8
+WEIGHTS = "reading weights"
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is divided.
+
+    tensor: ranks that share each layer, experts included. pipeline: stages. data: engines that share the experts of each
+    layer, or that share nothing (1).
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+
+
+class StepShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a step of one engine.
+
+    tokens: tokens that it computes. rows: rows of logits. dtype: of tensors between layers. sum_bytes: bytes of a number of a
+    partial sum.
+    """
+
+    tokens: int
+    rows: int
+    dtype: str = "bfloat16"
+    sum_bytes: int = 4
+
+    @property
+    def item_bytes(self) -> int:
+        """Return the bytes of a number between layers."""
+        return 4 if self.dtype == "float32" else 2
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Speeds of a rank. latency: seconds of a message. bandwidth: bytes a second that it sends. memory: that it reads."""
+
+    latency: float
+    bandwidth: float
+    memory: float
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One part of a step of one rank: the messages and bytes that it sends, and the seconds that this takes.
+
+    For `WEIGHTS`, the bytes that it reads: all of its matrices, although a step may use some of the experts and rows of the
+    embedding alone.
+    """
+
+    name: str
+    messages: int
+    nbytes: int
+    seconds: float
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a rank of the slowest stage.
+
+    shares: its parts that are not empty. idle: share of the time in which the stages wait for each other.
+    """
+
+    shares: tuple[Share, ...]
+    idle: float
+
+    @property
+    def largest(self) -> Share:
+        """Return the part that takes longest."""
+        return max(self.shares, key=lambda share: share.seconds)
+
+    def lines(self) -> list[str]:
+        """Return the report, one line a part."""
+        told = [
+            f"{share.name}: {share.messages} messages, {human_bytes(share.nbytes)}, {share.seconds * 1e3:.3f} ms"
+            for share in self.shares
+        ]
+        return [*told, f"stages idle: {self.idle:.0%}", f"largest: {self.largest.name}"]
+
+
+def num_sums(spec: DecoderSpec) -> int:
+    """Return how many tensors [tokens, hidden size] the ranks of a part add up in a step."""
+    halves = sum(bool(block.mixers) + block.has_mlp for block in spec.blocks)
+    return halves + spec.holds_embedding
+
+
+def sum_traffic(count: int, nbytes: int, size: int, *, shots: int) -> tuple[int, int]:
+    """Return messages and bytes that a rank sends for `count` sums of `nbytes` over `size` ranks in one shot or two."""
+    others = size - 1
+    if shots == 1:
+        return count * others, count * others * nbytes
+    return 2 * count * others, 2 * count * others * nbytes // size
+
+
+def stage_blocks(num_blocks: int, stages: int) -> list[tuple[int, int]]:
+    """Return the range of blocks of each stage, as equal as they can be."""
+    bounds = [stage * num_blocks // stages for stage in range(stages + 1)]
+    return list(pairwise(bounds))
+
+
+def idle_share(stage_seconds: Sequence[float], flights: int) -> float:
+    """Return the mean share of time in which stages are idle, with `flights` equal plans always in flight.
+
+    A plan that leaves the last stage enters the first one again, as decoding does.
+    """
+    cycle = max(sum(stage_seconds), flights * max(stage_seconds))
+    return 1.0 - flights * sum(stage_seconds) / (len(stage_seconds) * cycle)
+
+
+def plan_bytes(sequences: int, new_blocks: int = 0) -> int:
+    """Return the bytes of the plan of a steady step that decodes `sequences`, of which `new_blocks` get a block."""
+    encoder = PlanEncoder()
+    slots, ones = np.arange(sequences, dtype=np.int32), np.ones(sequences, np.int32)
+    for step in range(2):
+        plan = StepPlan(slots, ones, ones + step, total_num_tokens=sequences, same_batch=step == 1)
+        if step:
+            plan.new_block_ids = {slot: [[sequences + slot]] for slot in range(new_blocks)}
+        message = encoder.encode(plan)
+    return len(message)
+
+
+def step_cost(spec: DecoderSpec, layout: Layout, step: StepShape, machine: Machine, flights: int = 0) -> StepCost:
+    """Return the cost of a step. flights: plans in flight; 0: one for each stage.
+
+    Raises UserError for a model that cannot be divided this way.
+    """
+    stages = [
+        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine)
+        for blocks in stage_blocks(len(spec.blocks), layout.pipeline)
+    ]
+    seconds = [sum(share.seconds for share in shares) for shares in stages]
+    slowest = stages[seconds.index(max(seconds))]
+    return StepCost(shares=tuple(slowest), idle=idle_share(seconds, flights or layout.pipeline))
+
+
+def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine) -> list[Share]:
+    """Return the parts of a step of one rank of one stage."""
+    tokens_bytes = step.tokens * local.hidden_size * step.item_bytes
+    sums, sum_bytes = num_sums(local), step.tokens * local.hidden_size * step.sum_bytes
+    shares = []
+
+    def add(name: str, messages: int, nbytes: int) -> None:
+        if messages:
+            shares.append(Share(name, messages, nbytes, messages * machine.latency + nbytes / machine.bandwidth))
+
+    ways = [sum_traffic(sums, sum_bytes, layout.tensor, shots=shots) for shots in (1, 2)]
+    add("sums", *min(ways, key=lambda way: way[0] * machine.latency + way[1] / machine.bandwidth))
+    if local.holds_head and layout.tensor > 1:
+        add("logits", 1, step.rows * local.vocab_size * LOGIT_BYTES)
+    if layout.pipeline > 1:
+        add("activations", not local.holds_head, tokens_bytes)
+        add("sampled tokens", local.holds_head, step.rows * TOKEN_BYTES)
+    others = layout.data - 1
+    expert_blocks = sum(block.experts is not None for block in local.blocks)
+    add("experts' inputs and outputs", 2 * expert_blocks * others, 2 * expert_blocks * others * tokens_bytes)
+    followers = layout.tensor * layout.pipeline - 1 if local.holds_embedding else 0
+    add("plans", followers, followers * plan_bytes(step.rows))
+    read = weights_bytes(local, None, step.dtype, lambda form: 1)
+    return [*shares, Share(WEIGHTS, 0, read, read / machine.memory)]
