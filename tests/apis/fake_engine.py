@@ -41,7 +41,7 @@ MAX_MODEL_LEN = 256
 SLOW_SECONDS = 0.02
 
 
-def make_tokenizer(template: str = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
+def make_tokenizer(template: str | None = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
     """One token a byte, after the special ones; texts begin with <s>."""
     special = [*SPECIAL, *more_special]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

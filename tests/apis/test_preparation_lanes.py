@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.preparer import NUM_UNRENDERED, SMALL_LANE
 from core_config.served.server_config import ServerConfig
-from core_supervision.helpers.lane import spawn
+from core_supervision.helpers.lane import Lane, Spawned, spawn
 from tests.apis.conftest import RunningServer, run_server
+from tests.apis.fake_engine import make_tokenizer
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 PADDING = "x" * 20_000  # a body with it is not small
@@ -131,10 +133,54 @@ def _until(happens: Callable[[], bool]) -> None:
     raise AssertionError("it has not happened")
 
 
-def test_a_small_chat_does_not_wait_for_a_large_one(lanes: RunningServer) -> None:
+def test_without_a_template_the_first_process_reads_large_bodies() -> None:
+    with run_server(ServerConfig(uvicorn_log_level="warning"), tokenizer=make_tokenizer(None)) as server:
+        spawned = spawn(SMALL_LANE)
+        server.loop.call_soon_threadsafe(server.preparer.warm, spawned)
+        body = {"prompt": "Hi", "max_tokens": 1}
+        assert server.http.post("/v1/completions", json=body | {"metadata": PADDING}).status_code == 200
+        for _ in range(NUM_UNRENDERED):
+            assert server.http.post("/v1/completions", json=body).status_code == 200
+        assert server.preparer.large.process is spawned.process and spawned.process.poll() is None
+
+
+def test_a_process_that_was_started_ahead_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_server(ServerConfig(uvicorn_log_level="warning"), tokenizer=make_tokenizer(None)) as server:
+        large = server.preparer.large
+        monkeypatch.setattr(large, "lane", replace(large.lane, idle_seconds=0.05))
+        spawned = spawn(SMALL_LANE)
+        server.loop.call_soon_threadsafe(server.preparer.warm, spawned)
+        assert spawned.process.wait(30) is not None
+
+
+def test_a_large_chat_does_not_wait_for_the_start_of_its_process(
+    lanes: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lane: Lane) -> Spawned:
+        raise OSError("no process starts")
+
+    assert chat(lanes).status_code == 200
+    large = lanes.preparer.large
+    lanes.loop.call_soon_threadsafe(large.rest)
+    _until(lambda: large.process is None)
+    with monkeypatch.context() as patch:
+        patch.setattr("core_supervision.helpers.helper.spawn", refuse)
+        assert chat(lanes, metadata=PADDING).status_code == 200
     assert chat(lanes, metadata=PADDING).status_code == 200
-    large = lanes.preparer.large.process
-    assert large is not None
+    _until(lambda: large.process is not None)
+
+
+def large_process(lanes: RunningServer) -> Popen[bytes]:
+    """Return the process for large bodies, once it runs."""
+    assert chat(lanes, metadata=PADDING).status_code == 200
+    large = lanes.preparer.large
+    _until(lambda: large.process is not None)
+    assert large.process is not None
+    return large.process
+
+
+def test_a_small_chat_does_not_wait_for_a_large_one(lanes: RunningServer) -> None:
+    large = large_process(lanes)
     os.kill(large.pid, signal.SIGSTOP)
     try:
         body = json.dumps(CHAT | {"metadata": PADDING}).encode()
@@ -148,9 +194,7 @@ def test_a_small_chat_does_not_wait_for_a_large_one(lanes: RunningServer) -> Non
 
 def test_a_process_that_hangs_is_ended_and_replaced(lanes: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = lanes.preparer.large
-    assert chat(lanes, metadata=PADDING).status_code == 200
-    assert helper.process is not None
-    os.kill(helper.process.pid, signal.SIGSTOP)
+    os.kill(large_process(lanes).pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
         patch.setattr(helper, "lane", replace(helper.lane, job_seconds=0.1))
         answer = chat(lanes, metadata=PADDING)

@@ -1,7 +1,7 @@
 """The choice of where a request is prepared.
 
 It is prepared on the event loop if it is tiny and renders no template, in a thread if it is small, else in a helper
-process.
+process: one for small bodies, one for large ones.
 
 Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them
 other connections are served. Never does: the steps themselves (`core_apis.prepare.preparation`). Called by: the intake.
@@ -38,6 +38,10 @@ interpreter's lock.
 """
 SMALL_AT_ONCE = 2
 """Maximum number of such threads: more of them would only wait for each other, and the event loop for all."""
+MEDIUM_BODY = 1 << 20
+"""Maximum size in bytes of a large body that the process for small ones takes while its own starts: reading it takes no
+longer than that start, 0.3 s. The first turn of an agent after a restart or a pause does not wait for a process so.
+"""
 SMALL_PAIRS = 1024
 """The limit `SMALL_BODY` for a body whose texts are read in pairs: a query is tokenized once per document."""
 SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
@@ -83,12 +87,12 @@ class Preparer:
     def warm(self, spawned: Spawned | None) -> None:
         """Set up the process for small bodies, so that the first chat does not wait for it.
 
-        spawned: that process, if it runs already. A model without a chat template may never need it; then it is ended.
+        spawned: that process, if it runs already. Without a chat template it is the first one for large bodies instead.
         """
         if self._warms:
             self.small.start(spawned)
         elif spawned is not None:
-            spawned.end()
+            self.large.start(spawned)
 
     async def prepare(self, kind: str, *pieces: Buffer) -> Any:
         """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served.
@@ -108,8 +112,9 @@ class Preparer:
 
     async def _model_of(self, pieces: Sequence[Buffer]) -> str | None:
         """Return the model that a body names; None: it names none."""
-        if sum(map(len, pieces)) > SMALL_BODY:
-            named = await self.large.run(MODEL_NAME, *pieces)
+        num_bytes = sum(map(len, pieces))
+        if num_bytes > SMALL_BODY:
+            named = await self._helper(num_bytes).run(MODEL_NAME, *pieces)
         else:
             named = MODEL_NAME.decode(b"".join(pieces))
         return cast(NamedModel, named).model
@@ -135,7 +140,7 @@ class Preparer:
         num_bytes = sum(map(len, pieces))
         self._count(kind)
         if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
-            return await self.large.run(kind, *pieces)
+            return await self._helper(num_bytes).run(kind, *pieces)
         if reads_pairs or kind.renders:
             return await self.small.run(kind, *pieces)
         data = b"".join(pieces)
@@ -146,6 +151,13 @@ class Preparer:
             return self._run(kind.name, data)
         async with self._turn:  # the next owner of the lock continues in the next iteration of the loop
             return self._run(kind.name, data)
+
+    def _helper(self, num_bytes: int) -> PreparationHelper:
+        """Return the process for a large body: that for small ones while the other one starts, if it runs itself."""
+        if num_bytes > MEDIUM_BODY or self.large.process is not None or self.small.process is None:
+            return self.large
+        self.large.start()
+        return self.small
 
     def _count(self, kind: BodyKind) -> None:
         """End the process for small bodies if nobody needs it. The next chat starts another."""

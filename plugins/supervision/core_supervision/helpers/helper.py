@@ -92,12 +92,13 @@ class Helper:
         """Reserve a place for one job, and return the link to the process. Raises HelperEnded if there is none."""
         await self._places.acquire()
         try:
-            if self._link is not None and self._link.is_open:
-                if self._idle is not None:
-                    self._idle.cancel()
-                    self._idle = None
-                return self._link
-            return await asyncio.shield(self._start())  # a caller that leaves must not cancel the start for the others
+            link = self._link
+            if link is None or not link.is_open:
+                link = await asyncio.shield(self._start())  # a caller that leaves must not cancel it for the others
+            if self._idle is not None:
+                self._idle.cancel()
+                self._idle = None
+            return link
         except BaseException:
             self._places.release()
             raise
@@ -125,6 +126,7 @@ class Helper:
         if message is not None:
             link.send([message])
         self.process, self._link = process, link
+        self._on_idle(link)  # one that was started ahead may never have a job
         return link
 
     async def _connect(self, process: subprocess.Popen[bytes], connection: socket.socket) -> HelperLink:

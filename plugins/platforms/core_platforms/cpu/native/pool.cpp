@@ -289,6 +289,8 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
+uint64_t pool_jobs() { return pool.word.load(std::memory_order_relaxed); }
+
 void pool_wait(const std::atomic<long> &counter, long value) {
     for (long spins = 0; counter.load(std::memory_order_acquire) < value; spins++) {
         if (spins < kSpinsBeforeYield && !pool.crowded)

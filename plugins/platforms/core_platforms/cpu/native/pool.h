@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include <atomic>
 
@@ -19,6 +20,9 @@ void pool_spin(long microseconds);
 bool pool_bind(const int *processors, long count);
 // Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
 void pool_run(TileFunction function, const void *context, long tiles);
+
+// A number that changes with every job which threads share.
+uint64_t pool_jobs();
 
 // Waits, in a tile, until earlier tiles of the same job have counted up to `value`. Tiles are claimed in their order, so
 // each of them has a thread that runs it.
