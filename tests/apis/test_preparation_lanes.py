@@ -15,7 +15,7 @@ import pytest
 from core.api.errors import RequestError
 from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.preparer import NUM_UNRENDERED, SMALL_LANE
+from core_apis.prepare.preparer import LANES, NUM_UNRENDERED, SMALL_LANE
 from core_config.served.server_config import ServerConfig
 from core_supervision.helpers.lane import spawn
 from tests.apis.conftest import RunningServer, run_server
@@ -109,7 +109,7 @@ def test_what_renders_nothing_needs_no_process(monkeypatch: pytest.MonkeyPatch) 
 def test_a_server_of_completions_alone_keeps_no_process_for_chats() -> None:
     with run_server(ServerConfig(uvicorn_log_level="warning", chat_template="{{ messages[0].content }}")) as server:
         small = server.preparer.small
-        server.loop.call_soon_threadsafe(server.preparer.warm, None)
+        server.loop.call_soon_threadsafe(server.preparer.warm, ())
         _until(lambda: small.process is not None)
         process = small.process
         assert process is not None
@@ -121,6 +121,28 @@ def test_a_server_of_completions_alone_keeps_no_process_for_chats() -> None:
         for _ in range(NUM_UNRENDERED):
             server.http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 1})
         assert small.process is not None and small.process.poll() is None, "whoever has chatted may chat again"
+
+
+def test_the_first_long_prompt_finds_its_process_started() -> None:
+    """An agent comes back after a restart with all of its history."""
+    with run_server(ServerConfig(uvicorn_log_level="warning"), max_model_len=32768) as server:
+        spawned = [spawn(lane) for lane in LANES]
+        server.loop.call_soon_threadsafe(server.preparer.warm, spawned)
+        large = server.preparer.large
+        _until(lambda: large.process is not None)
+        assert large.process is spawned[1].process
+        assert server.http.post("/v1/completions", json={"prompt": PADDING, "max_tokens": 1}).status_code == 200
+        assert large.process is spawned[1].process
+
+
+def test_a_process_that_gets_no_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_server(ServerConfig(uvicorn_log_level="warning")) as server:
+        large = server.preparer.large
+        monkeypatch.setattr(large, "lane", replace(large.lane, idle_seconds=0.01))
+        spawned = [spawn(lane) for lane in LANES]
+        server.loop.call_soon_threadsafe(server.preparer.warm, spawned)
+        assert spawned[1].process.wait(30) is not None
+        _until(lambda: large.process is None)
 
 
 def _until(happens: Callable[[], bool]) -> None:

@@ -45,7 +45,12 @@ SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 
 The process is started while the engine loads its weights, and stays: its start takes half a second.
 """
-LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
+LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=900.0, niceness=5)
+"""The lane of large bodies, such as the history of an agent that comes back after a restart.
+
+The process is started as the small one's. It outlives the pauses between an agent's turns, and ends after longer ones.
+"""
+LANES = (SMALL_LANE, LARGE_LANE)
 NUM_UNRENDERED = 64
 """Number of requests without a template after which the process for small bodies is ended, if none had a template: a
 server of completions has no use for its 50 MB.
@@ -80,15 +85,18 @@ class Preparer:
         self._warms = settings.chat_template is not None
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
-    def warm(self, spawned: Spawned | None) -> None:
-        """Set up the process for small bodies, so that the first chat does not wait for it.
+    def warm(self, spawned: Sequence[Spawned]) -> None:
+        """Set up the processes, so that the first chat and the first long prompt do not wait for them.
 
-        spawned: that process, if it runs already. A model without a chat template may never need it; then it is ended.
+        spawned: those of `LANES` that run already. A model without a chat template may never need the small one; then it is
+        ended.
         """
+        small, large = (*spawned, None, None)[:2]
+        self.large.start(large)
         if self._warms:
-            self.small.start(spawned)
-        elif spawned is not None:
-            spawned.end()
+            self.small.start(small)
+        elif small is not None:
+            small.end()
 
     async def prepare(self, kind: str, *pieces: Buffer) -> Any:
         """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served.

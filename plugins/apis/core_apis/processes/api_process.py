@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import socket
 import sys
+from collections.abc import Sequence
 
 from core.api.errors import CoreError, EngineDeadError
 from core.processes import end_with_parent
@@ -65,10 +66,10 @@ class ApiProcess:
         """Whether requests are served, so that some may have to be awaited at the end."""
         return self._context is not None
 
-    async def serve(self, listener: socket.socket, helper: Spawned | None = None) -> None:
+    async def serve(self, listener: socket.socket, helpers: Sequence[Spawned] = ()) -> None:
         """Serve until the supervisor sends `Stop`. Raises EngineDeadError once there is no engine any more.
 
-        helper: see `serve_requests`.
+        helpers: see `serve_requests`.
         """
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
@@ -80,7 +81,7 @@ class ApiProcess:
             await serve_requests(
                 *(begin.server, listener, engine, events, self._on_ready),
                 explain=lambda: begin.explained,
-                helper=helper,
+                helpers=helpers,
             )
         finally:
             await close_engine(engine, self.hurry)
@@ -158,7 +159,7 @@ async def run(control: int, listener: socket.socket) -> None:
 
 
 async def _serve(channel: Channel, listener: socket.socket) -> None:
-    helper = await ready_application()
+    helpers = await ready_application()
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         return
@@ -166,7 +167,7 @@ async def _serve(channel: Channel, listener: socket.socket) -> None:
     setup_logging(process=process_name, libraries=SERVER_LIBRARIES, config=begin.server.log_config)
     process = ApiProcess(channel, begin)
     hearing = asyncio.ensure_future(process.hear())
-    serving = asyncio.ensure_future(process.serve(listener, helper))
+    serving = asyncio.ensure_future(process.serve(listener, helpers))
     stopping = asyncio.ensure_future(process.stop.wait())
     try:
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -39,8 +39,8 @@ class RemoteEngineSource(SharedEngineSource):
         await self._link.close()
 
 
-async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, Spawned | None, dict[str, Any]]:
-    """Return the engine, once one has connected and is up, the helper process, and the configuration as plain values.
+async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, list[Spawned], dict[str, Any]]:
+    """Return the engine, once one has connected and is up, the helper processes, and the configuration as plain values.
 
     Raises UserError if the address cannot be listened at, LinkError if no engine comes in time.
     """
@@ -49,7 +49,7 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, Spawned
     source = RemoteEngineSource(link, news)
     starting = asyncio.ensure_future(start_engine_and_tokenizer(resolution, source))
     try:
-        helper = await ready_application()
+        helpers = await ready_application()
         client, tokenizer = await starting
     except BaseException as error:
         starting.cancel()
@@ -66,7 +66,7 @@ async def start_api_server(resolution: Resolution) -> tuple[AsyncEngine, Spawned
             "may replace the weights; give --api-key or --admin-api-key."
         )
     engine = AsyncEngine(config, tokenizer, client, source)
-    return engine, helper, explained_for_api_server(resolution, link.hello)
+    return engine, helpers, explained_for_api_server(resolution, link.hello)
 
 
 def _ignore(client: ZmqClient) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from core_supervision.child import EngineProcess
     from core_supervision.helpers.lane import Spawned
 
-Started = tuple["AsyncEngine", "Spawned | None", Callable[[], dict[str, Any]]]
+Started = tuple["AsyncEngine", "list[Spawned]", Callable[[], dict[str, Any]]]
 """An engine, the process that prepares chats, and a function that returns the engine's configuration as plain values."""
 
 
@@ -96,8 +96,8 @@ async def _serve_apart(
     process.discard()
 
     async def start() -> Started:
-        engine, helper, told = await start_api_server(resolution)
-        return engine, helper, lambda: told
+        engine, helpers, told = await start_api_server(resolution)
+        return engine, helpers, lambda: told
 
     await _serve_once_started(start, resolution, listener, signals)
 
@@ -138,27 +138,27 @@ async def _serve_with(
     begin: float,
 ) -> None:
     """Serve with an engine, and end it. begin: start time of the command, by `time.perf_counter()`."""
-    engine, helper, explain = started
+    engine, helpers, explain = started
 
     def on_ready(context: ServingContext) -> None:
         name = context.model.served_names[0]
         announce(listener, resolution.server, name, engine.ready.phases, begin)
 
     try:
-        await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain, helper)
+        await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain, helpers)
     finally:
         await close_engine(engine, events[1])
 
 
-async def start_engine(resolution: Resolution, process: EngineProcess) -> tuple[AsyncEngine, Spawned | None]:
+async def start_engine(resolution: Resolution, process: EngineProcess) -> tuple[AsyncEngine, list[Spawned]]:
     """Start the engine while the application is made ready (see `ready_application`). Raises as `AsyncEngine.start`."""
     from core_frontend.async_engine import AsyncEngine
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
         await _until_configured(process, starting)
-        helper = await ready_application()
-        return await starting, helper
+        helpers = await ready_application()
+        return await starting, helpers
     except BaseException:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)

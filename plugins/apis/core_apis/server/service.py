@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,21 +46,24 @@ ms.
 """
 
 
-async def ready_application() -> Spawned | None:
+async def ready_application() -> list[Spawned]:
     """Import slow modules while the process waits for something else.
 
-    Return the process that will prepare chats, which imports its own meanwhile; None if it does not start.
+    Return the processes that will prepare small and large bodies, which import their own meanwhile; one that does not start
+    is missing, with those after it.
     """
     for name in SLOW_IMPORTS:
         await asyncio.to_thread(importlib.import_module, name)
-    from core_apis.prepare.preparer import SMALL_LANE
+    from core_apis.prepare.preparer import LANES
     from core_supervision.helpers.lane import spawn
 
+    helpers: list[Spawned] = []
     try:
-        return await asyncio.to_thread(spawn, SMALL_LANE)
+        for lane in LANES:
+            helpers.append(await asyncio.to_thread(spawn, lane))
     except OSError as error:
-        logger.warning("The process that prepares requests does not start (%s); it is started again later.", error)
-        return None
+        logger.warning("A process that prepares requests does not start (%s); it is started again later.", error)
+    return helpers
 
 
 async def serve_requests(
@@ -71,14 +74,14 @@ async def serve_requests(
     on_ready: Callable[[ServingContext], None],
     journal: Journal | None = None,
     explain: Callable[[], dict[str, Any]] | None = None,
-    helper: Spawned | None = None,
+    helpers: Sequence[Spawned] = (),
 ) -> None:
     """Serve until the first of `events` is set, then end: in good order until the second one is set, too.
 
     on_ready: called once, when requests are served.
     journal: stores what outlives this server; None: nothing does.
     explain: the configuration as plain values, for the page.
-    helper: from `ready_application`.
+    helpers: from `ready_application`.
 
     Raises EngineDeadError when there is no engine any more.
     """
@@ -87,7 +90,7 @@ async def serve_requests(
         await engine.adapters.refresh()  # what the journal restores names some of them
     server, context = _application(settings, engine, journal)
     context.explain = explain
-    context.preparer.warm(helper)
+    context.preparer.warm(helpers)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:

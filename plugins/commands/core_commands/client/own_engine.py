@@ -135,14 +135,14 @@ async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncI
     """Start an engine and open the endpoint of its application. Raises as `AsyncEngine.start` does."""
     from core_apis.server.launch import start_engine
 
-    engine, helper = await start_engine(resolution, process)
+    engine, helpers = await start_engine(resolution, process)
     from core_apis.app import create_app
     from core_commands.client.app_endpoint import AppEndpoint
 
     settings = msgspec.structs.replace(resolution.server, api_keys=(), admin_api_keys=(), journal=None)
     try:
         app = create_app(engine, settings, engine.config.model, engine.config.cache)
-        app.state.context.preparer.warm(helper)
+        app.state.context.preparer.warm(helpers)
         try:
             yield AppEndpoint(app)
         finally:

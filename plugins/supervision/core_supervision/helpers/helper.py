@@ -67,7 +67,7 @@ class Helper:
     def start(self, spawned: Spawned | None = None) -> None:
         """Start the process before the first job, in the background. spawned: one of this lane that is there already."""
         self._spawned = spawned
-        self._start().add_done_callback(self._note_failure)
+        self._start().add_done_callback(self._note_start)
 
     def rest(self) -> None:
         """End the process unless it has jobs; the next job starts another one."""
@@ -138,6 +138,8 @@ class Helper:
         return link
 
     def _on_idle(self, link: HelperLink) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
         if self.lane.idle_seconds is not None:
             self._idle = asyncio.get_running_loop().call_later(self.lane.idle_seconds, self._on_idle_for_long, link)
 
@@ -170,7 +172,11 @@ class Helper:
             logger.warning("The process that %s ended (exit code %d); another is started.", self.lane.task, exit_code)
         link.fail(exit_code)
 
-    def _note_failure(self, started: asyncio.Task[HelperLink]) -> None:
+    def _note_start(self, started: asyncio.Task[HelperLink]) -> None:
         """Log the failure of a start that no job waits for: the next job starts another process."""
-        if not started.cancelled() and started.exception() is not None:
+        if started.cancelled():
+            return
+        if started.exception() is not None:
             logger.warning("The process that %s does not start (%s).", self.lane.task, started.exception())
+        elif not started.result().num_jobs:
+            self._on_idle(started.result())
