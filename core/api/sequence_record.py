@@ -20,6 +20,7 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
         "last_block": "Everything that can be cached was: what is left is no whole block, or the prompt's last token.",
         "collision": "Other tokens with the same hash are cached. They are not taken for these.",
         "evicted": "The same tenant had these tokens computed before; since then their blocks were evicted or reset.",
+        "over_share": "Evicted, because the tenant had more blocks cached than its share (--kv-share-per-key).",
         "state_not_kept": "The tokens are known, but of the layers with a state none was kept at this place.",
         "other_adapter": "The same tenant had the same tokens computed with another adapter, or with none.",
         "other_tenant": "Another tenant had the same tokens computed, and tenants do not share.",

@@ -59,6 +59,7 @@ class BlockPool:
         self._spare: list[int] = []
         self._references = [0]
         self._evictable = load_order(eviction, int(share * self.capacity) if share < 1 else None)
+        self.was_over_share = self._evictable.was_over_share
 
     @property
     def capacity(self) -> int:

@@ -67,6 +67,10 @@ class LeastRecent(Generic[Name]):
         self.remove(name)
         return 1.0
 
+    def was_over_share(self, page: Hashable) -> bool:
+        """Whether a page gave way lately because its tenant had more than its share."""
+        return False
+
     def forget(self, name: Name) -> None:
         """Drop a name that is not listed and no longer cached."""
 

@@ -26,6 +26,7 @@ class CacheView(NamedTuple):
     block_size: tokens in a block.
     num_blocks: blocks of the pool.
     has_states: whether layers have states.
+    was_over_share: whether (group, digest) gave way because its tenant had more than its share.
     """
 
     keys: BlockKeys
@@ -34,6 +35,7 @@ class CacheView(NamedTuple):
     block_size: int
     num_blocks: int
     has_states: bool
+    was_over_share: Callable[[tuple[int, bytes]], bool]
 
 
 class MissExplainer(Protocol):

@@ -1,5 +1,6 @@
 """Pages from a slow disk are waited for, never in a look-up, and what does not come is computed."""
 
+import itertools
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ from core.api.kv_load import KVLoad
 from core.kv.connectors import MAX_LOAD_S, KVConnectors
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
-from core_kv_connectors.tiers import disk, page_reader
+from core_kv_connectors.tiers import disk, page_memory, page_reader
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_reader import STUCK_S
 from core_kv_connectors.tiers.tiers import KVTiers
@@ -206,6 +207,42 @@ def test_a_disk_that_answers_late_is_asked_again(world, monkeypatch):
     world.await_load(sequence)
     assert world.disk.may_be_read
     assert world.engine.run(OTHER) == 32
+
+
+def test_memory_is_made_ready_for_as_many_pages_as_the_disk_has(tmp_path, monkeypatch):
+    World(tmp_path).close()
+    disk = disk_of(tmp_path)
+    assert len(list(disk.prepare())) == 16
+    monkeypatch.setattr(page_memory, "MAX_AHEAD_BYTES", 3 * PAGE_BYTES)
+    assert len(list(disk.prepare())) == 3
+    disk.close()
+
+
+def test_a_load_does_not_wait_until_memory_is_ready(tmp_path):
+    class EndlessDisk(SlowDisk):
+        def prepare(self):
+            return itertools.repeat(None)
+
+    World(tmp_path).close()
+    disk = EndlessDisk(disk_of(tmp_path))
+    disk.go.set()
+    tiers = KVTiers(None, disk)
+    assert Engine(tiers, num_blocks=40).run(FIRST) == 32
+    tiers.close()
+
+
+def test_memory_that_cannot_be_made_ready_costs_nothing_else(tmp_path, caplog):
+    class DefectiveDisk(SlowDisk):
+        def prepare(self):
+            raise MemoryError
+
+    World(tmp_path).close()
+    disk = DefectiveDisk(disk_of(tmp_path))
+    disk.go.set()
+    tiers = KVTiers(None, disk)
+    assert Engine(tiers, num_blocks=40).run(FIRST) == 32
+    assert "made ready" in caplog.text
+    tiers.close()
 
 
 def test_a_reset_ends_waiting(world):

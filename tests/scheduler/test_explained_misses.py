@@ -278,6 +278,31 @@ def test_a_window_whose_blocks_are_gone_was_evicted() -> None:
     assert kv.miss(again, hit) == CacheMiss(12, "evicted")
 
 
+@pytest.mark.parametrize("eviction", ["lru", "arc"])
+def test_blocks_of_a_tenant_over_its_share_are_told_apart(eviction: str) -> None:
+    """One tenant reads a corpus; what it loses is due to its share, what the other one loses later is not."""
+
+    def run(tenant: str, first: int) -> CacheMiss | None:
+        sequence = KVSequence(list(range(first, first + 4 * SIZE + 1)), owner=tenant, tenant=tenant)
+        hit = kv.lookup(sequence)
+        miss = kv.miss(sequence, hit)
+        kv.attach(sequence, hit)
+        kv.allocate_slots(sequence, 4 * SIZE + 1 - hit.num_tokens)
+        sequence.num_computed_tokens = 4 * SIZE + 1
+        kv.free(sequence)
+        return miss
+
+    kv = explained(31, SIZE, share=0.5, eviction=eviction)
+    run("ann", 1000)
+    for number in range(8):
+        run("bob", 2000 + 100 * number)
+    assert run("ann", 1000) == CacheMiss(4 * SIZE, "last_block"), "ann is below her share"
+    assert run("bob", 2000) == CacheMiss(0, "over_share")
+    for number in range(20):
+        run(f"tenant {number}", 5000 + 100 * number)
+    assert run("ann", 1000) == CacheMiss(0, "evicted")
+
+
 def test_a_state_that_was_not_kept() -> None:
     """The tokens are known, but the state behind them is not there."""
     full = KVGroup("full", (0,))

@@ -124,6 +124,35 @@ def test_pins_end_with_time_client_and_cache(engine: Pinned) -> None:
     assert engine.held == [0, 0], "the pool is another one"
 
 
+def test_an_idle_engine_reports_what_pins_hold(engine: Pinned) -> None:
+    ids, _ = engine.run(prompt(1))
+
+    def usage() -> float:
+        """Of the next message, which an engine without work sends only if there is news."""
+        assert engine.core.has_work()
+        return engine.core.step().stats.kv_cache_usage
+
+    engine.pin(ids)
+    assert usage() > 0.0
+    assert not engine.core.has_work()
+    engine.core.call("unpin_prefix", {"server": "", "name": "s", "tenant": ""})
+    assert usage() == 0.0
+
+
+def test_a_pin_that_is_renewed_lasts_longer_than_before(engine: Pinned) -> None:
+    ids, _ = engine.run(prompt(1))
+    engine.pin(ids, "a")
+    engine.pin(ids, "b")
+    engine.clock.now += 40.0
+    engine.pin(ids, "a")
+    engine.clock.now += 40.0
+    engine.run(prompt(2))
+    assert engine.held[0] == 1 and engine.places(ids, "a")["pinned"]
+    engine.clock.now += 21.0
+    engine.run(prompt(2))
+    assert engine.held == [0, 0]
+
+
 def test_shares(engine: Pinned) -> None:
     ids, _ = engine.run(prompt(1))
     assert not engine.pin(ids, share=0.01)["fits"] and engine.held == [0, 0]

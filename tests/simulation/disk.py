@@ -107,7 +107,10 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
 class SimPageReader(PageReader):
     """Reads pages when they are asked for, without a thread."""
 
-    def start(self, load: KVLoad) -> None:
-        self._loads.add(load)
+    def begin(self) -> None:
+        """There is no thread."""
+
+    def start(self, load: KVLoad, *, is_unsure: bool = False) -> None:
+        self.loads.add(load)
         self._fill(load)
         load.finish()

@@ -6,6 +6,7 @@ change a block. Called by: the manager, once per sequence whose request asks for
 
 from __future__ import annotations
 
+from core.api.kv_transfer import PrefixKey
 from core.api.sequence_record import CacheMiss, Scope
 from core.kv.connector import KVConnector
 from core.kv.explainer import CacheView
@@ -25,6 +26,7 @@ class MissFinder:
         self._block_size = cache.block_size
         self._past = past
         self._has_states = cache.has_states
+        self._was_over_share = cache.was_over_share
 
     def remember(self, sequence: KVSequence) -> None:
         """Remember a sequence that is about to lose its blocks."""
@@ -43,17 +45,22 @@ class MissFinder:
         # Only groups that keep every token show that the tokens themselves are known.
         is_known = self._has_full and hit.num_known_tokens > hit.num_tokens
         if is_known:
-            return CacheMiss(hit.num_tokens, "state_not_kept" if self._has_states else "evicted")
+            return CacheMiss(hit.num_tokens, "state_not_kept" if self._has_states else self._evicted(key))
         if self._past is None:
             return CacheMiss(hit.num_tokens, "first_seen")
         if self._past.had(sequence, key):
-            lost = "evicted" if self._has_full or not self._has_states else "state_not_kept"
-            return CacheMiss(hit.num_tokens, lost)
+            is_block = self._has_full or not self._has_states
+            return CacheMiss(hit.num_tokens, self._evicted(key) if is_block else "state_not_kept")
         if self._past.other_adapter_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_adapter")
         if self._past.others_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_tenant")
         return self._new_tokens(sequence, self._past, index)
+
+    def _evicted(self, key: PrefixKey) -> str:
+        """Return why a block that its tenant had is not there."""
+        is_over = any(self._was_over_share((group, key.digest)) for group in self._keyed)
+        return "over_share" if is_over else "evicted"
 
     def _new_tokens(self, sequence: KVSequence, past: PastPrefixes, index: int) -> CacheMiss:
         """Classify a block that was never cached: either no sequence came this far, or one continued with other tokens.

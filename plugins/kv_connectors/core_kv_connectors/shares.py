@@ -10,6 +10,9 @@ from collections.abc import Hashable, Iterator
 
 from core.kv.eviction import LeastRecent, Name
 
+MAX_REMEMBERED = 1 << 14
+"""Maximum number of pages that gave way by a share and are remembered as such."""
+
 
 class Shares(LeastRecent[Name]):
     """Another order, before which the oldest names of tenants with more than `most` blocks give way.
@@ -21,7 +24,8 @@ class Shares(LeastRecent[Name]):
         super().__init__()
         self._order = order
         self._most = most
-        self._owners: dict[Name, tuple[str, int]] = {}
+        self._owners: dict[Name, tuple[str, int, Hashable]] = {}
+        self._gave_way: OrderedDict[Hashable, None] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._queues: dict[str, OrderedDict[Name, None]] = {}
         self._over: dict[str, None] = {}
@@ -33,7 +37,8 @@ class Shares(LeastRecent[Name]):
         """Add a name, and count it in its tenant's share."""
         self._order.cached(name, page, worth)
         if tenant:
-            self._owners[name] = (tenant, size)
+            self._owners[name] = (tenant, size, page)
+            self._gave_way.pop(page, None)
             self._count(tenant, size)
 
     def hit(self, name: Name, worth: float) -> None:
@@ -44,7 +49,7 @@ class Shares(LeastRecent[Name]):
         """Let a name give way."""
         self._order.push(name)
         if name in self._owners:
-            tenant, _ = self._owners[name]
+            tenant, *_ = self._owners[name]
             self._queues.setdefault(tenant, OrderedDict())[name] = None
 
     def remove(self, name: Name) -> None:
@@ -66,8 +71,16 @@ class Shares(LeastRecent[Name]):
     def evict(self, name: Name) -> float:
         """Remove a listed name that gives way; returns its worth."""
         self._leave_queue(name)
+        if name in self._owners and self._owners[name][0] in self._over:
+            self._gave_way[self._owners[name][2]] = None
+            if len(self._gave_way) > MAX_REMEMBERED:
+                self._gave_way.popitem(last=False)
         self._disown(name)
         return self._order.evict(name)
+
+    def was_over_share(self, page: Hashable) -> bool:
+        """Whether a page gave way lately because its tenant had more than its share."""
+        return page in self._gave_way
 
     def forget(self, name: Name) -> None:
         """Drop a name that is not listed and no longer cached."""
@@ -77,17 +90,17 @@ class Shares(LeastRecent[Name]):
     def clear(self) -> None:
         """Drop all names."""
         self._order.clear()
-        for table in (self._owners, self._sizes, self._queues, self._over):
+        for table in (self._owners, self._gave_way, self._sizes, self._queues, self._over):
             table.clear()
 
     def _leave_queue(self, name: Name) -> None:
         if name in self._owners:
-            tenant, _ = self._owners[name]
+            tenant, *_ = self._owners[name]
             del self._queues[tenant][name]
 
     def _disown(self, name: Name) -> None:
         if name in self._owners:
-            tenant, size = self._owners.pop(name)
+            tenant, size, _ = self._owners.pop(name)
             self._count(tenant, -size)
 
     def _count(self, tenant: str, change: int) -> None:

@@ -5,9 +5,9 @@ Owns: `DiskTier`: pages in a directory per fingerprint. Never does: trust a file
 engine wait for a write (`core_kv_connectors.tiers.page_writer`), or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: pages written by another process are found, and deleted ones are merely missing.
-`contains` and `read` access the disk and may hang with it, so they belong to other threads; the thread that plans steps has
-`may_have` and `holds`. The threads share only single sets and numbers. A failing disk is not used for a while, for reading
-and writing separately; until then it counts as empty.
+`contains`, `read` and `prepare` access the disk and may hang with it, so they belong to other threads; the thread that plans
+steps has `may_have` and `holds`. The threads share only single sets and numbers. A failing disk is not used for a while, for
+reading and writing separately; until then it counts as empty.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from core.api.errors import ConfigError
@@ -22,6 +23,7 @@ from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
+from core_kv_connectors.tiers.page_memory import PageMemory
 from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
 from core_kv_connectors.tiers.rest import Rest
 
@@ -58,6 +60,7 @@ class DiskTier:
         self.fingerprint = fingerprint
         self.page_bytes = page_bytes
         self._secret = secret
+        self._memory = PageMemory(page_bytes)
         try:
             self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret))
         except UnsafeDirectoryError as error:
@@ -144,7 +147,7 @@ class DiskTier:
             return None
         try:
             with self.writer.directory.open(name) as file:
-                page = read_page(file, self.fingerprint, group, key, self.page_bytes, self._secret)
+                page = read_page(file, self.fingerprint, group, key, self.page_bytes, self._secret, self._memory.take)
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
                     os.utime(file.fileno())
         except FileNotFoundError:
@@ -166,6 +169,17 @@ class DiskTier:
             self.writer.placed.add(name)
         self._rest.end()
         return page
+
+    def prepare(self) -> Iterator[None]:
+        """Make memory ready, a little with each step, for as many pages as a first load may have."""
+        try:
+            num_pages = self.writer.directory.count(self._memory.max_ahead)
+        except OSError as error:
+            self._failed(error)
+            return
+        for _ in range(num_pages):
+            self._memory.write_ahead()
+            yield
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Queue a page for writing; it is dropped when the disk is too slow."""

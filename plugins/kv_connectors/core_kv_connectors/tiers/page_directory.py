@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,6 +135,11 @@ class PageDirectory:
         """Delete a page."""
         if self.has(name):
             os.unlink(name, dir_fd=self._own)
+
+    def count(self, limit: int) -> int:
+        """Return the number of pages of this fingerprint, at most `limit`."""
+        names = (name for name, _ in self._files(self._own, ".") if _PAGE_NAME.fullmatch(name))
+        return sum(1 for _ in islice(names, limit))
 
     def remove_all(self) -> list[str]:
         """Delete the pages of this fingerprint; returns those that cannot be deleted."""

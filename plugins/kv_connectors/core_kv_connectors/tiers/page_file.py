@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Callable
 from io import BufferedReader
 
 import msgspec
@@ -62,10 +63,17 @@ def page_parts(
 
 
 def read_page(
-    file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int, secret: bytes = b""
+    file: BufferedReader,
+    fingerprint: str,
+    group: int,
+    key: PrefixKey,
+    page_bytes: int,
+    secret: bytes = b"",
+    memory: Callable[[], Page] | None = None,
 ) -> Page:
     """Read the page of `page_bytes` bytes in a file; only the header and the page are read, whatever the file's size.
 
+    memory: returns memory to read into; None: new memory.
     Raises PageError for any other content, OSError.
     """
     size = os.fstat(file.fileno()).st_size
@@ -86,7 +94,7 @@ def read_page(
     held = size - 4 - length
     if not held == header.nbytes == page_bytes:
         raise PageError(f"it has {held} bytes of values, expected {page_bytes}")
-    page = np.empty(page_bytes, np.uint8)
+    page = np.empty(page_bytes, np.uint8) if memory is None else memory()
     if file.readinto(page.data) != page_bytes:
         raise PageError("it became shorter while it was read")
     if not hmac.compare_digest(_checksum(header, page.data, secret), header.checksum):

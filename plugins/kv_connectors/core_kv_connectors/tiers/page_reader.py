@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from core.api.kv_load import KVLoad
@@ -30,7 +30,11 @@ never larger than the pool, into which all of it has to fit.
 
 
 class ReadableTier(Protocol):
-    """A tier that may be slow. Both methods are called by the reader's thread."""
+    """A tier that may be slow. All methods are called by the reader's thread."""
+
+    def prepare(self) -> Iterator[None]:
+        """Make ready what the first load needs, a little with each step; a load ends it."""
+        ...
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether a page may be there."""
@@ -62,14 +66,18 @@ class PageReader:
         asked = self._asked
         return asked is not None and self._clock() - asked > STUCK_S
 
+    def begin(self) -> None:
+        """Start the thread, which makes the tier ready for the first load."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
+            self._thread.start()
+
     def start(self, load: KVLoad, *, is_unsure: bool = False) -> None:
         """Queue a load; call `end` when its pages have been taken or are no longer needed.
 
         is_unsure: whether the disk has not yet said that it has any of them.
         """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
-            self._thread.start()
+        self.begin()
         with self._changed:
             self.loads.add(load)
             if is_unsure:
@@ -122,6 +130,7 @@ class PageReader:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        self._prepare()
         while (load := self._next()) is not None:
             try:
                 self._fill(load)
@@ -130,6 +139,17 @@ class PageReader:
             with self._changed:
                 self._asked = None
             load.finish()
+
+    def _prepare(self) -> None:
+        self._asked = self._clock()
+        try:
+            for _ in self._tier.prepare():
+                self._asked = None
+                if self._queue or self._closing:
+                    break
+        except Exception as error:  # it would only have saved time
+            logger.error("No memory was made ready for KV pages.", exc_info=error)
+        self._asked = None
 
     def _next(self) -> KVLoad | None:
         """Return the next load as soon as there is memory for it; None at the end."""

@@ -29,6 +29,8 @@ class PageSource:
         self._host = host
         self._disk = disk
         self.reader = None if disk is None else PageReader(disk, clock)
+        if self.reader is not None:
+            self.reader.begin()
 
     def has_in_memory(self, group: int, key: PrefixKey) -> bool:
         """Whether `read` has the block's page."""

@@ -9,6 +9,7 @@ Pins never stop the engine: where no sequence runs and one waits for blocks, the
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -40,6 +41,7 @@ class SessionPins(EngineObserver):
         self._engine: Engine | None = None
         self._kv: KVManager | None = None
         self._pins: dict[Key, Pin] = {}
+        self._ends: list[tuple[float, Key]] = []  # a heap; a pin that was renewed has older entries, too
         self._num_starved = 0
 
     @classmethod
@@ -64,6 +66,7 @@ class SessionPins(EngineObserver):
         """Drop pins that have expired, or that keep everything else from running."""
         if not self._pins:
             return
+        self._current()
         self._expire()
         self._num_starved += 1
         if self._num_starved > STARVED_STEPS and self._is_starving():
@@ -118,6 +121,8 @@ class SessionPins(EngineObserver):
         elif old is not None:
             kv.pool.unpin(old.blocks)
         held = self._pins.get(key)
+        heapq.heappush(self._ends, (new.expires, key))
+        engine.has_news = True  # usage of the cache, of an engine that may be idle
         num_held = 0 if held is None else self._held([held])
         size = engine.executor.page_bytes
         return {"fits": fits, "bytes": num_held * size, "room": room * size}
@@ -187,7 +192,11 @@ class SessionPins(EngineObserver):
 
     def _expire(self) -> None:
         now = self._clock()
-        self._drop_where(lambda key, pin: pin.expires <= now)
+        while self._ends and self._ends[0][0] <= now:
+            _, key = heapq.heappop(self._ends)
+            pin = self._pins.get(key)
+            if pin is not None and pin.expires <= now:
+                self._drop(key)
 
     def _drop_where(self, condition: Callable[[Key, Pin], bool]) -> None:
         self._current()
@@ -196,3 +205,4 @@ class SessionPins(EngineObserver):
 
     def _drop(self, key: Key) -> None:
         self._current().pool.unpin(self._pins.pop(key).blocks)
+        self._running.has_news = True
