@@ -37,6 +37,8 @@ async def health(request: Request) -> Response:
         last_deaths=[EngineDeath(death.time, death.cause) for death in restarts.latest],
         holders=holders_of(context.engine),
     )
+    if engines := context.engine.engines:
+        answer.engines = list(engines)
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."
     return json_response(answer)
