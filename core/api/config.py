@@ -151,6 +151,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensors_file:      descriptor, in the engine process, of the file with tensors received from memory; None: there is none.
     processor_timeout_s: seconds that a call of a logits processor may take.
     adapters:          limits of adapters; None: there are none.
+    data_parallel_size: engines of the group that this is a configuration of. data_parallel_rank: of the first one, or this one.
+    aggregate_stats_log: one periodic log line for all engines of a group.
     """
 
     model: ModelConfig
@@ -184,3 +186,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensors_file: int | None = None
     processor_timeout_s: float = 5.0
     adapters: AdaptersConfig | None = None
+    data_parallel_size: int = 1
+    data_parallel_rank: int = 0
+    aggregate_stats_log: bool = False

@@ -47,7 +47,8 @@ def serve(socket: zmq.Socket[bytes], executor_target: str | None, steps_file: in
         finding = ThreadPoolExecutor(1).submit(find_observers)  # its errors are raised below, where the owner gets them
         start = await_owner(clients)
         epoch = start.epoch
-        setup_logging(start.log_level, "engine", config=start.config.log_config)
+        name = f"engine-{start.config.data_parallel_rank}" if start.config.data_parallel_size > 1 else "engine"
+        setup_logging(start.log_level, name, config=start.config.log_config)
         make_executor, import_s = importing.result()
         core = build_engine(start.config, make_executor, finding.result(), epoch=epoch, steps_file=steps_file)
         # Everything up to here lives as long as the process, so later collections need not visit it.

@@ -94,9 +94,9 @@ def until(what: str, holds: object) -> None:
 
 
 @contextmanager
-def several(tmp_path: Path) -> Iterator[Several]:
+def several(tmp_path: Path, num_engines: int = 1) -> Iterator[Several]:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with announced([sys.executable, "-m", "tests.apis.serve_several"], environment) as (process, url):
+    with announced([sys.executable, "-m", "tests.apis.serve_several", str(num_engines)], environment) as (process, url):
         yield Several(process, url)
 
 
@@ -125,6 +125,28 @@ def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -
             assert begun + "".join(texts) == expected(100)
         errors = server.end()
         assert "API process 0 was killed by signal 9 (SIGKILL)" in errors
+        assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_before_two_engines(tmp_path: Path) -> None:
+    with several(tmp_path, num_engines=2) as server:
+        engines = server.pids("core.engine.process")
+        assert len(engines) == 2
+        with server.stream(80) as first, server.stream(80) as second, server.stream(80) as third:
+            begun = [next(texts) for texts in (first, second, third)]
+            os.kill(engines[0], signal.SIGKILL)
+            whole = [start + "".join(texts) for start, texts in zip(begun, (first, second, third), strict=True)]
+        assert whole == [expected(80)] * 3
+        until("there are two engines again", lambda: len(server.pids("core.engine.process")) == 2)
+        page = httpx.get(f"{server.url}/metrics").text
+        assert page.count("core:num_requests_running{") == 2 and 'engine="1"' in page
+        health = httpx.get(f"{server.url}/health").json()
+        assert [each["engine"] for each in health["engines"]] == [0, 1]
+        os.kill(server.api_pids[0], signal.SIGKILL)
+        until("the other one answers", lambda: server.text(5) == expected(5))
+        until("there are two again", lambda: len(server.api_pids) == 2)
+        server.process.send_signal(signal.SIGTERM)
+        server.end()
         assert not list(tmp_path.iterdir())
 
 

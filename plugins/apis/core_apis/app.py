@@ -181,6 +181,7 @@ def _context(
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
         adapters=adapters,
+        engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )
     tracing = _tracing(server, model)
     generate = watched(engine, metrics, tracing)

@@ -6,7 +6,7 @@ generation, metrics; tests put a small fake in its place.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
@@ -15,6 +15,7 @@ from core.api.stats import SchedulerStats
 from core_frontend.adapters import Adapters
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.group.member import EngineState
 from core_frontend.queue.limit import QueueLimit
 from core_frontend.request_terms import RequestTerms
 from core_supervision.control import EngineControl
@@ -48,6 +49,16 @@ class ServingEngine(Protocol):
     @property
     def stats(self) -> SchedulerStats:
         """Return the latest state of the scheduler."""
+        ...
+
+    @property
+    def stats_of_engines(self) -> Sequence[SchedulerStats]:
+        """Return the latest state of the scheduler of each engine of a group; empty for one engine."""
+        ...
+
+    @property
+    def engines(self) -> Sequence[EngineState]:
+        """Return the state of each engine of a group; empty for one engine."""
         ...
 
     @property

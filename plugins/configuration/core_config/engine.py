@@ -24,6 +24,7 @@ from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
+from core_config.rules.data_parallel import first_rank, num_engines
 from core_config.rules.prefixes import snapshot_every
 from core_config.served.log_file import log_config
 from core_config.speculation.acceptance import acceptance_config
@@ -100,6 +101,9 @@ def engine_config(
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
         adapters=adapters_config(settings),
+        data_parallel_size=num_engines(settings),
+        data_parallel_rank=first_rank(settings),
+        aggregate_stats_log=settings["aggregate_engine_logging"],
     )
 
 

@@ -25,18 +25,22 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence
 from core_frontend.denylist import Denylist
+from core_frontend.group.client import GroupClient
+from core_frontend.group.member import EngineState
+from core_frontend.group.recovery import GroupRecovery
+from core_frontend.group.source import GroupSource
+from core_frontend.group.stats_log import GroupStatsLog
 from core_frontend.intake import Intake
 from core_frontend.live_requests import LiveRequests
 from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.queue.limit import QueueLimit
 from core_frontend.recovery import Recovery
 from core_frontend.request_terms import STRICT, RequestTerms
-from core_frontend.startup import Resolved, start_with_fallbacks
+from core_frontend.startup import EngineClient, Resolved, start_with_fallbacks
 from core_frontend.stat_totals import StatTotals
 from core_frontend.stats_log import StatsLog
 from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
-from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 from core_supervision.revival import EngineSource
 from core_supervision.watch.health import check_pause, check_silence
@@ -68,7 +72,11 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient, source: EngineSource | None = None
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        client: EngineClient,
+        source: EngineSource | GroupSource | None = None,
     ) -> None:
         self.config = config
         self.model_config = config.model
@@ -79,17 +87,22 @@ class AsyncEngine:
         self._client = client
         self._closed = False
         self._live = LiveRequests(config, tokenizer)
-        self._totals = StatTotals()
+        self._totals = client.totals if isinstance(client, GroupClient) else StatTotals()
         self.control = EngineControl(self._live_client)
         self.adapters = Adapters(self.control.call, lambda: self.stats.adapters_number)
         self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
         self._stats_log = None if config.disable_log_stats else StatsLog()
+        if isinstance(client, GroupClient) and self._stats_log is not None:
+            client.stats_log, self._stats_log = GroupStatsLog(config, client.totals), None
         self._killers = Denylist()
         self.restarts = RestartLog()
         self._recovery: Recovery | None = None
         if source is not None:
-            num_drafts = config.scheduler.num_speculative_tokens
-            self._recovery = Recovery(source, self, self._live, self.restarts, self._killers, num_drafts)
+            own = self, self._live, self.restarts, self._killers, config.scheduler.num_speculative_tokens
+            if isinstance(client, GroupClient):
+                self._recovery = GroupRecovery(client, source, *own)
+            elif not isinstance(source, GroupSource):
+                self._recovery = Recovery(source, *own)
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -117,6 +130,16 @@ class AsyncEngine:
     def stats(self) -> SchedulerStats:
         """Return the state of the engine after its latest step."""
         return self._totals.latest
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """Return the state of each engine of a group; empty for one engine."""
+        return [] if not isinstance(self._client, GroupClient) else self._client.engines
+
+    @property
+    def stats_of_engines(self) -> list[SchedulerStats]:
+        """Return the state of each engine of a group after its latest step; empty for one engine."""
+        return [] if not isinstance(self._client, GroupClient) else self._client.totals.engines
 
     @property
     def queue(self) -> QueueLimit:
@@ -270,7 +293,7 @@ class AsyncEngine:
         """Kill the engine process at once, while `close` waits for it or before."""
         self._client.kill()
 
-    def adopt(self, client: ZmqClient) -> None:
+    def adopt(self, client: EngineClient) -> None:
         """Use another client, after the death of the previous one's engine. Called by the recovery."""
         self._client = client
         client.listen(self._on_step, self._on_dead)
@@ -289,7 +312,7 @@ class AsyncEngine:
         if self._closed:
             raise EngineDeadError("The engine was closed; start another one.")
 
-    def _live_client(self) -> ZmqClient:
+    def _live_client(self) -> EngineClient:
         self._check_open()
         if self._pauses:
             raise EngineStalledError("The engine died and is being started again; ask again in a few seconds.")

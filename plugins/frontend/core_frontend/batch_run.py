@@ -14,7 +14,7 @@ from typing import Any
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.output_processor import OutputProcessor
 from core_frontend.prompts.input_processor import ProcessedInput
-from core_supervision.link.inproc import InprocClient
+from core_frontend.stepped import SteppedClient
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ Progress = bool | Callable[..., Any]
 
 
 def run_batch(
-    client: InprocClient, processor: OutputProcessor, entries: Sequence[ProcessedInput], progress: Progress
+    client: SteppedClient, processor: OutputProcessor, entries: Sequence[ProcessedInput], progress: Progress
 ) -> list[RequestOutput]:
     """Run all entries and return their final outputs in the same order.
 
@@ -39,7 +39,7 @@ def run_batch(
         bar.close()
 
 
-def begin_batch(client: InprocClient, processor: OutputProcessor, entries: Sequence[ProcessedInput]) -> list[str]:
+def begin_batch(client: SteppedClient, processor: OutputProcessor, entries: Sequence[ProcessedInput]) -> list[str]:
     """Queue all entries and return their ids. On an interruption none of them stays."""
     ids = [entry.requests[0].request_id for entry in entries]
     try:
@@ -52,7 +52,7 @@ def begin_batch(client: InprocClient, processor: OutputProcessor, entries: Seque
     return ids
 
 
-def finish_batch(client: InprocClient, processor: OutputProcessor, progress: Progress) -> list[RequestOutput]:
+def finish_batch(client: SteppedClient, processor: OutputProcessor, progress: Progress) -> list[RequestOutput]:
     """Run everything that was queued and return the final outputs in the order of the queue.
 
     Interruptions: see `run_batch`.
@@ -66,7 +66,7 @@ def finish_batch(client: InprocClient, processor: OutputProcessor, progress: Pro
 
 
 def _finish(
-    client: InprocClient, processor: OutputProcessor, ids: Sequence[str], bar: ProgressBar
+    client: SteppedClient, processor: OutputProcessor, ids: Sequence[str], bar: ProgressBar
 ) -> list[RequestOutput]:
     """Step until all of these requests have ended, and nothing is in flight."""
     finished: dict[str, RequestOutput] = {}
@@ -90,7 +90,7 @@ def _finish(
     return [finished[request_id] for request_id in ids]
 
 
-def _abort(client: InprocClient, processor: OutputProcessor, ids: Sequence[str]) -> None:
+def _abort(client: SteppedClient, processor: OutputProcessor, ids: Sequence[str]) -> None:
     client.abort(ids)
     processor.abort(ids)
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from core.api.errors import EngineDeadError, RequestError
+from core.api.errors import CoreError, EngineDeadError, RequestError
 from core.api.messages import EngineReady
+from core_frontend.api.outputs import RequestOutput
 from core_frontend.denylist import Denylist
-from core_frontend.live_requests import LiveRequests
-from core_frontend.output_processor import RequestState
+from core_frontend.output_processor import OutputProcessor, RequestState
 from core_frontend.suspects import Suspects
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
@@ -50,6 +50,49 @@ class Patient(Protocol):
         ...
 
 
+class Resumable(Protocol):
+    """The requests of one front, with the readers of their outputs."""
+
+    @property
+    def states(self) -> OutputProcessor:
+        """Return the requests."""
+        ...
+
+    @property
+    def streams(self) -> Readers:
+        """Return the readers."""
+        ...
+
+
+class Readers(Protocol):
+    """The readers of outputs."""
+
+    def deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        """Give outputs to their readers."""
+        ...
+
+    def fail(self, request_id: str, error: CoreError) -> None:
+        """End one request with an error."""
+        ...
+
+
+class DeadClient(Protocol):
+    """The client of the engine that died."""
+
+    @property
+    def ready(self) -> EngineReady:
+        """Return the greeting of that engine."""
+        ...
+
+    def name_of(self, handle: int) -> str:
+        """Return the id of the request with this handle, otherwise a text that is no such id."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class Recovery:
     """The recovery of one `AsyncEngine`.
 
@@ -63,7 +106,7 @@ class Recovery:
         self,
         source: EngineSource,
         patient: Patient,
-        live: LiveRequests,
+        live: Resumable,
         log: RestartLog,
         killers: Denylist,
         num_drafts: int = 0,
@@ -79,9 +122,9 @@ class Recovery:
         self._got_on = (num_drafts + 1) * SAFE_STEPS
         self._num_in_vain = 0
         self._num_completed = 0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, dead: ZmqClient, error: EngineDeadError) -> None:
+    def begin(self, dead: DeadClient, error: EngineDeadError) -> None:
         """Begin the recovery after an engine has died of `error`. dead: its client.
 
         Until the recovery is over, new requests must not be sent: it sends all requests that are live at its end.
@@ -89,20 +132,19 @@ class Recovery:
         self._log.died(error.cause)
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
         self._stop()
-        self._task = asyncio.create_task(self._run(dead, error))
+        self._tasks[0] = asyncio.create_task(self._run(dead, error))
 
     async def close(self) -> None:
         """End the recovery, if there is one, without another engine."""
         self._stop()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._source.close()
 
     def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks.values():
+            task.cancel()
 
-    def _judge(self, dead: ZmqClient, error: EngineDeadError) -> int:
+    def _judge(self, dead: DeadClient, error: EngineDeadError) -> int:
         """End the request that makes engines die, if it is known now, and all that are equal to it.
 
         Return the number of deaths that this explains.
@@ -146,7 +188,7 @@ class Recovery:
         given = state.num_given()
         return all(count - before.get(choice, 0) >= self._got_on for choice, count in given.items())
 
-    async def _run(self, dead: ZmqClient, error: EngineDeadError) -> None:
+    async def _run(self, dead: DeadClient, error: EngineDeadError) -> None:
         try:
             num_explained = self._judge(dead, error)
             await dead.close()
@@ -189,7 +231,7 @@ class Recovery:
             await self._until_safe(group)
             self._suspects.acquit()
         rest = [state for state in self._requests if state.request_id not in tried]
-        rest.sort(key=_num_missing)
+        rest.sort(key=num_missing)
         seconds = self._log.recovered()
         logger.warning("The engine runs again after %.2f s; %d requests go on.", seconds, len(self._requests))
         await self._send(client, rest)
@@ -215,7 +257,7 @@ class Recovery:
             await asyncio.sleep(LOOK_S)
 
 
-def _num_missing(state: RequestState) -> int:
+def num_missing(state: RequestState) -> int:
     """Return the number of tokens that a request may still receive."""
     most = state.requests[0].params.max_tokens or 0
     return sum(most - given for given in state.num_given().values())

@@ -11,14 +11,31 @@ from typing import Protocol, Self, TypeVar
 
 from core.api.config import EngineConfig
 from core.api.errors import PluginError
+from core_frontend.group.client import GroupClient
+from core_frontend.group.source import GroupSource
 from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_supervision.child import EngineProcess
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.revival import EngineSource, OwnedEngineSource
+from core_supervision.revival import OwnedEngineSource
 from core_tokens.tokenizer import Tokenizer
 
 R = TypeVar("R", bound="Resolved")
+C_co = TypeVar("C_co", bound="EngineClient", covariant=True)
+EngineClient = ZmqClient | GroupClient
+"""The client of one engine, or of a group of them."""
+
+
+class ClientSource(Protocol[C_co]):
+    """Starts engines, or connects to them."""
+
+    async def first(self) -> C_co:
+        """Return the first client. Raises UserError, PluginError or EngineDeadError when there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything kept for further engines."""
+        ...
 
 
 class Resolved(Protocol):
@@ -41,21 +58,27 @@ class Resolved(Protocol):
 
 async def start_with_fallbacks(
     resolution: R, executor: str | None, process: EngineProcess | None
-) -> tuple[R, OwnedEngineSource, ZmqClient, Tokenizer]:
-    """Start an engine of ours; return it with its source and its tokenizer.
+) -> tuple[R, OwnedEngineSource | GroupSource, EngineClient, Tokenizer]:
+    """Start an engine of ours, or a group of them; return its client with its source and its tokenizer.
 
     If a plugin fails and that is allowed, the start is repeated without it, with another resolution.
 
     executor: MODULE:CLASS of another executor than the default.
-    process: an already spawned process.
+    process: an already spawned process, for the first engine.
 
     Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
     EngineDeadError when the engine does not come up.
     """
     while True:
-        source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
+        config = resolution.engine
+        source: OwnedEngineSource | GroupSource
+        if config.data_parallel_size > 1:
+            source = GroupSource.owned(config, executor, process)
+        else:
+            source = OwnedEngineSource(config, executor=executor, process=process)
+        starting: ClientSource[EngineClient] = source
         try:
-            client, tokenizer = await start_engine_and_tokenizer(resolution, source)
+            client, tokenizer = await start_engine_and_tokenizer(resolution, starting)
         except BaseException as error:
             await source.close()
             if not isinstance(error, PluginError):
@@ -67,7 +90,7 @@ async def start_with_fallbacks(
             return resolution, source, client, tokenizer
 
 
-async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:
+async def start_engine_and_tokenizer(resolution: Resolved, source: ClientSource[C_co]) -> tuple[C_co, Tokenizer]:
     """Return the first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
 
     Raises the source's errors, and UserError if there is no tokenizer. Then no engine is left running.

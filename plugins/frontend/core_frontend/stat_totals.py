@@ -46,7 +46,7 @@ class StatTotals:
     def take(self, stats: SchedulerStats) -> None:
         """Replace the engine's own totals in a step's statistics by those of all engines."""
         for name, count in self._past.items():
-            together = _sum(count, getattr(stats, name))
+            together = added(count, getattr(stats, name))
             setattr(stats, name, together)
         stats.num_timeouts += self._num_overdue
         self.latest = stats
@@ -66,7 +66,7 @@ class StatTotals:
         self._past = totals
 
 
-def _sum(past: Any, present: Any) -> Any:
+def added(past: Any, present: Any) -> Any:
     """Add two values: numbers, rows of numbers, or numbers by name."""
     if isinstance(present, int | float):
         return past + present

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from core.api.messages import EngineOutputs
+from core.api.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
 
@@ -16,9 +18,17 @@ INTERVAL_S = 10.0
 
 
 class StatsLog:
-    """The counter of tokens that logs rates at most every `interval_s` seconds, and only while there are steps."""
+    """The counter of tokens that logs rates at most every `interval_s` seconds, and only while there are steps.
 
-    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+    name:  of what is logged, such as `Engine 1: `.
+    stats: returns the state that is logged; None: that of the latest message.
+    """
+
+    def __init__(
+        self, interval_s: float = INTERVAL_S, name: str = "", stats: Callable[[], SchedulerStats] | None = None
+    ) -> None:
+        self._name = name
+        self._stats = stats
         self._interval_s = interval_s
         self._since = time.monotonic()
         self._num_tokens = 0
@@ -29,10 +39,11 @@ class StatsLog:
         elapsed = time.monotonic() - self._since
         if elapsed < self._interval_s:
             return
-        stats = message.stats
+        stats = message.stats if self._stats is None else self._stats()
         hit_rate = stats.prefix_hits / stats.prefix_queries if stats.prefix_queries else 0.0
         logger.info(
-            "%.1f tokens/s generated, %d running, %d waiting, KV cache %.1f%% used, prefix hits %.1f%%",
+            "%s%.1f tokens/s generated, %d running, %d waiting, KV cache %.1f%% used, prefix hits %.1f%%",
+            self._name,
             self._num_tokens / elapsed,
             stats.num_running,
             stats.num_waiting,

@@ -86,6 +86,11 @@ class Suspects:
                 return self._convict(guilty)
         return None
 
+    @property
+    def searched(self) -> frozenset[str]:
+        """The requests one of which makes engines die: they run without all others."""
+        return frozenset(self._searched)
+
     def next_trial(self) -> list[str]:
         """Return the requests to run next, without all others; empty: all may run."""
         half = (len(self._searched) + 1) // 2

@@ -7,7 +7,8 @@ has a registry of its own). Called by: the server.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -60,6 +61,7 @@ class ServerMetrics:
     restarts: engines that were started because one had died, by cause.
     vllm_names: whether each metric also has vLLM's name.
     adapters: says which adapters are in use; None: there are none.
+    engines: returns the state of each engine of a group, which the label `engine` then names; None: there is one.
     """
 
     def __init__(
@@ -71,10 +73,13 @@ class ServerMetrics:
         *,
         vllm_names: bool = False,
         adapters: AdapterUse | None = None,
+        engines: Callable[[], Sequence[SchedulerStats]] | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._vllm_names = vllm_names
-        self._scheduler = _SchedulerCollector(model_name, stats, cache)
+        self._scheduler: Collector = _SchedulerCollector(model_name, stats, cache)
+        if engines is not None:
+            self._scheduler = _GroupCollector(model_name, engines, cache)
         self._number = 0
         self._ask_others: AskOthers | None = None
         families = Families(self.registry, PREFIX, model_name)
@@ -147,3 +152,27 @@ class _SchedulerCollector(Collector):
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)
+
+
+class _GroupCollector(Collector):
+    """A collector of the state of several engines: the samples of each have its number as label `engine`."""
+
+    def __init__(
+        self, model_name: str, engines: Callable[[], Sequence[SchedulerStats]], cache: CacheConfig | None
+    ) -> None:
+        self.model_name = model_name
+        self.engines = engines
+        self.cache = cache
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for number, stats in enumerate(self.engines()):
+            for family in _SchedulerCollector(self.model_name, partial(_same, stats), self.cache).collect():
+                named = [sample._replace(labels={**sample.labels, "engine": str(number)}) for sample in family.samples]
+                family.samples = []
+                families.setdefault(family.name, family).samples += named
+        return families.values()
+
+
+def _same(stats: SchedulerStats) -> SchedulerStats:
+    return stats

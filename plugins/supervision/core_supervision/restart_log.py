@@ -44,10 +44,10 @@ class RestartLog:
         self.paused_since: float | None = None
         self.on_recovered: Callable[[float], None] | None = None
 
-    def died(self, cause: str) -> None:
-        """Record a death; a pause begins, unless there is one."""
+    def died(self, cause: str, *, pauses: bool = True) -> None:
+        """Record a death; a pause begins, unless there is one, or other engines compute (`pauses`)."""
         self.latest.append(PastDeath(cause, time.time()))
-        if self.paused_since is None:
+        if pauses and self.paused_since is None:
             self.paused_since = time.monotonic()
 
     def restarted(self, cause: str) -> None:

@@ -26,7 +26,7 @@ class ApiChild:
     """A running child process.
 
     number: from 0; a replacement has the number of the child it replaces.
-    client: the engine's number for this process; None: it has never served. epoch: of that engine.
+    clients: by engine, its epoch and its number for this process; empty: the process has never served.
     patience_s: seconds of silence after which the process is killed.
     """
 
@@ -34,8 +34,7 @@ class ApiChild:
         self, number: int, process: subprocess.Popen[bytes], channel: Channel, patience_s: float = HANG_S
     ) -> None:
         self.number = number
-        self.client: int | None = None
-        self.epoch = 0
+        self.clients: dict[int, tuple[int, int]] = {}
         self.patience_s = patience_s
         self._hung = False
         self._process = process

@@ -28,13 +28,13 @@ class Begin(msgspec.Struct, tag="begin"):
     """The first message of the supervisor: everything that an API process needs to serve.
 
     number: of the process, from 0.
-    address: of the engine.
+    addresses: of the engines; None for one that is being started again.
     engine, server: configurations with the limits of this process.
     explained: the configuration as plain values, for the page.
     """
 
     number: int
-    address: str
+    addresses: list[str | None]
     engine: EngineConfig
     server: ServerConfig
     tokenizer: TokenizerSource
@@ -42,24 +42,27 @@ class Begin(msgspec.Struct, tag="begin"):
 
 
 class EngineDied(msgspec.Struct, tag="died"):
-    """The engine has died. Fields: those of EngineDeadError."""
+    """The engine has died. Fields: those of EngineDeadError. engine: its place in the group."""
 
     sentence: str
     cause: str
     suspects: tuple[int, ...]
+    engine: int = 0
 
 
 class EngineAt(msgspec.Struct, tag="engine"):
-    """The next engine runs. address: where clients connect."""
+    """The next engine runs. address: where clients connect. engine: its place in the group."""
 
     address: str
+    engine: int = 0
 
 
 class EngineGone(msgspec.Struct, tag="gone"):
-    """There will be no further engine. Fields: those of EngineDeadError."""
+    """There will be no further engine. Fields: those of EngineDeadError. engine: its place in the group."""
 
     sentence: str
     cause: str
+    engine: int = 0
 
 
 class Stop(msgspec.Struct, tag="stop"):
@@ -69,16 +72,18 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class Serving(msgspec.Struct, tag="serving"):
-    """The process serves requests. client: the engine's number for this process. epoch: of that engine."""
+    """The process serves requests. client: the engine's number for this process. epoch: of that engine, at place `engine`."""
 
     client: int
     epoch: int
+    engine: int = 0
 
 
 class Explained(msgspec.Struct, tag="explained"):
-    """One request, which has ended, caused the latest deaths of engines. num_deaths: their number."""
+    """One request, which has ended, caused the latest deaths of engines. num_deaths: their number, at place `engine`."""
 
     num_deaths: int
+    engine: int = 0
 
 
 class Alive(msgspec.Struct, tag="alive"):

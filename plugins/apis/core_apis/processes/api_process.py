@@ -22,6 +22,9 @@ from core_apis.processes.api_messages import (
     Alive,
     Begin,
     Channel,
+    EngineAt,
+    EngineDied,
+    EngineGone,
     Explained,
     MetricsReply,
     MetricsRequest,
@@ -35,12 +38,14 @@ from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import raise_limits
 from core_apis.server.service import ready_application, serve_requests
 from core_frontend.async_engine import AsyncEngine
+from core_frontend.group.source import GroupSource
 from core_frontend.prompts.tokenizing import load_shared_tokenizer
 from core_observers.logging import SERVER_LIBRARIES, setup_logging
 from core_observers.output import best_effort_output
 from core_observers.shared_metrics import Family, families
 from core_supervision.helpers.lane import Spawned
 from core_supervision.link.zmq_client import ZmqClient
+from core_tokens.tokenizer import Tokenizer
 
 ANSWER_S = 2.0
 """Seconds to wait for the metrics of the other processes."""
@@ -54,11 +59,11 @@ class ApiProcess:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self._channel = channel
-        self._news = EngineEvents(begin.address)
+        self._news = [EngineEvents(address) for address in begin.addresses]
         self._context: ServingContext | None = None
         self._numbers = itertools.count()
         self._questions: dict[int, asyncio.Future[dict[int, list[Family]]]] = {}
-        self._client: ZmqClient | None = None
+        self._clients: dict[int, ZmqClient] = {}
 
     @property
     def is_serving(self) -> bool:
@@ -72,9 +77,7 @@ class ApiProcess:
         """
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
-        source = SharedEngineSource(self._news, self._connection, self._on_client, self._on_explained)
-        client = await source.first()
-        engine = AsyncEngine(begin.engine, tokenizer, client, source)
+        engine = await self._engine(tokenizer)
         try:
             events = self.stop, self.hurry
             await serve_requests(
@@ -100,8 +103,8 @@ class ApiProcess:
                     answer = self._questions.pop(message.question, None)
                     if answer is not None and not answer.done():
                         answer.set_result(message.families)
-                case _:
-                    self._news.report(message)
+                case EngineAt() | EngineDied() | EngineGone():
+                    self._news[message.engine].report(message)
 
     async def metrics_of_others(self) -> dict[int, list[Family]]:
         """Return the metrics of the other API processes by number, without those that do not answer in time."""
@@ -116,22 +119,35 @@ class ApiProcess:
         finally:
             self._questions.pop(question, None)
 
-    def _connection(self, address: str) -> SharedEngine:
-        return SharedEngine(address, self._news)
+    async def _engine(self, tokenizer: Tokenizer) -> AsyncEngine:
+        """Connect to the engine, or to all engines of a group."""
+        sources = [self._source(number) for number in range(len(self._news))]
+        config = self.begin.engine
+        if len(sources) == 1:
+            return AsyncEngine(config, tokenizer, await sources[0].first(), sources[0])
+        group = GroupSource(sources, self.begin.server.api_server_count, leaves_out=True)
+        return AsyncEngine(config, tokenizer, await group.first(), group)
 
-    def _on_client(self, client: ZmqClient) -> None:
+    def _source(self, number: int) -> SharedEngineSource:
+        """Return the source of one engine. number: its place in the group."""
+        news = self._news[number]
+        return SharedEngineSource(
+            news,
+            lambda address: SharedEngine(address, news),
+            lambda client: self._on_client(number, client),
+            lambda num_deaths: self._channel.send(Explained(num_deaths, number)),
+        )
+
+    def _on_client(self, number: int, client: ZmqClient) -> None:
+        self._clients[number] = client
         if self._context is not None:
-            self._channel.send(Serving(client.ready.client, client.epoch))
-        self._client = client
-
-    def _on_explained(self, num_deaths: int) -> None:
-        self._channel.send(Explained(num_deaths))
+            self._channel.send(Serving(client.ready.client, client.epoch, number))
 
     def _on_ready(self, context: ServingContext) -> None:
         self._context = context
         context.metrics.share(self.begin.number, self.metrics_of_others)
-        assert self._client is not None
-        self._channel.send(Serving(self._client.ready.client, self._client.epoch))
+        for number, client in self._clients.items():
+            self._channel.send(Serving(client.ready.client, client.epoch, number))
 
     def _own_metrics(self) -> list[Family]:
         return [] if self._context is None else families(self._context.metrics.registry.collect())

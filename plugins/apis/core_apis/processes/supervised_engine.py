@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutputs
 from core.api.stats import SchedulerStats
 from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
+from core_frontend.group.client import GroupClient
+from core_frontend.group.source import GroupSource
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.revival import OwnedEngineSource
+from core_supervision.revival import EngineSource, OwnedEngineSource
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
@@ -32,16 +34,23 @@ class SupervisedEngine:
     phases: of the first engine's start.
     runs:   set while there is an engine, and once it makes no sense to wait for one any more.
 
+    gone:   that there will be no engine any more; None before.
+
+    number: place in the group.
     tell: called with each engine event.
     fail: called when there will be no engine any more.
     """
 
-    def __init__(self, tell: Callable[[EngineEvent], None], fail: Callable[[EngineDeadError], None]) -> None:
+    def __init__(
+        self, tell: Callable[[EngineEvent], None], fail: Callable[[EngineDeadError], None], number: int = 0
+    ) -> None:
+        self.gone: EngineGone | None = None
+        self._number = number
         self.phases: list[tuple[str, float]] = []
         self.runs = asyncio.Event()
         self._tell = tell
         self._fail = fail
-        self._source: OwnedEngineSource | None = None
+        self._source: EngineSource | None = None
         self._client: ZmqClient | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._leaving = False
@@ -53,24 +62,23 @@ class SupervisedEngine:
         return self._latest.num_running + self._latest.num_waiting
 
     @property
-    def address(self) -> str:
-        """Return the address that clients connect to."""
-        assert self._client is not None, "an engine runs, or has run"
-        return self._client.address
+    def address(self) -> str | None:
+        """Return the address that clients connect to; None while there is no engine."""
+        return None if self._client is None or not self.runs.is_set() else self._client.address
 
     async def start(self, resolution: Resolution, process: EngineProcess) -> Resolution:
-        """Start the engine in its process.
+        """Start the engine in its process, as one of one (see `start_engines`)."""
+        return await start_engines([self], resolution, process)
 
-        Return the resolution, which a fallback may have changed. Raises as `start_with_fallbacks`.
-        """
-        started, self._source, client, _ = await start_with_fallbacks(resolution, None, process)
+    def begin(self, source: EngineSource, client: ZmqClient) -> None:
+        """Have the first engine. source: provides the next ones."""
+        self._source = source
         self.phases = client.ready.phases
         self._adopt(client)
-        return started
 
     def forgive(self, num_deaths: int) -> None:
         """Do not count the latest deaths against the engine: an API process has attributed them to one request."""
-        if self._source is not None:
+        if isinstance(self._source, OwnedEngineSource):
             self._source.forgive(num_deaths)
 
     def declare_gone(self, epoch: int, client: int) -> None:
@@ -107,7 +115,7 @@ class SupervisedEngine:
         client.for_others = True
         client.listen(self._on_step, self._on_dead)
         self.runs.set()
-        self._tell(EngineAt(client.address))
+        self._tell(EngineAt(client.address, self._number))
 
     def _on_step(self, outputs: EngineOutputs) -> None:
         self._latest = outputs.stats
@@ -117,11 +125,11 @@ class SupervisedEngine:
             return
         logger.error("%s", error)
         self.runs.clear()
-        self._tell(EngineDied(str(error), error.cause, tuple(error.suspects or ())))
+        self._tell(EngineDied(str(error), error.cause, tuple(error.suspects or ()), self._number))
         assert self._client is not None and self._source is not None, "it has run"
         self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
 
-    async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:
+    async def _revive(self, dead: ZmqClient, source: EngineSource, error: EngineDeadError) -> None:
         try:
             await dead.close()
             client = await source.next(error)
@@ -136,5 +144,22 @@ class SupervisedEngine:
 
     def _give_up(self, last: EngineDeadError) -> None:
         """Report that there will be no engine any more."""
-        self._tell(EngineGone(str(last), last.cause))
+        self.gone = EngineGone(str(last), last.cause, self._number)
+        self._tell(self.gone)
         self._fail(last)
+
+
+async def start_engines(
+    engines: Sequence[SupervisedEngine], resolution: Resolution, process: EngineProcess
+) -> Resolution:
+    """Start all engines. process: of the first one.
+
+    Return the resolution, which a fallback may have changed. Raises as `start_with_fallbacks`.
+    """
+    started, source, client, _ = await start_with_fallbacks(resolution, None, process)
+    if isinstance(client, GroupClient):
+        for engine, member in zip(engines, client.members, strict=True):
+            engine.begin(member.source, member.client)
+    elif not isinstance(source, GroupSource):
+        engines[0].begin(source, client)
+    return started

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.api.config import RestartConfig
-from core.api.errors import CoreError
+from core.api.errors import CoreError, EngineDeadError
 from core_apis.processes.api_child import ApiChild
 from core_apis.processes.api_messages import Begin, EngineEvent, Explained, MetricsReply, MetricsRequest, Serving
 from core_apis.processes.metrics_rounds import MetricsRounds
 from core_apis.processes.shares import engine_share, server_share
-from core_apis.processes.supervised_engine import SupervisedEngine
+from core_apis.processes.supervised_engine import SupervisedEngine, start_engines
 from core_apis.server.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
 from core_apis.server.service import DEATH_NOTICE_SECONDS, FLUSH_SECONDS
 from core_apis.sessions.directory import directory_of_sessions
@@ -48,17 +48,18 @@ async def supervise(
         started = await unless_stopped(supervisor.start(process), first)
         if started is not None:
             served_name = started.engine.model.served_names[0]
-            phases = supervisor.engine.phases
+            phases = supervisor.engines[0].phases
             await supervisor.run(first, second, lambda: announce(listener, started.server, served_name, phases, begin))
     finally:
         await close_engine(supervisor, second)
 
 
 class Supervisor:
-    """The supervisor of API processes. listener: shared by all of them. engine: used by all of them."""
+    """The supervisor of API processes. listener: shared by all of them. engines: used by all of them."""
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
-        self.engine = SupervisedEngine(self._send_event, self._fail)
+        count = resolution.engine.data_parallel_size
+        self.engines = [SupervisedEngine(self._send_event, self._lose_engine, number) for number in range(count)]
         self._resolution = resolution
         self._listener = listener
         self._children: dict[int, ApiChild] = {}
@@ -78,7 +79,7 @@ class Supervisor:
         """
         count = self._resolution.server.api_server_count
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(count)]
-        self._resolution = await self.engine.start(self._resolution, process)
+        self._resolution = await start_engines(self.engines, self._resolution, process)
         return self._resolution
 
     async def run(self, first: asyncio.Event, second: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -111,15 +112,17 @@ class Supervisor:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await self.engine.close()
+        await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def kill(self) -> None:
         """Kill the engine process at once, while `close` waits for it or before."""
-        self.engine.kill()
+        for engine in self.engines:
+            engine.kill()
 
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
-        self.engine.leave()
+        for engine in self.engines:
+            engine.leave()
         self._send_to_all(lambda child: child.stop(at_once=False))
         hurry = asyncio.create_task(second.wait())
         keepers = asyncio.gather(*self._keepers, return_exceptions=True)
@@ -153,7 +156,7 @@ class Supervisor:
                 return
             delay = reviver.delay()
             sentence = f"API process {number} {how}"
-            if delay is None or (child.client is None and not self._all_serve.is_set()):
+            if delay is None or (not child.clients and not self._all_serve.is_set()):
                 self._fail(ApiProcessError(f"{sentence}; it is not started again."))
                 return
             logger.error("%s: its connections have ended. It is started again.", sentence)
@@ -161,21 +164,24 @@ class Supervisor:
 
     async def _serve_with(self, child: ApiChild, reviver: Reviver) -> None:
         """Make a process serve, and act on its messages until it hangs up."""
-        await self.engine.runs.wait()
+        await self._one_runs()
         child.begin(self._begin(child.number))
+        for engine in self.engines:
+            if engine.gone is not None:
+                child.tell(engine.gone)
         # The end may have begun while this process waited for the engine.
         if self._ending:
             child.stop(at_once=False)
         while (message := await child.receive()) is not None:
             match message:
                 case Serving():
-                    child.epoch, child.client = message.epoch, message.client
+                    child.clients[message.engine] = message.epoch, message.client
                     reviver.came_up()
-                    serving = [each for each in self._children.values() if each.client is not None]
+                    serving = [each for each in self._children.values() if each.clients]
                     if len(serving) == len(self._keepers):
                         self._all_serve.set()
                 case Explained():
-                    self.engine.forgive(message.num_deaths)
+                    self.engines[message.engine].forgive(message.num_deaths)
                 case MetricsRequest():
                     answering = asyncio.create_task(self._send_metrics(child, message.question))
                     self._asked.add(answering)
@@ -184,8 +190,22 @@ class Supervisor:
                     self._rounds.told(message)
 
     async def _send_metrics(self, asker: ApiChild, question: int) -> None:
-        others = [child for child in self._children.values() if child is not asker and child.client is not None]
+        others = [child for child in self._children.values() if child is not asker and child.clients]
         asker.send(MetricsReply(question, await self._rounds.ask(others)))
+
+    async def _one_runs(self) -> None:
+        """Wait until there is an engine, or it makes no sense to wait for one any more."""
+        waiting = [asyncio.create_task(engine.runs.wait()) for engine in self.engines]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def _lose_engine(self, failure: EngineDeadError) -> None:
+        """Fail when all engines are gone for good."""
+        if all(engine.gone is not None for engine in self.engines):
+            self._fail(failure)
 
     def _begin(self, number: int) -> Begin:
         found = self._resolution
@@ -193,7 +213,7 @@ class Supervisor:
         shares_sessions = directory_of_sessions(found.engine) is not None
         return Begin(
             number=number,
-            address=self.engine.address,
+            addresses=[engine.address for engine in self.engines],
             engine=engine_share(found.engine, number, count),
             server=server_share(found.server, number, count, shares_sessions=shares_sessions),
             tokenizer=found.manifest.tokenizer,
@@ -203,8 +223,8 @@ class Supervisor:
     def _forget(self, child: ApiChild) -> None:
         """Note the end of a process, and of its requests."""
         self._children.pop(child.number, None)
-        if child.client is not None:
-            self.engine.declare_gone(child.epoch, child.client)
+        for engine, (epoch, client) in child.clients.items():
+            self.engines[engine].declare_gone(epoch, client)
 
     def _send_to_all(self, tell: Callable[[ApiChild], None]) -> None:
         for child in list(self._children.values()):

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from core_frontend.group.member import EngineState
+
 
 class ModelCard(msgspec.Struct):
     """One name that the server answers to.
@@ -79,6 +81,7 @@ class HealthAnswer(msgspec.Struct):
     last_deaths:     the newest of these deaths, oldest first.
     journal:         why the request journal accepts no requests, if that is so.
     holders:         why requests wait, if they do and the engine runs.
+    engines:         each engine of a group.
     """
 
     state: State
@@ -86,6 +89,7 @@ class HealthAnswer(msgspec.Struct):
     last_deaths: list[EngineDeath]
     journal: str | msgspec.UnsetType = msgspec.UNSET
     holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET
+    engines: list[EngineState] | msgspec.UnsetType = msgspec.UNSET
 
 
 class VersionAnswer(msgspec.Struct):

@@ -66,7 +66,7 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "mm_processor_kwargs": (({},), "prompts carry no media"),
         "media_io_kwargs": (({},), "prompts carry no media"),
         "kv_transfer_params": (({},), "a server does not exchange keys and values with others"),
-        "data_parallel_rank": ((0,), "one engine answers"),
+        "data_parallel_rank": ((0,), "the prompt chooses the engine"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
         "repetition_detection": (({},), "penalties make repetition unlikely"),
     }

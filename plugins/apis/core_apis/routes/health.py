@@ -54,6 +54,8 @@ async def _healthy(context: ServingContext) -> HealthAnswer:
         last_deaths=[EngineDeath(death.time, death.cause) for death in restarts.latest],
         holders=holders_of(context.engine),
     )
+    if engines := context.engine.engines:
+        answer.engines = list(engines)
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."
     return answer

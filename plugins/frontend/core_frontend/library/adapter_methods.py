@@ -18,7 +18,7 @@ from core_frontend.library.lora_request import LoRARequest, checked, spread
 
 if TYPE_CHECKING:
     from core.api.config import EngineConfig
-    from core_supervision.link.inproc import InprocClient
+    from core_frontend.stepped import SteppedClient
 
 POLL_S = 0.002
 
@@ -31,7 +31,7 @@ class AdapterMethods:
 
     if TYPE_CHECKING:
 
-        def _live_client(self) -> InprocClient: ...
+        def _live_client(self) -> SteppedClient: ...
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Load an adapter, so that the first request that uses it does not wait. Raises RequestError."""

@@ -18,7 +18,7 @@ NOT_SERVED: Mapping[str, str] = {
     "prompt_adapter_request": "prompt adapters are not available",
     "trace_headers": "nothing is traced",
     "reset_connector": "an instance does not exchange anything with others",
-    "data_parallel_rank": "one engine is started",
+    "data_parallel_rank": "the prompt chooses the engine",
     "prompt_embeds": "it is a key of a prompt, {'prompt_embeds': a tensor}",
     "chat_template_content_format": "the template itself decides on the form of contents",
     "reasoning_ended": "the answer's format decides",

@@ -34,6 +34,7 @@ from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.prompts.tokenizing import load_tokenizer
 from core_frontend.request_tally import RequestTally
 from core_frontend.request_terms import RequestTerms
+from core_frontend.stepped import SteppedClient
 from core_grammars.compiler import GrammarCompiler
 from core_runtime.specs.vllm_config import Section, VllmConfig
 from core_supervision.link.inproc import InprocClient
@@ -69,7 +70,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
             logger.warning("%s", warning)
         self._ids = itertools.count()
         self._lora_ids: dict[int, str] = {}
-        self._client: InprocClient | None = None
+        self._client: SteppedClient | None = None
         while self._client is None:
             try:
                 self._build(resolution)
@@ -199,8 +200,8 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         return ("generate",) if pooling is None else pooling.tasks
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Return the number of ranks, 1. include_dp: no effect: one engine is started."""
-        return 1
+        """Return the number of ranks. include_dp: whether those of all engines count; otherwise those of one, 1."""
+        return self._config.data_parallel_size if include_dp else 1
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
         """Drop all cached prefixes; return False if blocks are still in use.
@@ -241,9 +242,14 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         tally = None if self._config.disable_log_stats else RequestTally()
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval, tally)
         self._grammars = GrammarCompiler(self._config, self._tokenizer)
-        self._client = InprocClient(self._config)
+        if self._config.data_parallel_size > 1:
+            from core_frontend.group.inproc import OfflineGroup
 
-    def _live_client(self) -> InprocClient:
+            self._client = OfflineGroup(self._config, self._output)
+        else:
+            self._client = InprocClient(self._config)
+
+    def _live_client(self) -> SteppedClient:
         if self._client is None:
             raise EngineDeadError("This engine was closed; build another one.")
         return self._client

@@ -16,7 +16,7 @@ from core.api.weights import PauseMode, WeightUpdate
 from core_frontend.library.arguments import tags_of
 
 if TYPE_CHECKING:
-    from core_supervision.link.inproc import InprocClient
+    from core_frontend.stepped import SteppedClient
 
 
 class WeightMethods:
@@ -85,7 +85,7 @@ class WeightMethods:
         state: dict[str, Any] = self._live_client().core.call(method, arguments)
         return state
 
-    def _live_client(self) -> InprocClient:
+    def _live_client(self) -> SteppedClient:
         raise NotImplementedError
 
 

@@ -111,6 +111,11 @@ class ZmqClient:
         return self._engine.address
 
     @property
+    def is_owner(self) -> bool:
+        """Whether this client started the engine, so that it may end it."""
+        return self._engine.pid is not None
+
+    @property
     def pid(self) -> int:
         """Process id of the engine. Raises ValueError for a client that is not its owner."""
         pid = self._engine.pid

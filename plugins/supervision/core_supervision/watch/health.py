@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from core.api.errors import EngineStalledError
-from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 
 LISTEN_S = 0.25
 """Seconds to wait once more before an engine counts as unhealthy, because this process may have been delayed."""
 
 
-async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> None:
+class Listener(Protocol):
+    """A client of one engine, or of several."""
+
+    @property
+    def silence_s(self) -> float:
+        """Return the seconds for which an answer has been due."""
+        ...
+
+    def ping(self) -> asyncio.Future[Any]:
+        """Ask for a sign of life. Raises EngineDeadError."""
+        ...
+
+
+async def check_silence(client: Listener, limit_s: float, num_waiting: int) -> None:
     """Ping the engine, without waiting for the answer, and check how long it has owed one.
 
     limit_s: limit of the silence in seconds.

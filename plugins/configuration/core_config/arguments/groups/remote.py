@@ -21,8 +21,9 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     data_parallel_size_local: Annotated[
         int | None,
         Arg(
-            "Engines that this command starts. 0: none; it answers HTTP requests with the engine of a --headless command.",
-            choices=(0, 1),
+            "Engines that this command starts; unset: all. 0: none; it answers HTTP requests with the engine of a --headless "
+            "command.",
+            ge=0,
             short=("dpl",),
         ),
     ] = None

@@ -1,0 +1,51 @@
+"""Arguments about several engines with the same weights. Owns: declarations only. Called by: schema."""
+
+from typing import Annotated, ClassVar
+
+from core.args.arg import Arg, ArgumentGroup
+
+
+class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
+    """Several engines with the same weights (data parallelism)."""
+
+    place: ClassVar[int] = 115
+
+    data_parallel_size: Annotated[
+        int,
+        Arg(
+            "Engines with the same weights. This command starts all of them, behind one address, unless --data-parallel-rank "
+            "or --data-parallel-hybrid-lb is given. Each has a KV cache of its own; compute threads are shared out.",
+            ge=1,
+            le=1024,
+            short=("dp",),
+        ),
+    ] = 1
+    data_parallel_rank: Annotated[
+        int | None,
+        Arg(
+            "This command is the engine of this rank alone, with an address of its own; a load balancer stands before "
+            "all of them.",
+            ge=0,
+            short=("dpn",),
+        ),
+    ] = None
+    data_parallel_start_rank: Annotated[
+        int | None, Arg("Rank of the first engine of this command; unset: 0.", ge=0, short=("dpr",))
+    ] = None
+    data_parallel_backend: Annotated[
+        str, Arg("What starts the engines: processes of this command.", choices=("mp",), short=("dpb",))
+    ] = "mp"
+    data_parallel_hybrid_lb: Annotated[
+        bool,
+        Arg(
+            "This command starts --data-parallel-size-local of the engines, behind its own address; a load balancer stands "
+            "before all commands.",
+            short=("dph",),
+        ),
+    ] = False
+    data_parallel_external_lb: Annotated[
+        bool, Arg("As --data-parallel-rank, which has to be given, implies.", short=("dpe",))
+    ] = False
+    aggregate_engine_logging: Annotated[
+        bool, Arg("Log one line with the statistics of all engines, in place of one for each.")
+    ] = False

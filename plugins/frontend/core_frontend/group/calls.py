@@ -1,0 +1,163 @@
+"""Calls that reach all engines of a group, or none.
+
+Owns: `GroupCalls`: the order of such a call, what follows when an engine refuses what another one has done, and one answer made
+of several (`core_frontend.group.answers`). Never does: know what a call does. Called by: `GroupClient`.
+
+A call that changes something is made on one engine first. If that refuses it, nothing has changed anywhere. Otherwise all
+others follow. One that refuses, or dies, is ended and started again, and gets the call before it serves (`Member.missed`): an
+engine has less to do then, and more memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from core.api.errors import EngineDeadError, EngineStalledError, UtilityError
+from core_frontend.group.answers import combined
+from core_frontend.group.member import Member
+
+logger = logging.getLogger(__name__)
+
+READING: Final = frozenset({
+    "ping", "lifecycle", "list_adapters", "written_profile", "check_integrity", "prefix_places", "num_pins",
+})  # fmt: skip
+"""Calls that change nothing: all engines that live answer them at the same time."""
+OF_PINS: Final = frozenset({"pin_prefix", "unpin_prefix"})
+
+
+@dataclass
+class Load:
+    """An adapter that is being loaded. name: of the adapter. tickets: of the engines. done: what those said that have ended."""
+
+    name: str
+    tickets: list[tuple[Member, int]]
+    done: dict[int, Any] = field(default_factory=dict)
+
+
+class GroupCalls:
+    """The calls of one client of a group. living: returns the members that can be called; raises when there is none."""
+
+    def __init__(self, members: Sequence[Member], living: Callable[[], Sequence[Member]]) -> None:
+        self._members = members
+        self._living = living
+        self._turn = asyncio.Lock()
+        self._loads: dict[int, Load] = {}
+        self._num_loads = 0
+
+    async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        """Make a call. See `GroupClient.call`."""
+        if method == "check_params":
+            return await self._living()[0].client.call(method, arguments)
+        if method == "loaded_adapter":
+            return await self._loaded(arguments["ticket"])
+        if method in READING:
+            return combined(method, await _all(self._living(), method, arguments))
+        async with self._turn:  # two calls have the same order in all engines
+            if method in OF_PINS:
+                return await self._pin(method, arguments)
+            if method == "reset_prefix_cache" and not arguments.get("reset_running_requests"):
+                return await self._reset(method, arguments)
+            answers = await self._change(method, arguments)
+            return self._ticket(arguments["name"], answers) if method == "load_adapter" else combined(method, answers)
+
+    async def _change(self, method: str, arguments: Mapping[str, Any]) -> list[Any]:
+        first, *others = self._complete()
+        answers = [await first.client.call(method, arguments)]
+        return answers + await asyncio.gather(*(self._follow(each, method, arguments) for each in others))
+
+    async def _follow(self, member: Member, method: str, arguments: Mapping[str, Any]) -> Any:
+        """Make a call that another engine has executed; None when this engine has to be started again for it.
+
+        Raises UtilityError when this process may not end it.
+        """
+        client = member.client
+        try:
+            return await client.call(method, arguments)
+        except EngineDeadError:
+            member.missed.append((method, arguments))
+        except UtilityError as error:
+            if not client.is_owner:
+                raise UtilityError(
+                    f"Engine {member.index} refused what the others have done ({error}); call again, or restart the server."
+                ) from error
+            logger.error(
+                "Engine %d refuses %s, which the others have executed (%s); it is started again.",
+                *(member.index, method, error),
+            )
+            member.missed.append((method, arguments))
+            client.kill()
+        return None
+
+    async def _reset(self, method: str, arguments: Mapping[str, Any]) -> bool:
+        """Drop the cached prefixes of all engines; of none, where one has requests that run."""
+        if any(member.totals.latest.num_running for member in self._complete()):
+            return False
+        return all(await self._change(method, arguments))
+
+    def _ticket(self, name: str, answers: Sequence[int | None]) -> int:
+        """Return the group's number of a load, for the tickets of its engines."""
+        self._num_loads += 1
+        given = [
+            (member, ticket) for member, ticket in zip(self._complete(), answers, strict=True) if ticket is not None
+        ]
+        self._loads[self._num_loads] = Load(name, given)
+        return self._num_loads
+
+    async def _loaded(self, ticket: int) -> Any:
+        """Return the facts of an adapter once all engines have it, None before. Raises UtilityError when one cannot load it."""
+        load = self._loads.get(ticket)
+        if load is None:
+            raise UtilityError(f"Ticket {ticket} of a load is unknown; load the adapter again.")
+        for member, own in load.tickets:
+            if member.index not in load.done:
+                try:
+                    answer = await member.client.call("loaded_adapter", {"ticket": own})
+                except UtilityError as error:
+                    answer = error
+                if answer is None:
+                    return None
+                load.done[member.index] = answer
+        del self._loads[ticket]
+        failure = next((answer for answer in load.done.values() if isinstance(answer, UtilityError)), None)
+        if failure is None:
+            return next(iter(load.done.values()))
+        for member, _ in load.tickets:
+            if not isinstance(load.done[member.index], UtilityError):
+                await member.client.call("unload_adapter", {"name": load.name})
+        raise failure
+
+    async def _pin(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        """Pin a prefix in the engine that has most of it, and only there; unpin it anywhere.
+
+        An engine that is being restarted has no pins.
+        """
+        living = self._living()
+        name = {"server": arguments["server"], "name": arguments["name"]}
+        tenant = arguments["tenant"] if method == "unpin_prefix" else arguments["prefix"].get("tenant", "")
+        home: Member | None = None
+        if method == "pin_prefix":
+            asked = {**name, "prefix": arguments["prefix"]}
+            places = await _all(living, "prefix_places", asked)
+            home = max(zip(living, places, strict=True), key=lambda row: row[1]["places"].get("pool", 0))[0]
+        others = [member for member in living if member is not home]
+        dropped = await _all(others, "unpin_prefix", {**name, "tenant": tenant})
+        return any(dropped) if home is None else await home.client.call(method, arguments)
+
+    def _complete(self) -> Sequence[Member]:
+        """Return the members of a group none of which is being restarted. Raises EngineStalledError."""
+        living = self._living()
+        for member in self._members:
+            if not member.is_alive and member.state != "gone":
+                raise EngineStalledError(
+                    f"Engine {member.index} of {len(self._members)} died and is being started again, so the call would not "
+                    "reach all engines; ask again in a few seconds."
+                )
+        return living
+
+
+async def _all(members: Sequence[Member], method: str, arguments: Mapping[str, Any]) -> list[Any]:
+    return await asyncio.gather(*(member.client.call(method, arguments) for member in members))

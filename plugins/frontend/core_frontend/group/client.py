@@ -1,0 +1,237 @@
+"""The client of several engines, which looks like the client of one.
+
+Owns: `GroupClient`: which engine has which request, and the messages of all engines. Never does: restart an engine, or resume
+a request (the recovery does). Called by: `AsyncEngine`, and `LLM` with several engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from core.api.errors import EngineDeadError, EngineStalledError
+from core.api.messages import EngineOutputs, EngineReady, EngineRequest
+from core.api.step_plan import SequenceKey
+from core_frontend.group.calls import GroupCalls
+from core_frontend.group.member import EngineState, Member, state_of
+from core_frontend.group.prefix_keys import prefix_keys
+from core_frontend.group.router import Router
+from core_frontend.group.stats_log import GroupStatsLog
+from core_frontend.group.totals import GroupTotals
+from core_frontend.group.work import Work
+from core_supervision.link.zmq_client import ZmqClient
+
+logger = logging.getLogger(__name__)
+
+
+class GroupClient:
+    """The engines of one group, used from one event loop.
+
+    members:    by index.
+    totals:     the statistics of all engines.
+    stats_log:  receives each message of an engine.
+    fallen:     members whose engine has died, for the recovery, the first one first.
+    dead_error: always None: the recovery decides when there is no engine any more.
+
+    num_routers: processes that send requests to these engines, this one included.
+    """
+
+    dead_error: EngineDeadError | None = None
+
+    def __init__(self, members: Sequence[Member], num_routers: int = 1) -> None:
+        self.members = members
+        self.totals = GroupTotals(members)
+        self.fallen: deque[Member] = deque()
+        self.stats_log: GroupStatsLog | None = None
+        self._router = Router(len(members), num_routers)
+        self._work = Work(len(members))
+        self._calls = GroupCalls(members, self._live_members)
+        self._on_outputs: Callable[[EngineOutputs], None] | None = None
+        self._on_death: Callable[[EngineDeadError], None] | None = None
+
+    def listen(self, on_outputs: Callable[[EngineOutputs], None], on_death: Callable[[EngineDeadError], None]) -> None:
+        """Start receiving. on_death: called with the cause of each engine's death, whose member is in `fallen`."""
+        self._on_outputs, self._on_death = on_outputs, on_death
+        for member in self.members:
+            if member.connected is None:
+                self._router.shut(member.index)
+            else:
+                self._listen_to(member)
+
+    @property
+    def clients(self) -> list[ZmqClient]:
+        """The clients of all engines, dead ones too."""
+        return [member.connected for member in self.members if member.connected is not None]
+
+    @property
+    def ready(self) -> EngineReady:
+        """The greeting of one of the engines, with the blocks of all."""
+        greetings = [client.ready for client in self.clients]
+        return msgspec.structs.replace(greetings[0], num_blocks=sum(ready.num_blocks for ready in greetings))
+
+    @property
+    def pid(self) -> int:
+        """Process id of the first engine that runs. Raises ValueError where another process has started them."""
+        return self._live_members()[0].client.pid
+
+    @property
+    def serves(self) -> bool:
+        """Whether an engine takes requests."""
+        return any(self._router.is_open)
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds for which no engine has said anything although something waits for each."""
+        return min((member.client.silence_s for member in self.members if member.is_alive), default=0.0)
+
+    def name_of(self, handle: int) -> str:
+        """Return the id of a request of the engine that died last, as a client of one engine does."""
+        return self.fallen[-1].client.name_of(handle)
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """The state of each engine."""
+        return [state_of(member) for member in self.members]
+
+    def has(self, request_id: str) -> bool:
+        """Whether an engine has this request."""
+        return request_id in self._work.tasks
+
+    def place_of(self, request_id: str) -> int | None:
+        """Return the index of the engine that has a request; None when none has."""
+        task = self._work.tasks.get(request_id)
+        return None if task is None else task.engine
+
+    async def add(self, requests: Sequence[EngineRequest], member: Member | None = None) -> None:
+        """Send the choices of one request to an engine. member: None: the best one.
+
+        Raises EngineDeadError when no engine takes requests, or this one has died; RequestError for values that no message
+        can hold.
+        """
+        first = requests[0]
+        keys, lengths, head = prefix_keys(first)
+        if member is None:
+            if not self.serves:
+                raise EngineDeadError("No engine of the group takes requests now.")
+            self._note_waits()
+            saved = [length / self._work.rate for length in lengths]
+            index, cached = self._router.choose(keys, saved, head)
+            member, num_cached = self.members[index], lengths[cached] if cached >= 0 else 0
+        else:
+            num_cached = 0
+        self._work.begin(requests, member.index, num_cached)
+        try:
+            await member.client.add(requests)
+        except BaseException:
+            if member.client.dead_error is None:
+                self._work.forget(first.request_id)
+            raise
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Abort all choices of these requests, as a client of one engine does."""
+        for request_id in request_ids:
+            task = self._work.tasks.get(request_id)
+            if task is not None:
+                self.members[task.engine].client.abort([request_id])
+                self._work.forget(request_id)
+
+    def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
+        """Abort single choices, as `abort` does for requests."""
+        for request_id, choice in keys:
+            task = self._work.tasks.get(request_id)
+            if task is not None:
+                self.members[task.engine].client.abort_choices([(request_id, choice)])
+                self._work.end_choice(request_id)
+
+    def drop(self, is_over: Callable[[str], bool]) -> None:
+        """Abort the requests of which this is true."""
+        self.abort([name for name in self._work.tasks if is_over(name)])
+
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility of all engines, or of none; returns one result for all.
+
+        Raises UtilityError when the first engine refuses it, EngineStalledError while an engine is being restarted,
+        EngineDeadError when the first engine dies.
+        """
+        return await self._calls.call(method, arguments or {})
+
+    def ping(self) -> asyncio.Future[Any]:
+        """Ping all engines; returns the future of one that was not silent for longest. Raises EngineDeadError."""
+        alive = self._live_members()
+        pings = [(member.client.silence_s, member.index, member.client.ping()) for member in alive]
+        return min(pings, key=lambda ping: ping[:2])[2]
+
+    async def close(self) -> None:
+        """Disconnect from all engines; the owner's `close` ends them. May be called twice."""
+        await asyncio.gather(*(client.close() for client in self.clients))
+
+    def abandon(self) -> None:
+        """Kill the engines that this client has started, without waiting."""
+        for client in self.clients:
+            client.abandon()
+
+    def kill(self) -> None:
+        """Kill the engines that this client has started; `close` then has nothing to wait for."""
+        for client in self.clients:
+            client.kill()
+
+    def adopt(self, member: Member, client: ZmqClient) -> None:
+        """Let a member have its next engine, which takes no requests by itself before `open`."""
+        member.connected, member.state, member.error = client, "trying", None
+        self._listen_to(member)
+
+    def open(self, member: Member) -> None:
+        """Let a member take requests."""
+        member.state = "running"
+        self._router.open(member.index)
+
+    def leave_out(self, member: Member, error: EngineDeadError) -> None:
+        """Go on without a member, which will have no further engine."""
+        member.state, member.error = "gone", error
+
+    def _listen_to(self, member: Member) -> None:
+        client = member.client
+        client.listen(partial(self._take, member), partial(self._lose, member, client))
+
+    def _take(self, member: Member, message: EngineOutputs) -> None:
+        member.totals.take(message.stats)
+        self._work.done(message.outputs, member.index)
+        if self.stats_log is not None:
+            self.stats_log.record(message, member.index)
+        if self._on_outputs is not None:
+            self._on_outputs(message)
+
+    def _lose(self, member: Member, client: ZmqClient, error: EngineDeadError) -> None:
+        if member.connected is not client:
+            return
+        self._router.shut(member.index)
+        lost = self._work.at(member.index)
+        for request_id in lost:
+            self._work.forget(request_id)
+        member.state, member.error = "restarting", error
+        member.totals.end_engine(0)
+        self.fallen.append(member)
+        if self._on_death is not None:
+            self._on_death(error)
+
+    def _note_waits(self) -> None:
+        """Tell the router what waits at each engine."""
+        router, work = self._router, self._work
+        for member in self.members:
+            router.own[member.index] = work.seconds(member.index)
+            if router.num_routers > 1:
+                waiting = member.totals.latest.num_for_room
+                router.reported[member.index] = waiting * work.typical_s
+
+    def _live_members(self) -> list[Member]:
+        """Return the members whose engine can be called. Raises EngineStalledError when there is none."""
+        alive = [member for member in self.members if member.is_alive]
+        if not alive:
+            raise EngineStalledError("All engines died and are being started again; ask again in a few seconds.")
+        return alive

@@ -1,0 +1,73 @@
+"""One engine of a group.
+
+Owns: `Member`: its client, its state and its statistics, across the engines that follow one another at this place. Never
+does: choose a member, or restart one. Called by: the group, its calls and its recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from core.api.errors import EngineDeadError
+from core_frontend.stat_totals import StatTotals
+from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.revival import EngineSource
+
+MemberState = Literal["running", "trying", "restarting", "gone"]
+
+
+@dataclass
+class Member:
+    """The engine at one place of a group, or its successor.
+
+    index:  place in the group, from 0.
+    source: provides the next engine.
+    connected: the client of its engine, or of the last one; None: there was none when this process began.
+    state:  `running` takes requests; `trying` computes only requests that engines may die of; `restarting` has no engine;
+            `gone` will have none.
+    missed: calls that the other engines have executed and this one has not; its next engine gets them before it serves.
+    error:  why there is no engine, while there is none.
+    """
+
+    index: int
+    source: EngineSource
+    connected: ZmqClient | None
+    state: MemberState = "running"
+    missed: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    error: EngineDeadError | None = None
+    totals: StatTotals = field(default_factory=StatTotals)
+
+    @property
+    def client(self) -> ZmqClient:
+        """The client of its engine, or of the last one that it had."""
+        assert self.connected is not None, "a member that has never had an engine is gone"
+        return self.connected
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is an engine that can be called."""
+        return self.state in ("running", "trying") and self.client.dead_error is None
+
+
+class EngineState(msgspec.Struct, omit_defaults=True):
+    """One engine of a group, as operators see it.
+
+    state: see `Member`. cause: of the death, while there is no engine.
+    """
+
+    engine: int
+    state: MemberState
+    num_running: int
+    num_waiting: int
+    cause: str = ""
+
+
+def state_of(member: Member) -> EngineState:
+    """Return the state of a member."""
+    stats = member.totals.latest
+    cause = "" if member.error is None else member.error.cause
+    return EngineState(member.index, member.state, stats.num_running, stats.num_waiting, cause)

@@ -1,0 +1,198 @@
+"""The recovery of one engine of a group, while the others go on.
+
+Owns: `GroupRecovery`: the requests of an engine that died, which others get at once; the next engine at its place, and
+bringing that to the state of the others. Never does: choose an engine for a request. Called by: `AsyncEngine`, and `LLM`
+with several engines.
+
+A request that engines may die of waits for the next engine, and runs there without others, as with one engine: so it ends two
+engines at most before it is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from core.api.errors import EngineDeadError, RequestError, UtilityError
+from core_frontend.denylist import Denylist
+from core_frontend.group.client import GroupClient
+from core_frontend.group.member import Member
+from core_frontend.output_processor import RequestState
+from core_frontend.recovery import SAME, DeadClient, Patient, Recovery, Resumable, num_missing
+from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.restart_log import RestartLog
+
+logger = logging.getLogger(__name__)
+
+
+class Closing(Protocol):
+    """What keeps something for further engines."""
+
+    async def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class GroupRecovery(Recovery):
+    """The recovery of the engines of one `AsyncEngine`. group: its client. source: of all engines."""
+
+    def __init__(
+        self,
+        group: GroupClient,
+        source: Closing,
+        patient: Patient,
+        live: Resumable,
+        log: RestartLog,
+        killers: Denylist,
+        num_drafts: int = 0,
+    ) -> None:
+        super().__init__(group.members[0].source, patient, live, log, killers, num_drafts)
+        self.group = group
+        self._all_sources = source
+
+    def begin(self, dead: DeadClient, error: EngineDeadError) -> None:
+        """Begin the recovery of the engine that died last, of `error`. dead: the group."""
+        member = self.group.fallen.popleft()
+        client = member.client
+        self._log.died(error.cause, pauses=not self.group.serves)
+        logger.error("Engine %d: %s", member.index, error)
+        num_explained = self._judge(client, error)
+        self.group.drop(lambda name: self._requests.find(name) is None)
+        earlier = self._tasks.pop(member.index, None)
+        if earlier is not None:
+            earlier.cancel()
+        self._tasks[member.index] = asyncio.create_task(self._replace(member, client, error, num_explained))
+
+    async def close(self) -> None:
+        """End all recoveries, without further engines."""
+        self._stop()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._all_sources.close()
+
+    async def _replace(self, member: Member, dead: ZmqClient, error: EngineDeadError, num_explained: int) -> None:
+        """Give a member its next engine, or leave it out."""
+        try:
+            await self._spread()
+            await dead.close()
+            client = await self._next_at(member, dead, error, num_explained)
+            self.group.adopt(member, client)
+            await self._level(member)
+            self._log.restarted(error.cause)
+            await self._try_suspects(member)
+            if client.dead_error is None:
+                self.group.open(member)
+                self._end_pause()
+                await self._spread()
+        except EngineDeadError as last:
+            self._leave_out(member, last)
+        except Exception as defect:
+            logger.error("Engine %d could not be replaced.", member.index, exc_info=defect)
+            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
+            self._leave_out(member, EngineDeadError(sentence, cause=error.cause))
+
+    def _leave_out(self, member: Member, last: EngineDeadError) -> None:
+        if member.client.dead_error is None and member.state == "trying":
+            member.client.kill()
+        self.group.leave_out(member, last)
+        if all(each.state == "gone" for each in self.group.members):
+            self._patient.give_up(last)
+            return
+        logger.error("Engine %d stays away: %s\nThe others go on.", member.index, last)
+
+    async def _spread(self) -> None:
+        """Send the live requests that no engine has, except those that have to run alone."""
+        if not self.group.serves:
+            return
+        alone = self._suspects.searched
+        waiting = [state for state in self._requests if not self.group.has(state.request_id)]
+        waiting = [state for state in waiting if state.request_id not in alone]
+        waiting.sort(key=num_missing)
+        if waiting:
+            logger.warning("%d requests of an engine that died go on in others.", len(waiting))
+        for state in waiting:
+            await self._give(state)
+
+    async def _try_suspects(self, member: Member) -> None:
+        """Run the requests that engines may die of, half of them at a time, in an engine that has no others."""
+        while names := [name for name in self._suspects.next_trial() if self._requests.find(name) is not None]:
+            logger.warning("Engine %d may have died of one of %d requests; they run alone.", member.index, len(names))
+            for name in names:
+                state = self._requests.find(name)
+                if state is not None and not self.group.has(name):
+                    await self._give(state, member)
+            await self._until_safe(names)
+            if member.client.dead_error is not None:
+                return
+            self._suspects.acquit()
+
+    async def _give(self, state: RequestState, member: Member | None = None) -> None:
+        """Send a request that no engine has, with its tokens. member: None: to the best engine."""
+        if self._requests.find(state.request_id) is not state or self.group.has(state.request_id):
+            return
+        self._given[state.request_id] = state.num_given()
+        try:
+            await self.group.add(state.resumed(), member)
+        except EngineDeadError:
+            return  # the recovery of that engine has begun
+        except RequestError as error:
+            self._streams.fail(state.request_id, error)
+
+    async def _next_at(self, member: Member, dead: ZmqClient, error: EngineDeadError, num_explained: int) -> ZmqClient:
+        client = await member.source.next(error, num_explained)
+        for name in SAME:
+            was, now = getattr(dead.ready, name), getattr(client.ready, name)
+            if was != now:
+                await client.close()
+                raise EngineDeadError(
+                    f"Its next engine has another {name} ({now!r}, it was {was!r}).", cause=error.cause
+                )
+        return client
+
+    async def _level(self, member: Member) -> None:
+        """Bring an engine to the state of the others. Raises EngineDeadError when that fails."""
+        try:
+            while member.missed:
+                method, arguments = member.missed[0]
+                await _repeat(member.client, method, arguments)
+                del member.missed[0]
+            other = next((each for each in self.group.members if each is not member and each.state == "running"), None)
+            if other is not None and other.is_alive:
+                await _follow(member.client, await other.client.call("lifecycle"))
+        except UtilityError as error:
+            raise EngineDeadError(f"Its next engine does not get into the state of the others: {error}") from error
+
+    def _end_pause(self) -> None:
+        """Note that requests are computed again."""
+        if self._log.paused_since is not None:
+            seconds = self._log.recovered()
+            logger.warning("An engine runs again after %.2f s.", seconds)
+        elif self._log.on_recovered is not None:
+            self._log.on_recovered(0.0)
+
+
+async def _repeat(client: ZmqClient, method: str, arguments: Any) -> None:
+    """Make a call that an engine has missed. One that has been executed before the death may be refused: the state tells."""
+    try:
+        answer = await client.call(method, arguments)
+        if method == "load_adapter":
+            while await client.call("loaded_adapter", {"ticket": answer}) is None:
+                await asyncio.sleep(0.01)
+    except UtilityError as error:
+        logger.warning("%s is not repeated: %s", method, error)
+
+
+async def _follow(client: ZmqClient, wanted: dict[str, Any]) -> None:
+    """Let an engine be paused or asleep as another one is. Raises EngineDeadError for other weights."""
+    state = await client.call("lifecycle")
+    if state["is_sleeping"] and not wanted["is_sleeping"]:
+        await client.call("wake_up")
+    elif wanted["is_sleeping"] and not state["is_sleeping"]:
+        await client.call("sleep", {"level": wanted["sleep_level"], "mode": "keep"})
+    if state["is_paused"] and not wanted["is_paused"]:
+        await client.call("resume")
+    elif wanted["is_paused"] and not state["is_paused"]:
+        await client.call("pause", {"mode": "keep", "clear_cache": False})
+    if state["weight_version"] != wanted["weight_version"]:
+        versions = f"{state['weight_version']!r}, the others have {wanted['weight_version']!r}"
+        raise EngineDeadError(f"Its next engine has weights of version {versions}.")

@@ -1,0 +1,82 @@
+"""The start of the engines of a group.
+
+Owns: `GroupSource`. Never does: replace an engine (its member's own source does). Called by: the start of an engine, when the
+configuration wants several; API processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from core.api.config import EngineConfig
+from core.api.errors import EngineDeadError
+from core_frontend.group.client import GroupClient
+from core_frontend.group.member import Member
+from core_frontend.group.member_config import member_config
+from core_frontend.recovery import SAME
+from core_supervision.child import EngineProcess
+from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.revival import EngineSource, OwnedEngineSource
+
+
+class GroupSource:
+    """The sources of all engines of a group, in order.
+
+    num_routers: processes that send requests to these engines.
+    leaves_out:  whether an engine that is gone for good is left out.
+    """
+
+    def __init__(self, sources: Sequence[EngineSource], num_routers: int = 1, *, leaves_out: bool = False) -> None:
+        self._sources = sources
+        self._leaves_out = leaves_out
+        self._num_routers = num_routers
+
+    @classmethod
+    def owned(cls, config: EngineConfig, executor: str | None, process: EngineProcess | None) -> GroupSource:
+        """Return a source that starts engine processes. process: an already spawned one for the first engine."""
+        sources = []
+        for rank in range(config.data_parallel_size):
+            first = process if rank == 0 else None
+            sources.append(OwnedEngineSource(member_config(config, rank), executor=executor, process=first))
+        return cls(sources)
+
+    async def first(self) -> GroupClient:
+        """Start all engines at the same time, or connect to them.
+
+        Raises the first error of a start, and EngineDeadError for engines that compute differently; then none is left running.
+        Where another process has started them, those that are gone for good are left out, unless all are.
+        """
+        starts = [asyncio.create_task(source.first()) for source in self._sources]
+        try:
+            found = await asyncio.gather(*starts, return_exceptions=self._leaves_out)
+            clients = [client if isinstance(client, ZmqClient) else None for client in found]
+            _check(found, clients)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            for started in await asyncio.gather(*starts, return_exceptions=True):
+                if isinstance(started, ZmqClient):
+                    await started.close()
+            raise
+        members = []
+        for index, (source, client) in enumerate(zip(self._sources, clients, strict=True)):
+            members.append(Member(index, source, client, "running" if client is not None else "gone"))
+        return GroupClient(members, self._num_routers)
+
+    async def close(self) -> None:
+        """Release everything kept for further engines."""
+        await asyncio.gather(*(source.close() for source in self._sources))
+
+
+def _check(found: Sequence[ZmqClient | BaseException], clients: Sequence[ZmqClient | None]) -> None:
+    """Raise an error that is not the end of an engine, or the end of all; EngineDeadError for engines between which a request
+    could not move.
+    """
+    for error in found:
+        if isinstance(error, BaseException) and (not isinstance(error, EngineDeadError) or not any(clients)):
+            raise error
+    for name in SAME:
+        values = {getattr(client.ready, name) for client in clients if client is not None}
+        if len(values) > 1:
+            raise EngineDeadError(f"The engines of one group have another {name} each: {', '.join(map(repr, values))}.")
