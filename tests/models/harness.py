@@ -1,6 +1,7 @@
 """Builds a decoder on reference kernels from a transformers model, without plugins, and runs it by hand."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -54,14 +55,16 @@ class Harness:
         method: QuantizationMethod | None = None,
         loader: Loader | None = None,
         spec: DecoderSpec | None = None,
+        backend: Any = None,
     ) -> None:
-        """spec: in place of the one that `hf_config` means."""
+        """spec: in place of the one that `hf_config` means. backend: of all layers; None: torch's."""
         whole = spec or decoder_spec(hf_config)
         self.spec = whole.local(part)
         self.block_size = block_size
         device = torch.device("cpu")
         loader = loader or StateDictLoader(state)
         chosen = KernelSet(kernels)
+        self.backend = backend or TorchSDPA()
         packing = Packing(whole, part, method, chosen, dtype, torch.float32, device)
         loading = WeightLoading(whole, loader.resolve(""), packing)
         self._start(loading.run(loader), chosen, reduce)
@@ -75,7 +78,6 @@ class Harness:
         cos_sin = rotary_tables(self.spec, 512, device)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, LIMITS, reduce)
-        self.backend = TorchSDPA()
         cache = CacheConfig(block_size=self.block_size, dtype="float32")
         for mixer in self.model.mixers:
             raw = torch.zeros(128, mixer.layer_bytes(self.backend, cache), dtype=torch.uint8)
@@ -107,6 +109,6 @@ class Harness:
             slot_mapping=torch.tensor(slots),
             positions=torch.tensor(positions),
         )
-        metadata = self.backend.build(view)
-        self.model.forward(torch.tensor(ids), view.positions, [metadata] * len(self.model.mixers))
+        metadata = [mixer.build(view) for mixer in self.model.mixers]
+        self.model.forward(torch.tensor(ids), view.positions, metadata)
         return self.model.logits(torch.arange(len(ids))).clone() if self.spec.holds_head else torch.empty(0)

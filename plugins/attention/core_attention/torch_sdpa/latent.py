@@ -70,15 +70,17 @@ class LatentLayer:
         out.copy_(weights @ c)
 
     def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
-        """Compute the same, one query at a time over exactly its keys, at aligned addresses: equal bits for any
-        chunking.
+        """Compute the same, one head of one query at a time over exactly its keys, at aligned addresses: equal bits for
+        any chunking, and on any rank that holds the head.
         """
         past = len(c) - len(q_latent)
         for row in range(len(q_latent)):
             seen = past + row + 1
-            this = slice(row, row + 1)
-            latent = aligned(q_latent[this].float())
-            rotated = aligned(q_pe[this].float())
             seen_c = c[:seen].clone()
             seen_k_pe = k_pe[:seen].clone()
-            self.attend(latent, rotated, seen_c, seen_k_pe, out[this])
+            # A library adds in another order where a product has another number of rows.
+            for head in range(q_latent.shape[1]):
+                this = slice(row, row + 1), slice(head, head + 1)
+                latent = aligned(q_latent[this].float())
+                rotated = aligned(q_pe[this].float())
+                self.attend(latent, rotated, seen_c, seen_k_pe, out[this])

@@ -32,7 +32,7 @@ def numerics_id(
     numerics: `fast` or `reference`.
     """
     version = importlib_metadata.version("torch").partition("+")[0]
-    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
+    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}-tree8"
     providers = [_answer(manifest, "kernels", given) for manifest in kernels]
     backends = {_answer(manifest, "attention", given) for manifest in attention}
     if None in providers or None in backends:

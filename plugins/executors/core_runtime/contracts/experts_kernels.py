@@ -71,6 +71,9 @@ class HasExperts(Protocol):
         A provider may have one more option, `weight_inputs: bool = False`: a choice's weight then multiplies the
         expert's input instead of its output. It then also gets experts without a gate: a kernel of `gate_up` has as
         many outputs as one of `down` has inputs, with `activate` between.
+
+        Another is `max_ranges: int = 8`, for a rank that holds some of a layer's experts: the maximum of ranges of ids
+        with partial sums of their own.
         """
         ...
 

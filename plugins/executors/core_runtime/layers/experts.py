@@ -91,15 +91,15 @@ def _falling(values: Tensor) -> Tensor:
     return torch.sort(values, dim=-1, descending=True, stable=True).indices
 
 
-def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Tensor:
+def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int, max_ranges: int = COMBINE_RANGES) -> Tensor:
     """Return the weighted sum of each token's experts, float32 [T, H], for parts float32 [T, k, H].
 
-    A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a partial sum, and
-    these are added as a binary tree. So a rank with half of the experts computes a whole subtree, and the sum of two
-    halves has the same bits as the whole.
+    A token's experts are added in order of their ids: each of up to `max_ranges` equal ranges of ids has a partial sum,
+    and these are added as a binary tree. So a rank with half of the experts, and half of the ranges, computes a whole
+    subtree, and the sum of two halves has the same bits as the whole.
     """
     ranges = 1
-    while 2 * ranges <= COMBINE_RANGES and num_experts % (2 * ranges) == 0:
+    while 2 * ranges <= max_ranges and num_experts % (2 * ranges) == 0:
         ranges *= 2
     range_size = num_experts // ranges
     tokens, top_k = ids.shape
@@ -125,6 +125,7 @@ class ReferenceExperts:
     activation: activation of the gate, or of the first product.
     between: operation between the two products: `Kernels.gated`, or `activate` for experts without a gate.
     weight_inputs: whether a choice's weight multiplies the expert's input instead of its output.
+    max_ranges: see `combine`.
     nbytes: bytes of all weights.
     """
 
@@ -136,6 +137,7 @@ class ReferenceExperts:
         between: Callable[[Tensor, str, Tensor], None],
         *,
         weight_inputs: bool = False,
+        max_ranges: int = COMBINE_RANGES,
     ) -> None:
         if not 0 < len(gate_up) == len(down):
             raise ValueError(
@@ -146,6 +148,7 @@ class ReferenceExperts:
         self.activation = activation
         self.between = between
         self.weight_inputs = weight_inputs
+        self.max_ranges = max_ranges
         self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
@@ -168,7 +171,7 @@ class ReferenceExperts:
         outputs = parts.view(tokens, top_k, hidden)
         if self.weight_inputs:
             weights = torch.ones_like(weights)
-        total = combine(outputs, ids, weights, len(self.down))
+        total = combine(outputs, ids, weights, len(self.down), self.max_ranges)
         if accumulate:
             out += total.to(out.dtype)
         else:

@@ -55,7 +55,7 @@ from core_runtime.contracts import (
     is_recordable,
 )
 from core_runtime.layers.activations import parse
-from core_runtime.layers.experts import ReferenceExperts
+from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts
 from core_runtime.layers.features import ByFeature, features_of
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
@@ -283,30 +283,37 @@ class KernelSet:
         return (type(kernel), operation) not in self._apart and parse(activation).kind in features_of(kernel)
 
     def experts(
-        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str, *, weight_inputs: bool = False
+        self,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        activation: str,
+        *,
+        weight_inputs: bool = False,
+        max_ranges: int = COMBINE_RANGES,
     ) -> ExpertsKernel:
         """Make the experts of a layer from two linear layers each; run together if their provider can.
 
         Their sizes show whether there is a gate: the first layer has as many outputs as the second has inputs, or twice as
-        many. weight_inputs: see `ReferenceExperts`.
+        many. weight_inputs, max_ranges: see `ReferenceExperts`.
         """
         plain = all(up.out_features == back.in_features for up, back in zip(gate_up, down, strict=False))
         kind = parse(activation).kind
         first = [expert.single for expert in gate_up if expert.single is not None]
         second = [expert.single for expert in down if expert.single is not None]
         if len(first) == len(second) == len(gate_up):
-            unusual = weight_inputs or plain
-            options = {"weight_inputs": weight_inputs} if unusual else {}
+            options: dict[str, Any] = {"weight_inputs": weight_inputs} if weight_inputs or plain else {}
+            if max_ranges < COMBINE_RANGES:
+                options["max_ranges"] = max_ranges
             for provider in self._serving("experts"):
                 if not isinstance(provider, HasExperts) or kind not in features_of(provider):
                     continue
-                if unusual and not _weighs_inputs(provider):
+                if not options.keys() <= inspect.signature(provider.experts).parameters.keys():
                     continue
                 layer = provider.experts(first, second, activation, **options)
                 if layer is not None:
                     return layer
         between = self.activate if plain else self.gated
-        return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs)
+        return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs, max_ranges=max_ranges)
 
     def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
         """Return the query for the experts of a layer as one weight of `shape` (E, N, K)."""
@@ -392,11 +399,6 @@ def _reads_rows(provider: Kernels, layout: str) -> bool:
 def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
     """Whether a provider has `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
     return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
-
-
-def _weighs_inputs(provider: HasExperts) -> bool:
-    """Whether a provider's `experts` follows the contract with weighted inputs and experts without a gate."""
-    return "weight_inputs" in inspect.signature(provider.experts).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:

@@ -21,6 +21,7 @@ from core.api.step_limits import StepLimits
 from core_runtime.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.partial_sums import PartialSums, SummedLinear
 from core_runtime.layers.rotary import tables
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
@@ -28,7 +29,7 @@ from core_runtime.models.embedding import Embedding, EmbeddingWeights
 from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head, HeadWeights
 from core_runtime.models.mixers import Mixer
-from core_runtime.models.mlp import BlockMLP
+from core_runtime.models.mlp import BlockMLP, ExpertsMLP
 from core_runtime.models.needs import needs
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
@@ -57,6 +58,14 @@ class BlockWeights:
         """Return the bytes of the block's matrices."""
         total = sum(mixer.nbytes for mixer in self.mixers)
         return total if self.mlp is None else total + self.mlp.nbytes
+
+    def attach(self, sums: PartialSums) -> None:
+        """Bind the layers whose inputs ranks divide, and the experts, to the sums of their model."""
+        for linear in self.linears.values():
+            if isinstance(linear, SummedLinear):
+                linear.attach(sums)
+        if isinstance(self.mlp, ExpertsMLP):
+            self.mlp.attach(sums)
 
 
 @dataclass(slots=True)
@@ -128,8 +137,7 @@ class Decoder:
     tables: (cos, sin) tables of each block.
     dtype: dtype of the tensors between layers.
     limits: limits of one step.
-    reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
-        branches are added to the residual stream as they are computed.
+    reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model.
     """
 
     def __init__(
@@ -157,7 +165,11 @@ class Decoder:
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         norms = [block.norms for block in weights.blocks]
-        self._halves = halves_of(spec, kernels, norms, reduces=reduce is not None)
+        self._halves = halves_of(spec, kernels, norms)
+        if reduce is not None:
+            sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
+            for block in weights.blocks:
+                block.attach(sums)
         self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
         for block, cos_sin in zip(weights.blocks, tables, strict=True):
             for mixer in block.mixers:
@@ -339,13 +351,11 @@ class Decoder:
         return views.normed
 
     def _join(self, half: Half, views: StepViews) -> None:
-        """Add the branch to the residual stream, unless the half has added it directly. The branch is first summed over
-        ranks, and normalized where the family does so.
+        """Add the branch to the residual stream, unless the half has added it directly. The branch is first normalized
+        where the family does so.
         """
         if half.direct:
             return
-        if self._reduce is not None:
-            self._reduce(views.branch)
         if half.joint is not None:
             half.joint(views.branch, views.residual, views.normed)
             return

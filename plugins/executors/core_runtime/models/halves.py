@@ -67,11 +67,9 @@ class Halves:
     mlp: Half
 
 
-def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms], *, reduces: bool) -> list[Halves]:
-    """Return the halves of each block. norms: norms of each block, by role. reduces: whether branches are summed over
-    ranks.
-    """
-    adds_as_is = not reduces and spec.residual_scale == 1.0
+def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> list[Halves]:
+    """Return the halves of each block. norms: norms of each block, by role."""
+    adds_as_is = spec.residual_scale == 1.0
     found = []
     for block, own in zip(spec.blocks, norms, strict=True):
         side_by_side = spec.order in ("parallel", "parallel_two")

@@ -16,6 +16,7 @@ from core_runtime.contracts import ActivatedLinear, ExpertsKernel, is_recordable
 from core_runtime.layers.adapted_experts import ExpertsAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.partial_sums import PartialSums
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
 from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
@@ -122,9 +123,14 @@ class ExpertsMLP:
         self.correction = correction
         self.shared = shared
         self.shared_gate = shared_gate
+        self._sums: PartialSums | None = None
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
             self.nbytes += shared.nbytes
+
+    def attach(self, sums: PartialSums) -> None:
+        """Bind the experts that this rank holds to the sums of its model."""
+        self._sums = sums
 
     @property
     def capturable(self) -> bool:
@@ -147,12 +153,21 @@ class ExpertsMLP:
         if self.held is not None:
             start, stop = self.held
             _drop_foreign(ids, weights, start, stop)
+        if self._sums is None:
+            self._chosen(x, ids, weights, out, accumulate=accumulate)
+        else:
+            partial = self._sums.room(out, accumulate=accumulate)
+            self._chosen(x, ids, weights, partial, accumulate=False)
+            self._sums.finish(partial, None, out, accumulate=accumulate)
+        if self.shared is not None:
+            self._add_shared(self.shared, x, views, out)
+
+    def _chosen(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool) -> None:
+        """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
         else:
             self.experts(x, ids, weights, out, accumulate=accumulate)
-        if self.shared is not None:
-            self._add_shared(self.shared, x, views, out)
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
         """Add the shared expert, which all tokens use, to out."""

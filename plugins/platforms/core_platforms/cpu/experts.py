@@ -101,6 +101,7 @@ class NativeExperts:
         down: Sequence[PackedLayer],
         activation: str,
         weight_inputs: bool,
+        max_ranges: int,
     ) -> None:
         first_size, self.hidden = gate_up[0].shape
         inner = down[0].shape[1]
@@ -114,7 +115,7 @@ class NativeExperts:
         first = [layer.packed for layer in gate_up]
         second = [layer.packed for layer in down]
         numbers = alone_numbers(activation) if plain else activation_numbers(activation)
-        self._handle = native.experts_pack(first, second, plain, weight_inputs, *numbers)
+        self._handle = native.experts_pack(first, second, plain, weight_inputs, max_ranges, *numbers)
         self._run = native.experts
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:

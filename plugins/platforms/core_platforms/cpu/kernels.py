@@ -42,6 +42,7 @@ from core_platforms.cpu.native_linear import (
 )
 from core_platforms.cpu.saved_linear import LAYOUT, restored_linear, saved_linear
 from core_runtime.contracts import LinearKernel, LowRankForm, RaceCall, SavedKernel
+from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.weights.formats import CanonicalWeight
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
@@ -279,6 +280,7 @@ class NativeKernels:
         activation: str,
         *,
         weight_inputs: bool = False,
+        max_ranges: int = COMBINE_RANGES,
     ) -> NativeExperts | None:
         """Return the `ExpertsKernel` of these layers; None for layers of another provider, or with weights of different
         formats.
@@ -287,7 +289,7 @@ class NativeKernels:
         second = _alike(down)
         if first is None or second is None:
             return None
-        return NativeExperts(self._native, first, second, activation, weight_inputs)
+        return NativeExperts(self._native, first, second, activation, weight_inputs, max_ranges)
 
     def low_rank(self, form: LowRankForm) -> NativeLowRank:
         """Return the empty table of the adapters of one layer: the `HasLowRank` contract."""

@@ -22,6 +22,7 @@ from core_runtime.contracts import HeadsKernel, LinearKernel, QuantizationMethod
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.kernels import KernelSet, Room
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.partial_sums import SummedLinear
 from core_runtime.models.tensors.part_store import Origin, PartStore
 from core_runtime.models.tensors.prepared import PreparedWeights, Recorder, kernel_name
 from core_runtime.models.tensors.row_order import row_order
@@ -221,7 +222,10 @@ class Packing:
                 groups.append([packed])
             before = key
         kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
-        return Linear(kernels)
+        if not self._sums(parts[0]):
+            return Linear(kernels)
+        bias = self.bias(parts, tensors, orders)
+        return SummedLinear(kernels, None if bias is None else self.on_device(bias))
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """Return the kernel of a part that stands alone: the embedding, the head."""
@@ -265,14 +269,15 @@ class Packing:
     ) -> LinearKernel:
         """Return the kernel of one group of the layer that is made of `parts`."""
         weights = [packed.weight for packed in group]
-        bias = self.bias([packed.part for packed in group], tensors, orders)
+        first = group[0]
+        # The bias of a sum over ranks is added once, after it.
+        bias = None if self._sums(first.part) else self.bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
         moved = fused if self.device.type == "cpu" else fused.to(self.device)
-        first = group[0]
         segments = 1
         # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
         if first.part.summed:
-            segments = max(SEGMENTS // self.part.size, 1)
+            segments = max(SEGMENTS * first.part.shape[1] // self._whole[first.part.name].shape[1], 1)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
         self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
@@ -295,22 +300,13 @@ class Packing:
             self._recorder(kernel_name(parts), self.reads(parts), layout, form)
 
     def bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Tensor | None:
-        """Return the bias of fused parts: zeros for parts without one, None when no part has one.
-
-        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it
-        once.
-        """
-        biased: set[str] = set()
-        for part in parts:
-            is_mine = self.part.rank == 0 or not self._sums(part)
-            if part.bias and is_mine:
-                biased.add(part.name)
-        if not biased:
+        """Return the bias of fused parts: zeros for parts without one, None when no part has one."""
+        if not any(part.bias for part in parts):
             return None
         pieces = []
         for part in parts:
             piece = torch.zeros(part.shape[0])
-            if part.name in biased:
+            if part.bias:
                 whole = tensors[f"{part.name}.bias"].float()
                 wanted = orders.get(part.name)
                 if wanted:

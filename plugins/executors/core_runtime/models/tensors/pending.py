@@ -17,6 +17,7 @@ from torch import Tensor
 
 from core.api.specs import KernelQuery, LatentSpec, LayerSpec, PartPlan
 from core_runtime.contracts import ExpertsKernel, HasGroupedExperts, HeadsKernel, LinearKernel
+from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.models.mlp import SeparateExperts
@@ -74,7 +75,7 @@ class ExpertsOneByOne:
     def __init__(
         self, packing: Packing, experts: Sequence[ExpertLinears], activation: str, *, weight_inputs: bool = False
     ) -> None:
-        self._kernels = packing.kernels
+        self._packing = packing
         self._activation = activation
         self._weight_inputs = weight_inputs
         self._gate_up = [pending_linear(packing, expert.gate_up) for expert in experts]
@@ -95,7 +96,14 @@ class ExpertsOneByOne:
     def build(self) -> ExpertsKernel:
         """Return the layer's kernel. Only valid when nothing is missing."""
         experts = self.separate
-        return self._kernels.experts(experts.gate_up, experts.down, self._activation, weight_inputs=self._weight_inputs)
+        return self._packing.kernels.experts(
+            experts.gate_up,
+            experts.down,
+            self._activation,
+            weight_inputs=self._weight_inputs,
+            # A rank sums its share of the ranges, as of the segments of a divided layer.
+            max_ranges=max(COMBINE_RANGES // self._packing.part.size, 1),
+        )
 
 
 class ExpertsTogether:

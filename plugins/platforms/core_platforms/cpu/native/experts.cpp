@@ -231,8 +231,7 @@ size_t place(Job &job, Parts parts) {
     float *out = c.out + job.token * c.out_stride;
     const float *weights = c.layer->weight_inputs ? nullptr : job.weights;
     const int64_t *ids = c.ids + job.token * c.top_k;
-    long ranges = 1;
-    while (2 * ranges <= kCombineRanges && c.layer->experts % (2 * ranges) == 0) ranges *= 2;
+    const long ranges = c.layer->ranges;
     job.combine = {y,   down->n, job.tokens,                c.top_k, job.where, job.order,
                    ids, weights, c.layer->experts / ranges, ranges,  out,       c.out_stride, c.accumulate};
     return parts.used;

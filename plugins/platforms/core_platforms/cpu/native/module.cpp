@@ -395,11 +395,13 @@ KERNEL(py_route) {
 
 void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
 
-// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, activation: its kind and numbers
+// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, most ranges, activation: its
+// kind and numbers
 KERNEL(py_experts_pack) {
-    Arguments a(items, count, 9);
+    Arguments a(items, count, 10);
     PyObject *lists[2] = {a.object(), a.object()};
     const int plain = (int)a.integer(), weight_inputs = (int)a.integer();
+    const long most_ranges = at_most(a.integer(), long(kCombineRanges));
     const ActivationSpec activation = a.activation();
     if (!a.ok()) return nullptr;
     const Py_ssize_t experts = PyList_Size(lists[0]);
@@ -408,7 +410,9 @@ KERNEL(py_experts_pack) {
     ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
     if (!layer) return PyErr_NoMemory();
     const PackedLinear **weights = (const PackedLinear **)(layer + 1);
-    *layer = {experts, activation, plain, weight_inputs, weights, weights + experts};
+    long ranges = 1;
+    while (2 * ranges <= most_ranges && experts % (2 * ranges) == 0) ranges *= 2;
+    *layer = {experts, activation, plain, weight_inputs, ranges, weights, weights + experts};
     for (Py_ssize_t i = 0; i < 2 * experts; i++) {
         PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
         weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;

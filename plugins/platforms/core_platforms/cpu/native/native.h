@@ -313,6 +313,7 @@ struct ExpertsLayer {
     ActivationSpec activation;
     int plain;                     // no gate: the activation applies to a single product
     int weight_inputs;             // an expert's weight multiplies its input instead of its output
+    long ranges;                   // ranges of ids with sums of their own; see CombineCall
     const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden], or [inner, hidden] where plain
     const PackedLinear **down;     // [experts], each [hidden, inner]
 };

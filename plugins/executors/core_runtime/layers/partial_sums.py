@@ -1,0 +1,81 @@
+"""Sums over the ranks that divide the inputs of a layer.
+
+Owns: the float32 buffer of partial sums, and what is added once they are complete: the layer's bias, then the residual
+stream. Never does: communicate (the decoder's `reduce` does). Called by: layers whose inputs are divided, and experts.
+
+A sum over ranks has the bits of the whole layer: partial sums are not rounded, and each later addition happens once, in
+the order of a kernel that has all inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from core_runtime.contracts import LinearKernel
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.workspace import Workspace
+
+BUFFER = "partial"
+
+
+class PartialSums:
+    """The sums over ranks of one model.
+
+    reduce: adds up, in place, the tensors [T, H] of all ranks.
+    """
+
+    def __init__(
+        self, workspace: Workspace, kernels: KernelSet, reduce: Callable[[Tensor], None], max_tokens: int, width: int
+    ) -> None:
+        workspace.reserve(BUFFER, max_tokens, width, torch.float32)
+        self._workspace = workspace
+        self._kernels = kernels
+        self._reduce = reduce
+
+    def room(self, out: Tensor, *, accumulate: bool) -> Tensor:
+        """Return float32 [T, H] for the partial sums of `out`: `out` itself where nothing in it must be kept."""
+        if out.dtype is torch.float32 and not accumulate and out.is_contiguous():
+            return out
+        return self._workspace.view(BUFFER, out.shape[0])
+
+    def finish(self, partial: Tensor, bias: Tensor | None, out: Tensor, *, accumulate: bool) -> None:
+        """Write the sum over ranks of `partial`, which `room` has returned, to out [T, H], or add it.
+
+        bias: float32 [H], added to the sum first, or None.
+        """
+        self._reduce(partial)
+        if bias is not None:
+            rows, width = partial.shape
+            # Rows at a distance of 0, even where there is one: a call recorded for one row is replayed for more.
+            self._kernels.add(bias.as_strided((rows, width), (0, 1)), partial)
+        if accumulate:
+            self._kernels.add(partial, out)
+        elif partial is not out:
+            out.copy_(partial)
+
+
+class SummedLinear(Linear):
+    """A linear layer whose inputs are divided among ranks. `attach` must be called before the first step.
+
+    bias: float32 [N] of the whole layer, or None; the kernels have none.
+    """
+
+    def __init__(self, kernels: Sequence[LinearKernel], bias: Tensor | None) -> None:
+        super().__init__(kernels)
+        self.bias = bias
+        self._sums: PartialSums | None = None
+
+    def attach(self, sums: PartialSums) -> None:
+        """Bind the layer to the sums of its model."""
+        self._sums = sums
+
+    def without_adapters(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """Compute out[T, N] = the sum over ranks of x[T, K] @ W.T (+ bias), or += with `accumulate`."""
+        assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
+        partial = self._sums.room(out, accumulate=accumulate)
+        super().without_adapters(x, partial)
+        self._sums.finish(partial, self.bias, out, accumulate=accumulate)

@@ -1,0 +1,66 @@
+"""A model in 2, 4 and 8 parts, whose partial sums are added as a tree, has the bits of the whole."""
+
+from functools import cache
+
+import pytest
+import torch
+from transformers import (
+    DeepseekV3Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    Qwen2MoeConfig,
+    Qwen3MoeConfig,
+)
+
+from tests.models.harness import Harness
+from tests.models.part_models import SEQUENCES, Packed, checkpoint, divided, settings
+
+SHAPE = {
+    "vocab_size": 200, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256,
+}  # fmt: skip
+EXPERTS = {"moe_intermediate_size": 64, "num_experts": 16, "num_experts_per_tok": 3}
+LATENT = {
+    **{key: value for key, value in SHAPE.items() if key not in ("num_key_value_heads", "head_dim")},
+    "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 32, "moe_intermediate_size": 256,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 4,
+    "topk_group": 2,
+}  # fmt: skip
+CONFIGS = {
+    "dense": LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "biased": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "window": Gemma3TextConfig(
+        **SHAPE, sliding_window=9, query_pre_attn_scalar=24, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "experts": Qwen3MoeConfig(**SHAPE, **EXPERTS, mlp_only_layers=[1]),
+    "gated shared expert": Qwen2MoeConfig(**SHAPE, **EXPERTS, shared_expert_intermediate_size=256),
+    "latent": DeepseekV3Config(**LATENT, q_lora_rank=None, attention_bias=True),
+    "latent queries": DeepseekV3Config(**LATENT, q_lora_rank=64),
+}
+FORMS = {
+    "float32": None,
+    "bfloat16": None,
+    "int8": Packed(8),
+    "int4": Packed(4),
+    "int4 super": Packed(4, in_super_groups=True),
+}
+
+
+@cache
+def whole(name: str, kernels: str, form: str) -> torch.Tensor:
+    return Harness(*checkpoint(CONFIGS[name]), **arguments(kernels, form)).run(SEQUENCES)
+
+
+def arguments(kernels: str, form: str) -> dict:
+    dtype = form if FORMS[form] is None else "float32"
+    return {**settings(kernels), "dtype": dtype, "method": FORMS[form]}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "form"), [*(("native", form) for form in FORMS), ("torch", "float32"), ("torch", "int4")]
+)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parts_have_the_bits_of_the_whole(name: str, kernels: str, form: str) -> None:
+    for size in (2, 4, 8) if kernels == "native" else (8,):  # torch's compute row by row, which takes long
+        found = divided(*checkpoint(CONFIGS[name]), size, **arguments(kernels, form))
+        assert torch.equal(found, whole(name, kernels, form)), f"{size} parts"
