@@ -172,12 +172,24 @@ class Server:
             os.unlink(self._log.name)
 
 
-def core_server(model: str | None = None, arguments: list[str] | None = None) -> Server:
-    """`core serve` of this checkout on a free port."""
+def core_server(
+    model: str | None = None, arguments: list[str] | None = None, environment: dict[str, str] | None = None
+) -> Server:
+    """`core serve` of this checkout on a free port. environment: see `Server`."""
     port = free_port()
     command = [sys.executable, "-P", "-m", "core", "serve", *([model] if model else [])]
     command += ["--port", str(port), *(arguments or [])]
-    return Server(command, port, environment={"PYTHONPATH": str(Path(__file__).resolve().parents[1])})
+    checkout = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    return Server(command, port, environment=checkout | (environment or {}))
+
+
+def with_bytecode(folder: Path) -> dict[str, str]:
+    """The environment of a program that keeps its compiled modules in `folder`, whatever the caller's own says.
+
+    Installers compile modules. A checkout is compiled by its first start, but not under PYTHONDONTWRITEBYTECODE, where every
+    start compiles a thousand of them.
+    """
+    return {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def free_port() -> int:
@@ -222,10 +234,11 @@ def main() -> None:
     parser.add_argument("arguments", nargs="*", help="for `core serve`, after --")
     options = parser.parse_args()
     seconds, memory = [], {}
-    for _ in range(options.repeats + 1):
-        with core_server(options.model, options.arguments) as server:
-            seconds.append(server.start_seconds)
-            memory = server.memory()
+    with tempfile.TemporaryDirectory(prefix="core-bytecode-") as folder:
+        for _ in range(options.repeats + 1):
+            with core_server(options.model, options.arguments, with_bytecode(Path(folder))) as server:
+                seconds.append(server.start_seconds)
+                memory = server.memory()
     print(f"spawn to first completion: {statistics.median(seconds[1:]):.2f} s (first start {seconds[0]:.2f} s)")
     for name, size in memory.items():
         print(f"PSS {name}: {size:.0f} MB")

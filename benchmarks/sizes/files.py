@@ -21,6 +21,7 @@ from gguf import GGUFWriter
 from benchmarks.gguf_formats import add_tokenizer
 from benchmarks.sizes.blocks import random_bfloat16, random_blocks
 from benchmarks.sizes.models import MODELS
+from benchmarks.sizes.qwen35 import write_qwen35
 from benchmarks.sizes.tensors import Tensor, tensors
 
 MOST_BYTES = 20_000_000_000
@@ -104,7 +105,12 @@ def make(name: str, form: str, layers: int | None, folder: Path) -> Path:
         architecture = MODELS[name].architecture
         if architecture is None:
             raise ValueError(f"{name} has no GGUF file here; expected the form bf16.")
-        write_gguf(part, architecture, config, form)
+        if architecture != "qwen35":
+            write_gguf(part, architecture, config, form)
+        elif form == "gguf-bf16":
+            write_qwen35(part, config)
+        else:
+            raise ValueError(f"{name} has no GGUF file of the form {form} here; expected gguf-bf16.")
     part.rename(path)
     return path
 

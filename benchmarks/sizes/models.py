@@ -20,7 +20,7 @@ class SizedModel:
 
     config: as `config.json` of the real model has it, all layers included.
     forms: formats in which it is measured: `bf16`, or one of `files.RECIPES`.
-    architecture: the name in GGUF files; None where our loader reads no such file.
+    architecture: the name in GGUF files; None where no such file is made. `qwen35` is made for llama.cpp, not for `core`.
     what: what it stands for, in the report.
     """
 
@@ -191,6 +191,6 @@ MODELS = {
     "qwen3-30b-a3b": SizedModel(QWEN3_30B_A3B, ("Q4_K_M",), "128 experts (Qwen3-30B-A3B)", "qwen3moe"),
     "gpt-oss-20b": SizedModel(GPT_OSS_20B, ("MXFP4",), "32 experts with sinks and windows (gpt-oss-20b)", "gpt-oss"),
     "deepseek-v2-lite": SizedModel(DEEPSEEK_V2_LITE, ("Q4_K_M",), "latent attention (DeepSeek-V2-Lite)", "deepseek2"),
-    "qwen3.5-0.8b": SizedModel(QWEN35_08B, ("bf16",), "a gated delta rule (Qwen3.5 0.8B)"),
+    "qwen3.5-0.8b": SizedModel(QWEN35_08B, ("bf16",), "a gated delta rule (Qwen3.5 0.8B)", "qwen35"),
     "qwen3.5-35b-a3b": SizedModel(QWEN35_35B_A3B, ("bf16",), "the same with 256 experts (Qwen3.5-35B-A3B)"),
 }

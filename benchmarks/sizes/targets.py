@@ -42,6 +42,8 @@ AIMS = (
     Aim("gpt-oss-20b", "MXFP4", "128x1", DECODE, None, 0.85),
     Aim("gpt-oss-20b", "MXFP4", "1kx1", PREFILL, "llama.cpp", 1.5),
     Aim("qwen3.5-0.8b", "bf16", "128x1", DECODE, None, 0.85),
+    Aim("qwen3.5-0.8b", "bf16", "128x16", DECODE, "llama.cpp", 3.0),
+    Aim("qwen3.5-0.8b", "bf16", "4kx1", PREFILL, "llama.cpp", 2.0),
 )
 
 
