@@ -5,11 +5,20 @@ from functools import cache
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
+    CohereConfig,
     DeepseekV3Config,
+    FalconH1Config,
     Gemma3TextConfig,
+    GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
+    Mamba2Config,
+    OPTConfig,
     Qwen2MoeConfig,
+    Qwen3_5TextConfig,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 from tests.models.harness import Harness
@@ -36,7 +45,37 @@ CONFIGS = {
     "gated shared expert": Qwen2MoeConfig(**SHAPE, **EXPERTS, shared_expert_intermediate_size=256),
     "latent": DeepseekV3Config(**LATENT, q_lora_rank=None, attention_bias=True),
     "latent queries": DeepseekV3Config(**LATENT, q_lora_rank=64),
-}
+    "sinks": GptOssConfig(
+        **SHAPE, num_local_experts=8, num_experts_per_tok=3, layer_types=["sliding_attention", "full_attention"],
+        sliding_window=9,
+    ),
+    "slopes": BloomConfig(vocab_size=200, hidden_size=256, n_layer=2, n_head=8),
+    "a norm of each head": CohereConfig(**SHAPE, use_qk_norm=True),
+    "projected embeddings": OPTConfig(
+        vocab_size=200, hidden_size=256, word_embed_proj_dim=64, ffn_dim=256, num_hidden_layers=2, num_attention_heads=8,
+        max_position_embeddings=256, do_layer_norm_before=True,
+    ),
+    "gated delta": Qwen3NextConfig(
+        **SHAPE, **EXPERTS, shared_expert_intermediate_size=256, full_attention_interval=2, linear_num_key_heads=4,
+        linear_num_value_heads=8, linear_key_head_dim=16, linear_value_head_dim=32,
+    ),
+    "separate delta": Qwen3_5TextConfig(
+        **SHAPE, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=8,
+        linear_key_head_dim=16, linear_value_head_dim=32,
+    ),
+    "mamba 2": Mamba2Config(
+        vocab_size=200, hidden_size=128, num_hidden_layers=2, expand=2, num_heads=8, head_dim=32, n_groups=8, state_size=16,
+    ),
+    "two mixers": FalconH1Config(
+        **SHAPE, mamba_d_ssm=256, mamba_n_heads=8, mamba_d_head=32, mamba_n_groups=1, mamba_d_state=16, mamba_rms_norm=False,
+        ssm_out_multiplier=0.3, attention_out_multiplier=0.7,
+    ),
+    "short convolution": Lfm2Config(
+        **{key: value for key, value in SHAPE.items() if key != "head_dim"} | {"hidden_size": 256},
+        block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention"],
+    ),
+    "an odd vocabulary": LlamaConfig(**{**SHAPE, "vocab_size": 197}),
+}  # fmt: skip
 FORMS = {
     "float32": None,
     "bfloat16": None,

@@ -10,7 +10,10 @@ from transformers import (
     DeepseekV3Config,
     Gemma3TextConfig,
     LlamaConfig,
+    Mamba2Config,
+    MambaConfig,
     MixtralConfig,
+    Olmo2Config,
     Qwen3MoeConfig,
 )
 
@@ -214,3 +217,24 @@ def test_what_does_not_divide_is_a_sentence(name: str, size: int, what: str) -> 
         spec.local(Part(size, size))
     with pytest.raises(UserError, match="blocks 2 to 9"):
         spec.local(Part(blocks=(2, 9)))
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (
+            MambaConfig(hidden_size=32, num_hidden_layers=1),
+            r"a layer with a state \(mamba1\) sums over all its channels",
+        ),
+        (
+            Mamba2Config(hidden_size=64, num_heads=8, head_dim=16, n_groups=1, num_hidden_layers=1),
+            "normalizes its output in 1 groups",
+        ),
+        (Olmo2Config(**SHAPE), "its queries and keys are normalized over all heads; use one part"),
+        (LlamaConfig(**{**SHAPE, "vocab_size": 3}), "3 tokens of a vocabulary cannot be divided into 4 parts"),
+        (LlamaConfig(**{**SHAPE, "num_attention_heads": 6}), "numbers of parts that divide them: 1, 2, 3, 6"),
+    ],
+)
+def test_what_a_rank_cannot_compute_alone_is_a_sentence(config, what: str) -> None:
+    with pytest.raises(UserError, match=what):
+        decoder_spec(config.to_dict()).local(Part(0, 4))

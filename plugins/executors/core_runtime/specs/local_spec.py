@@ -11,9 +11,10 @@ from typing import TypeVar
 import msgspec
 
 from core.api.errors import UserError
-from core_runtime.specs.block_spec import BlockSpec, ExpertsSpec, MLPSpec
+from core_runtime.specs.block_spec import BlockSpec, ExpertsSpec, HeadsSpec, MLPSpec
 from core_runtime.specs.decoder_shape import DecoderShape
-from core_runtime.specs.model_part import Part, local_mixer, share_of
+from core_runtime.specs.model_part import Part, local_mixer
+from core_runtime.specs.shares import share_of
 
 Shape = TypeVar("Shape", bound=DecoderShape)
 
@@ -49,13 +50,14 @@ def _divided(spec: Shape, part: Part) -> Shape:
     mlp = spec.mlp
     if any(spec.block_mlp(index) is spec.mlp for index in range(len(spec.blocks))):
         mlp = _mlp(mlp, part.size)
-    vocab_size = share_of(spec.vocab_size, part.size, "tokens of the vocabulary (vocab_size)")
+    tokens = part.vocabulary(spec.vocab_size)
     return msgspec.structs.replace(
         spec,
         blocks=tuple(blocks),
+        heads=_heads(spec.heads, part),
         mlp=mlp,
-        vocab_size=vocab_size,
-        vocab_start=part.rank * vocab_size,
+        vocab_size=tokens.stop - tokens.start,
+        vocab_start=tokens.start,
     )
 
 
@@ -63,17 +65,20 @@ def _check_divisible(spec: DecoderShape, size: int) -> None:
     """Raise UserError for parts of a model that no rank can compute alone."""
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
-        if heads.norm is not None and heads.norm.over != "head":
+        if heads.norm is not None and heads.norm.over == "all":
             raise UserError(f"{refused}: its queries and keys are normalized over all heads; use one part")
-        if heads.gate == "own_heads":
-            raise UserError(f"{refused}: its attention has a gate for each head; use one part")
         if heads.out_norm is not None:
             raise UserError(f"{refused}: the output of its heads is normalized; use one part")
     for mlp in [spec.mlp, *(block.mlp for block in spec.blocks if block.mlp is not None)]:
         if mlp.inner_norm is not None:
             raise UserError(f"{refused}: the inner numbers of its MLPs are normalized; use one part")
-    if spec.embed_size is not None:
-        raise UserError(f"{refused}: its embeddings are projected to the hidden size; use one part")
+
+
+def _heads(heads: HeadsSpec, part: Part) -> HeadsSpec:
+    """Return the options of a rank's heads: the slope of each."""
+    count = len(heads.slopes)
+    mine = part.slice_of(count, count // part.size) if count else slice(0)
+    return msgspec.structs.replace(heads, slopes=heads.slopes[mine])
 
 
 def _block(block: BlockSpec, part: Part) -> BlockSpec:
@@ -82,7 +87,8 @@ def _block(block: BlockSpec, part: Part) -> BlockSpec:
     beside = None if block.beside is None else local_mixer(block.beside, part.size)
     experts = None if block.experts is None else _experts(block.experts, part)
     mlp = None if block.mlp is None else _mlp(block.mlp, part.size)
-    return msgspec.structs.replace(block, mixer=mixer, beside=beside, experts=experts, mlp=mlp)
+    heads = None if block.heads is None else _heads(block.heads, part)
+    return msgspec.structs.replace(block, mixer=mixer, beside=beside, experts=experts, mlp=mlp, heads=heads)
 
 
 def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:

@@ -13,6 +13,7 @@ import msgspec
 
 from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryPairs, RowOrder, StateSpec
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
+from core_runtime.specs.local_state import state_sections
 
 LATENT_NORM: Final = NormSpec(eps=1e-6)
 """Norm of the latents of queries and keys; all other norms use the configuration's epsilon."""
@@ -49,6 +50,7 @@ class MixerParts(msgspec.Struct, frozen=True):
     halves: the parts that the absorbed matrix is cut into, each (heads, N, K).
     orders: by name of a linear part or a norm, the steps that put its rows into the engine's order.
     params: name and shape of further tensors of the mixer.
+    sections: sections of some of these that ranks divide one by one, see `LayerSpec.sections`.
     """
 
     linears: dict[str, tuple[LayerSpec, ...]]
@@ -58,6 +60,7 @@ class MixerParts(msgspec.Struct, frozen=True):
     halves: tuple[LayerSpec, ...] = ()
     orders: dict[str, tuple[RowOrder, ...]] = {}
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
+    sections: dict[str, tuple[int, ...]] = {}
 
 
 def merged(parts: Sequence[MixerParts]) -> MixerParts:
@@ -74,6 +77,7 @@ def merged(parts: Sequence[MixerParts]) -> MixerParts:
             halves=result.halves or one.halves,
             orders={**result.orders, **one.orders},
             params={**result.params, **one.params},
+            sections={**result.sections, **one.sections},
         )
     return result
 
@@ -214,12 +218,13 @@ def latent_parts(
 
 def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     """Return the inputs, concatenated, the op's output, and the op's own tensors."""
+    sections = state_sections(state)
     inputs = []
     for name, rows in state.inputs.items():
-        part = LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias)
-        inputs.append(part)
+        own = sections.get(name, ())
+        inputs.append(LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias, sections=own))
     output_bias = state.bias if state.output_bias is None else state.output_bias
-    output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), output_bias)
+    output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), output_bias, summed=True)
     buffers = {"state_in": state.input_size, "state_out": state.output_size}
     params = {}
     for name, shape in state.params.items():
@@ -228,4 +233,4 @@ def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     orders: dict[str, tuple[RowOrder, ...]] = {}
     for name, groups in state.orders.items():
         orders[f"{prefix}.{name}"] = (groups,)
-    return MixerParts(linears, {}, buffers, orders=orders, params=params)
+    return MixerParts(linears, {}, buffers, orders=orders, params=params, sections=sections)

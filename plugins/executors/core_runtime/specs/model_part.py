@@ -3,8 +3,9 @@
 Owns: how heads, inner sizes, experts, vocabulary and blocks are divided. Never does: cut a weight (the loading does),
 add partial sums (the decoder's `reduce` does). Called by: `DecoderSpec.local`, the loading.
 
-Attention heads, the inner sizes of MLPs and the vocabulary are cut into equal parts, experts into equal ranges of ids.
-Every rank holds all other parts, such as norms, routers and projections to a latent, as a whole.
+Heads of attention and of layers with a state, and the inner sizes of MLPs, are cut into equal parts, experts into equal
+ranges of ids; of the vocabulary, the last rank may hold fewer tokens. Every rank holds all other parts, such as norms,
+routers and projections to a latent, as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, LatentSpec, MixerSpec
+from core.api.specs import LatentSpec, MixerSpec, StateSpec
+from core_runtime.specs.local_state import local_state
+from core_runtime.specs.shares import group_share, share_of
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -34,29 +37,21 @@ class Part(msgspec.Struct, frozen=True):
         start = piece * mine
         return slice(start, start + mine)
 
+    def vocabulary(self, whole: int) -> slice:
+        """Return the rank's range of `whole` tokens. Raises UserError where the last rank would hold none."""
+        share = -(-whole // self.size)
+        if share * (self.size - 1) >= whole:
+            raise UserError(f"{whole} tokens of a vocabulary cannot be divided into {self.size} parts; use fewer parts")
+        start = self.rank * share
+        return slice(start, min(start + share, whole))
+
 
 def local_mixer(mixer: MixerSpec, size: int) -> MixerSpec:
     """Return a rank's heads; with more ranks than key-value heads, several ranks hold the same ones."""
-    if isinstance(mixer, LatentSpec):
-        heads = share_of(mixer.num_heads, size, "attention heads")
-        return msgspec.structs.replace(mixer, num_heads=heads)
-    if not isinstance(mixer, AttentionSpec):
-        raise UserError(f"a layer with a state ({mixer.op}) cannot be divided into {size} parts; use one part")
-    if mixer.alibi or mixer.sinks:
-        raise UserError(
-            f"attention with slopes or sinks of each head cannot be divided into {size} parts; use one part"
-        )
+    if isinstance(mixer, StateSpec):
+        return local_state(mixer, size)
     heads = share_of(mixer.num_heads, size, "attention heads")
-    kv_heads = mixer.num_kv_heads
-    shared = kv_heads < size and size % kv_heads == 0
-    kv_share = 1 if shared else share_of(kv_heads, size, "key and value heads")
-    return msgspec.structs.replace(mixer, num_heads=heads, num_kv_heads=kv_share)
-
-
-def share_of(whole: int, size: int, what: str) -> int:
-    """Return one of `size` equal shares. Raises UserError if `size` does not divide the whole."""
-    if whole % size:
-        raise UserError(
-            f"{whole} {what} cannot be divided into {size} equal parts; use a number of parts that divides it"
-        )
-    return whole // size
+    if isinstance(mixer, LatentSpec):
+        return msgspec.structs.replace(mixer, num_heads=heads)
+    kv_heads = group_share(mixer.num_kv_heads, size, "key and value heads")
+    return msgspec.structs.replace(mixer, num_heads=heads, num_kv_heads=kv_heads)

@@ -322,15 +322,31 @@ class Packing:
     def _held_rows(self, part: LayerSpec) -> Tensor:
         """Return the rows of the whole part that this rank holds, int64: its share of each section."""
         whole = self._whole[part.name]
-        if not part.sections:
-            return torch.arange(whole.shape[0])[self.part.slice_of(whole.shape[0], part.shape[0])]
+        if part.role in ("embedding", "head"):
+            return torch.arange(whole.shape[0])[self.part.vocabulary(whole.shape[0])]
+        return self._held(whole.sections or whole.shape[:1], part.sections or part.shape[:1])
+
+    def _held(self, whole: Sequence[int], mine: Sequence[int]) -> Tensor:
+        """Return the places that this rank holds among sections of `whole` lengths, int64: `mine` of each."""
         pieces = []
         first = 0
-        for size, mine in zip(whole.sections, part.sections, strict=True):
-            held = self.part.slice_of(size, mine)
-            pieces.append(torch.arange(first, first + size)[held])
+        for size, share in zip(whole, mine, strict=True):
+            pieces.append(torch.arange(first, first + size)[self.part.slice_of(size, share)])
             first += size
         return torch.cat(pieces)
+
+    def cut(
+        self, tensor: Tensor, shape: Sequence[int], whole: Sequence[int] = (), sections: Sequence[int] = ()
+    ) -> Tensor:
+        """Return this rank's `shape` of a tensor that is no matrix, such as a norm of each head.
+
+        whole, sections: sections of the first axis, of the whole tensor and of this rank's.
+        """
+        for axis, (size, mine) in enumerate(zip(tensor.shape, shape, strict=True)):
+            if mine < size:
+                lengths = (whole, sections) if whole and axis == 0 else ((size,), (mine,))
+                tensor = tensor.index_select(axis, self._held(*lengths))
+        return tensor
 
     def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
         """Return the rows and columns of a packed weight that this rank holds."""

@@ -41,7 +41,8 @@ class PendingBlock:
         self._parts = mixer_parts(spec, index)
         self._block = spec.blocks[index]
         # rows are ordered before they are cut, so the orders are those of the whole model
-        self._orders = mixer_parts(whole, spec.first_block - whole.first_block + index).orders
+        self._whole_parts = mixer_parts(whole, spec.first_block - whole.first_block + index)
+        self._orders = self._whole_parts.orders
         self._linears: dict[str, Pending[Linear]] = {}
         for role, parts in spec.block_linears(index).items():
             self._linears[role] = pending_linear(packing, parts, self._orders)
@@ -91,8 +92,9 @@ class PendingBlock:
     def _mixers(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> tuple[Mixer, ...]:
         linears = {role: pending.built for role, pending in self._linears.items()}
         params = {}
-        for role, (name, _) in self._parts.params.items():
-            params[role] = self._packing.on_device(vectors[name])
+        for role, (name, shape) in self._parts.params.items():
+            sections = self._whole_parts.sections.get(role, ()), self._parts.sections.get(role, ())
+            params[role] = self._packing.on_device(self._packing.cut(vectors[name], shape, *sections))
         halves = None if self._halves is None else self._halves.built
         return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
@@ -140,7 +142,7 @@ def build_norm(
         tensor = vectors[name]
         if orders:
             tensor = tensor.flatten()[row_order(orders, tensor.numel())].view(tensor.shape)
-        return tensor
+        return packing.cut(tensor, norm.shape)
 
     # A norm without a weight gets one of ones: kernels then have one form of norm.
     weight = torch.ones(norm.shape)
