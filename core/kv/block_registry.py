@@ -93,6 +93,8 @@ class BlockRegistry:
                 parent = self._keys.key(sequence, index - 1).digest
             for observer in self._pool.observers:
                 observer.stored(block_id, group, key, parent)
+                if (index + 1) * self._block_size > sequence.num_initial_tokens:
+                    observer.answered(block_id)
         return True
 
     def offer_state(

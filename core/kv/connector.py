@@ -116,6 +116,9 @@ class KVConnector:
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Note that a block is cached from now on. parent: digest of the preceding block, None for a first one."""
 
+    def answered(self, block_id: int) -> None:
+        """Note that a block which was just `stored` has tokens of an answer, not of a prompt alone."""
+
     def reused(self, block_id: int) -> None:
         """Note that a sequence started with a cached block."""
 

@@ -246,6 +246,11 @@ class KVConnectors:
         for connector in self._hearing["stored"]:
             self._call(connector, "stored", block_id, group, key, parent)
 
+    def answered(self, block_id: int) -> None:
+        """Report that a block which was just stored has tokens of an answer."""
+        for connector in self._hearing["answered"]:
+            self._call(connector, "answered", block_id)
+
     def reused(self, block_id: int) -> None:
         """Report that a sequence started with a cached block."""
         for connector in self._hearing["reused"]:
@@ -352,7 +357,8 @@ class KVConnectors:
         self._loaders = _overriding(with_pages, "start_load")
         self._savers = _overriding(with_pages, "wants")
         self._keepers = _overriding(with_pages, "damaged")
-        self._hearing = {name: _overriding(self.connectors, name) for name in ("stored", "reused", "removed")}
+        names = ("stored", "answered", "reused", "removed")
+        self._hearing = {name: _overriding(self.connectors, name) for name in names}
         self._working = _overriding(self.connectors, "after_step")
         self._reporting = _overriding(self.connectors, "report")
 

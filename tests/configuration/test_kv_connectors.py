@@ -101,8 +101,8 @@ def test_connectors_to_host_memory_and_disk_are_arguments(tiny_llama, tmp_path, 
         "disk_path": str(tmp_path),
         "disk_capacity_bytes": 3 << 30,
         "eviction_policy": "arc",
-        "store_threshold": 1,
-        "offload_prompt_only": False,
+        "store_threshold": 2,
+        "offload_prompt_only": True,
         "lazy_offload": True,
     }
     found = resolved(tiny_llama, kv_transfer_config=transfer(name, **own))
@@ -110,6 +110,8 @@ def test_connectors_to_host_memory_and_disk_are_arguments(tiny_llama, tmp_path, 
     cache = found.engine.cache
     assert (cache.host_bytes, cache.disk_path, cache.disk_bytes) == (1 << 29, str(tmp_path), 3 << 30)
     assert cache.eviction == "arc"
+    kept = {"store_threshold": 2, "offload_prompt_only": True}
+    assert found.engine.plugins.arguments["kv_connector.tiers"] == kept
     assert "cpu_bytes_to_use" in found.arguments["kv_offloading_size"][2], "the reason is shown"
 
 
@@ -150,8 +152,8 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ("OffloadingConnector", {}, "needs .*cpu_bytes_to_use BYTES or .*disk_path DIRECTORY"),
         ("OffloadingConnector", {"cpu_bytes_to_use": "much"}, "cpu_bytes_to_use much: expected a number of bytes"),
         ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "disk_capacity_bytes": 5}, "disk_capacity_bytes: needs"),
-        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "store_threshold": 2}, "store_threshold 2: .*first time"),
-        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "offload_prompt_only": True}, "part of the next prompt"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "store_threshold": -1}, "store_threshold.*-1"),
+        ("OffloadingConnector", {"cpu_bytes_to_use": 5e9, "offload_prompt_only": "some"}, "offload_prompt_only.*some"),
         (
             "OffloadingConnector",
             {"cpu_bytes_to_use": 5e9, "eviction_policy": "fifo"},

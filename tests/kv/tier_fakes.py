@@ -55,12 +55,13 @@ class Engine:
         self.kv = KVManager(num_blocks, 4, connectors=connectors, max_step_tokens=64, **options)
         self.device = Device(num_blocks)
 
-    def run(self, tokens, fails=False):
-        """Compute a sequence and let it go; returns how many of its tokens came from the cache."""
+    def run(self, tokens, fails=False, answer=()):
+        """Compute a prompt and its answer and let them go; returns how many tokens came from the cache."""
         sequence = KVSequence(list(tokens))
         hit = look_up(self.kv, sequence)
         assert self.kv.blocks_missing(hit, len(sequence.token_ids)) <= self.kv.pool.num_free
         self.kv.attach(sequence, hit)
+        sequence.token_ids += answer
         assert self.kv.allocate_slots(sequence, len(sequence.token_ids) - hit.num_tokens) is not None
         self.kv.check_integrity([sequence])
         transfers = self.kv.take_transfers()

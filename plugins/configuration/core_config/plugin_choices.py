@@ -5,7 +5,7 @@ Owns: the argument that carries each plugin's own arguments. Never does: choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.api.config import PluginChoices
@@ -97,12 +97,7 @@ def _checked_arguments(
         values: Arguments = {}
         prefix = "--"
         if kind == "kv_connector":
-            own = named[kind].get(name, {})
-            for instance, connector in named_connectors(settings).instances():
-                if instance.partition("#")[0] != name:
-                    continue
-                given = own if connector.arguments is None else connector.arguments
-                flag = connector.flag or flag_of(f"{argument}.{name}")
+            for instance, given, flag in _connector_arguments(settings, name, named[kind].get(name, {})):
                 _, wrong = convert_struct(manifest.spec.arguments, given, flag)
                 problems += wrong
                 found[f"{kind}.{instance}"] = underscored(given)
@@ -124,6 +119,22 @@ def _checked_arguments(
     if settings["quantization_config"] and chosen.name("quantization") is None:
         problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
     return found
+
+
+def _connector_arguments(
+    settings: Settings, plugin: str, own: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yield (name, arguments, what precedes their names in messages) of each connector of a plugin.
+
+    own: its arguments in `--kv-connectors-config`.
+    """
+    connectors = named_connectors(settings)
+    if plugin == "tiers":
+        yield plugin, connectors.tiers, connectors.tiers_flag
+    for instance, connector in connectors.instances():
+        if instance.partition("#")[0] == plugin:
+            given = own if connector.arguments is None else connector.arguments
+            yield instance, given, connector.flag or flag_of(f"kv_connectors_config.{plugin}")
 
 
 def _named_arguments(

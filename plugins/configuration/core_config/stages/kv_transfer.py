@@ -33,6 +33,8 @@ TIERS: Mapping[str, str] = {
     "eviction_policy": "kv_eviction",
 }
 """Keys of vLLM's connectors to host memory and disk → the arguments that they are here."""
+KEPT = ("store_threshold", "offload_prompt_only")
+"""Keys of these connectors that are arguments of the connector `tiers`: which blocks are worth a page."""
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
 FILES = ("exampleconnector", "sharedstorageconnector")
 SEVERAL = ("multiconnector", "multi")
@@ -62,11 +64,14 @@ class NamedConnectors:
 
     settled:  values of arguments of this engine → (value, what the user wrote for it).
     problems: sentences.
+    tiers:    own arguments of the connector `tiers`. tiers_flag: what precedes their names in messages.
     """
 
     connectors: list[NamedConnector] = field(default_factory=list)
     settled: dict[str, tuple[Any, str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    tiers: dict[str, Any] = field(default_factory=dict)
+    tiers_flag: str = ""
 
     def instances(self) -> list[tuple[str, NamedConnector]]:
         """Return each connector with a name of its own: the second one of a plugin is called `NAME#2`."""
@@ -155,10 +160,17 @@ def _read_tiers(own: Mapping[str, Any], said: str, flag: str, found: NamedConnec
         row = foreign.table().get(f"{TRANSFER}.{OWN}.{key}")
         if name is not None:
             _settle(name, value, written, found)
+        elif key in KEPT and found.tiers.get(key, value) != value:
+            found.problems.append(
+                f"{written}: {found.tiers_flag}.{key} {found.tiers[key]} says otherwise; leave one out."
+            )
+        elif key in KEPT:
+            found.tiers[key] = value
+            found.tiers_flag = flag
         elif row is not None:
             found.problems += [f"{flag}.{key} {part}: {why}." for _, part, why in foreign.refusals(row, value)]
         else:
-            found.problems.append(f"{written}: no key of this connector; known: {', '.join(TIERS)}.")
+            found.problems.append(f"{written}: no key of this connector; known: {', '.join((*TIERS, *KEPT))}.")
 
 
 def _settle(name: str, value: Any, written: str, found: NamedConnectors) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of vLLM's OffloadingConnector that say which blocks are worth a page."""
+
+    store_threshold: Annotated[int, msgspec.Meta(description="number of requests that must have had a block", ge=0)] = 0
+    offload_prompt_only: Annotated[
+        bool, msgspec.Meta(description="whether blocks of answers are left out until they are part of a prompt")
+    ] = False
 
 
 @hookimpl
@@ -15,6 +26,7 @@ def core_spec() -> PluginSpec:
     return PluginSpec(
         name="tiers",
         summary="evicted blocks in host memory and on disk (--kv-offloading-size, -disk-path)",
+        arguments=Arguments,
     )
 
 
@@ -23,6 +35,17 @@ def core_load(context: LoadContext) -> Any:
     """Build the connector from the engine's configuration."""
     from core_kv_connectors.tiers.local import LocalTiers
 
-    config = context.config
+    config, own = context.config, context.arguments
     assert config is not None
-    return LocalTiers(config, context.options["fingerprint"], context.options["page_bytes"])
+    fingerprint, page_bytes = context.options["fingerprint"], context.options["page_bytes"]
+    if own is None or not (own.store_threshold > 1 or own.offload_prompt_only):
+        return LocalTiers(config, fingerprint, page_bytes)
+    from core_kv_connectors.tiers.filtered import FilteredTiers
+
+    return FilteredTiers(
+        config,
+        fingerprint,
+        page_bytes,
+        store_threshold=own.store_threshold,
+        prompt_only=own.offload_prompt_only,
+    )
