@@ -23,7 +23,7 @@ from core_config.resolve import resolve
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_supervision.link.anonymous_file import anonymous_file
 
-ROUNDS = 7
+ROUNDS = 15
 STEPS_BYTES = 256 << 20
 """Cache of the engines whose steps are timed: it is full after the first rounds, so that blocks are evicted all the time."""
 RESTART_BYTES = 1 << 30

@@ -51,11 +51,11 @@ def ask(port: int, native: bool, prompt: list[int], known: int, max_tokens: int)
         answer = connection.getresponse()
         if answer.status != 200:
             raise PeerError(f"{answer.status}: {answer.read()[:300].decode(errors='replace')}")
-        for event in events(answer):
+        for arrival, event in events(answer):
             choice = event if native else next(iter(event.get("choices", [])), {})
             new = choice.get("tokens" if native else "token_ids") or []
             if new and first is None:
-                first = time.perf_counter()
+                first = arrival
             ids += new
             usage, timings = event.get("usage") or usage, event.get("timings") or timings
     except OSError as error:
@@ -80,12 +80,16 @@ def request_of(native: bool, prompt: list[int], max_tokens: int) -> tuple[str, s
     return "/v1/completions", json.dumps(body | {"stream_options": {"include_usage": True}})
 
 
-def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a stream of server-sent events. Raises PeerError for an event that is an error."""
+def events(answer: http.client.HTTPResponse) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield the time and the object of each server-sent event. Raises PeerError for an event that is an error.
+
+    The first event of our server and vLLM's repeats the ids of the prompt, so reading it takes this process a while.
+    """
     for line in answer:
+        arrival = time.perf_counter()
         if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
             continue
         event = json.loads(line[6:])
         if "error" in event:
             raise PeerError(str(event["error"])[:300])
-        yield event
+        yield arrival, event
