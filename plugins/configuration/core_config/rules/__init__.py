@@ -16,6 +16,7 @@ from core_config.rules import (
     model,
     pooling,
     prefixes,
+    ranks,
     remote,
     serving,
     speculative,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     *compilation.RULES,
     *memory.RULES,
     *prefixes.RULES,
+    *ranks.RULES,
     *speculative.RULES,
     *adapters.RULES,
 )

@@ -22,6 +22,8 @@ from core_platforms.cpu.checks import check_rows
 from core_platforms.cpu.extension import kernels_or_reason
 
 SPIN_MICROSECONDS = 30
+GAVE_UP = "another rank gave this step up"
+"""Message of the RuntimeError in a command that another rank has aborted; `native/module.cpp` has it too."""
 
 
 def native_ranks() -> ModuleType:
