@@ -1,7 +1,7 @@
-"""Ranks against threads: `python -m benchmarks.ranks --model PATH [--turns 5]`.
+"""Ranks against threads: `python -m benchmarks.ranks --model PATH`.
 
-Measures one stream's decode and one long prompt, with one rank of N threads and N ranks of one thread, in turns, each in a process
-of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor time of an idle rank.
+Measures one stream's decode and one long prompt, with one rank of N threads and N ranks of one thread, in turns, each in a
+process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor time of an idle rank.
 """
 
 from __future__ import annotations

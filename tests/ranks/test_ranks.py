@@ -111,6 +111,31 @@ def test_drafts_of_rank_0_are_verified_by_all(llama: Path, one: LLM) -> None:
     ranks_of(llm).close()
 
 
+def test_ranks_sleep_and_wake_together(llama: Path, one: LLM) -> None:
+    llm = started(llama, 2, enable_sleep_mode=True)
+    expected = answers(one, GREEDY)
+    for level in (1, 2):
+        assert answers(llm, GREEDY) == expected
+        llm.sleep(level)
+        llm.wake_up()
+    assert answers(llm, GREEDY) == expected
+    ranks_of(llm).close()
+
+
+def test_ranks_sleep_all_or_none(llama: Path, one: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = started(llama, 2, enable_sleep_mode=True)
+    ranks = ranks_of(llm)
+
+    def full(level: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(ranks._own, "release", full)
+    with pytest.raises(Exception, match="rank 0: OSError: no space left"):
+        llm.sleep(1)
+    assert answers(llm, GREEDY) == answers(one, GREEDY)
+    ranks.close()
+
+
 def test_gloo_gives_the_same_bits(llama: Path, one: LLM) -> None:
     llm = started(llama, 2, disable_custom_all_reduce=True)
     assert answers(llm, GREEDY) == answers(one, GREEDY)
@@ -245,7 +270,7 @@ def test_a_rank_that_cannot_start_says_why(llama: Path, monkeypatch: pytest.Monk
         return executor.msgspec.structs.replace(found, model=model)
 
     monkeypatch.setattr(executor, "rank_config", broken)
-    with pytest.raises(CoreError, match="Rank 1 could not start: .*nowhere"):
+    with pytest.raises(CoreError, match=r"Rank 1 could not start: .*nowhere"):
         started(llama, 2)
 
 
@@ -254,8 +279,8 @@ def test_a_rank_that_cannot_start_says_why(llama: Path, monkeypatch: pytest.Monk
     [
         ({"tensor_parallel_size": 3}, "4 attention heads cannot be divided .* Sizes that work for this model: 1, 2, 4"),
         (
-            {"tensor_parallel_size": 2, "enable_sleep_mode": True},
-            "--enable-sleep-mode: not with --tensor-parallel-size 2",
+            {"tensor_parallel_size": 2, "enable_lora": True},
+            "--enable-lora: not with --tensor-parallel-size 2",
         ),
         ({"tensor_parallel_size": 2, "kv_offloading_size": 1}, "--kv-offloading-size: not with"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "it has one rank"),

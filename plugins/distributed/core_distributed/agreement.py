@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from core.api.errors import CoreError, UserError
 from core_runtime.executor.worker import Worker
 
+Answer = TypeVar("Answer")
 ROOM: Final = 8192
 """Bytes of an answer, which all ranks send with the same length."""
 
@@ -58,16 +59,16 @@ def failed(error: Exception) -> Standing:
     return Standing(error=text[: ROOM // 4], of_user=isinstance(error, UserError))
 
 
-def encode(standing: Standing) -> bytes:
+def encode(answer: msgspec.Struct) -> bytes:
     """Return an answer as `ROOM` bytes."""
-    data = msgspec.msgpack.encode(standing)
+    data = msgspec.msgpack.encode(answer)
     return len(data).to_bytes(4, "little") + data.ljust(ROOM - 4, b"\0")
 
 
-def decode(data: bytes) -> Standing:
-    """Read an answer."""
+def decode(data: bytes, kind: type[Answer]) -> Answer:
+    """Read an answer of some kind."""
     length = int.from_bytes(data[:4], "little")
-    return msgspec.msgpack.decode(data[4 : 4 + length], type=Standing)
+    return msgspec.msgpack.decode(data[4 : 4 + length], type=kind)
 
 
 def agreed_blocks(standings: Sequence[Standing]) -> int:

@@ -22,7 +22,7 @@ class Kind(IntEnum):
 
     START = 1  # build a worker from a configuration
     STEP = 2  # compute a plan
-    CALL = 3  # call something else, by name
+    CALL = 3  # make a call besides steps, see `calls`
     END = 4  # end
 
 

@@ -23,12 +23,14 @@ from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_distributed import agreement, commands
 from core_distributed.arguments import RanksArguments
+from core_distributed.calls import Call, Outcome, RanksReloader, perform
 from core_distributed.children import Children
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import Group, ranks_of, slot_bytes
 from core_distributed.rank import Start
 from core_distributed.rank_config import is_crowded, rank_config
 from core_platforms.cpu.ranks import SPIN_MICROSECONDS, group_bytes
+from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.plan_wire import PlanEncoder
 from core_runtime.executor.worker import Worker
 from core_supervision.link.anonymous_file import anonymous_file
@@ -41,6 +43,7 @@ class RanksExecutor:
 
     num_blocks, page_bytes: number of KV blocks that every rank has, and bytes of this rank's part of one.
     numerics, phases, state: see `Worker`.
+    reloader: releases and restores the memory of all ranks.
     """
 
     def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
@@ -79,7 +82,9 @@ class RanksExecutor:
             raise
         try:
             answers = self._group.exchange(agreement.encode(agreement.standing_of(self.worker)))
-            self.num_blocks = agreement.agreed_blocks([agreement.decode(answer) for answer in answers])
+            self.num_blocks = agreement.agreed_blocks(
+                [agreement.decode(answer, agreement.Standing) for answer in answers]
+            )
         except Exception:
             self.worker.close()
             self._raise_death(CoreError)
@@ -88,7 +93,10 @@ class RanksExecutor:
         self.numerics = self.worker.numerics
         self.phases = self.worker.phases
         self.state = self.worker.state
+        self._spin = spin
         self._group.set_patience(self._arguments.timeout_seconds, spin)
+        self._own = Reloader(self.worker)
+        self.reloader = RanksReloader(self._own, self._ask)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step on all ranks and return the result of rank 0.
@@ -112,6 +120,20 @@ class RanksExecutor:
                 raise RuntimeError(said) from error
             raise
         return result
+
+    def _ask(self, call: Call) -> list[Outcome]:
+        """Carry out a call on all ranks. Raises EngineDeadError when one has ended."""
+        self.check()
+        self._group.set_patience(0, self._spin)  # reading weights may take minutes
+        try:
+            self._send(Kind.CALL, msgspec.msgpack.encode(call))
+            answers = self._group.exchange(agreement.encode(perform(self._own, call)))
+        except Exception:
+            self._raise_death(EngineDeadError)
+            raise
+        finally:
+            self._group.set_patience(self._arguments.timeout_seconds, self._spin)
+        return [agreement.decode(answer, Outcome) for answer in answers]
 
     def check(self) -> None:
         """Raise EngineDeadError if a rank has ended."""

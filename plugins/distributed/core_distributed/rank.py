@@ -19,10 +19,11 @@ import msgspec
 from core.api.config import EngineConfig
 from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
-from core_distributed import agreement, commands
+from core_distributed import agreement, calls, commands
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import Group, ranks_of
 from core_platforms.cpu.ranks import GAVE_UP, SharedGroup
+from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.plan_wire import PlanDecoder
 from core_runtime.executor.worker import Worker
 
@@ -51,6 +52,7 @@ class FollowingRank:
         self._number = 0
         self._plans = PlanDecoder()
         self._worker: Worker | None = None
+        self._reloader: Reloader | None = None
 
     def run(self) -> int:
         """Carry out commands until END. Returns the exit code."""
@@ -63,6 +65,8 @@ class FollowingRank:
             if command.kind == Kind.START:
                 if not self._start(command):
                     return 2
+            elif command.kind == Kind.CALL:
+                self._call(command)
             else:
                 self._step(command)
 
@@ -73,6 +77,7 @@ class FollowingRank:
         self._group.set_patience(0, start.spin_microseconds)
         try:
             self._worker = Worker(config, ranks_of(self._group, start.communicator))
+            self._reloader = Reloader(self._worker)
             standing = agreement.standing_of(self._worker)
         except Exception as error:
             logger.exception("Rank %d could not start.", self._group.rank)
@@ -80,6 +85,11 @@ class FollowingRank:
         self._group.exchange(agreement.encode(standing))
         gc.freeze()
         return not standing.error
+
+    def _call(self, command: Command) -> None:
+        assert self._reloader is not None, "the first command is START"
+        call = msgspec.msgpack.decode(command.payload, type=calls.Call)
+        self._group.exchange(agreement.encode(calls.perform(self._reloader, call)))
 
     def _step(self, command: Command) -> None:
         assert self._worker is not None, "the first command is START"

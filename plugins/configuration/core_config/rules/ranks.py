@@ -10,7 +10,6 @@ from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 WHOLE = (
     "enable_lora",
-    "enable_sleep_mode",
     "enable_prompt_embeds",
     "keep_kv",
     "keep_weights",

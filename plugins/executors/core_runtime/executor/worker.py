@@ -109,7 +109,8 @@ class Worker:
                 if config.adapters is not None:
                     self._fitting = fitting_of(checkpoint, config.adapters)
                 self.saved: SpilledWeights | None = kept_weights(config, checkpoint)
-                if config.sleeps:  # which excludes kept weights
+                # Which excludes kept weights. A rank reads its part from the checkpoint again.
+                if config.sleeps and ranks is None:
                     self.saved = SpilledWeights(config)
             with self._phase("load weights"):
                 self.instances = self.build_models(checkpoint, self.saved)
