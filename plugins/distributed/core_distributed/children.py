@@ -21,6 +21,8 @@ from core_supervision.death import how_ended
 
 END_S = 2.0
 """Seconds that children get to end by themselves."""
+NOTICE_S = 1.0
+"""Limit of seconds until the watch has named a child that has ended."""
 
 
 class Children:
@@ -37,6 +39,7 @@ class Children:
         self._size = size
         self._on_death = on_death
         self._ending = False
+        self._noticed = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._words: dict[int, int] = {}
         self._alarm, self._bell = os.pipe()
@@ -89,6 +92,11 @@ class Children:
             f"its process is {state}."
         )
 
+    def look(self) -> None:
+        """Let the watch name a child that has just ended: what it did to the others may be seen first."""
+        if any(process.poll() is not None for process in self._processes.values()):
+            self._noticed.wait(NOTICE_S)
+
     def _watch(self) -> None:
         """Wait for a child that ends by itself."""
         poller = select.poll()
@@ -105,6 +113,7 @@ class Children:
                     how = how_ended(self._processes[rank].wait())
                     self.death = f"Rank {rank} of {self._size} ({self.name(rank)}) {how} in step {self.step}."
                     self._on_death()
+                    self._noticed.set()
         for descriptor in ranks:
             os.close(descriptor)
 

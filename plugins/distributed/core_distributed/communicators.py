@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from core_distributed.arguments import RanksArguments
 from core_platforms.cpu.ranks import SharedGroup
 from core_runtime.contracts import Communicator, Runtime
 from core_runtime.executor.ranks import Ranks
@@ -24,15 +25,21 @@ def slot_bytes(vocab_size: int, size: int) -> int:
 
 
 class GlooRanks(Ranks):
-    """Ranks that exchange tensors over gloo."""
+    """Ranks that exchange tensors over gloo. timeout_s: how long one may be silent."""
+
+    timeout_s: float
 
     def _open(self, runtime: Runtime) -> Communicator:
         from core_distributed.gloo import GlooCommunicator
 
-        return GlooCommunicator(self.group)
+        return GlooCommunicator(self.group, self.timeout_s)
 
 
-def ranks_of(group: SharedGroup, communicator: str) -> Ranks:
-    """Return a worker's place in a group. communicator: `native` or `gloo`."""
-    kind = GlooRanks if communicator == "gloo" else Ranks
-    return kind(Part(group.rank, group.size), group)
+def ranks_of(group: SharedGroup, arguments: RanksArguments) -> Ranks:
+    """Return a worker's place in a group."""
+    part = Part(group.rank, group.size)
+    if arguments.communicator == "native":
+        return Ranks(part, group)
+    ranks = GlooRanks(part, group)
+    ranks.timeout_s = arguments.timeout_seconds
+    return ranks

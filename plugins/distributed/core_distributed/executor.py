@@ -73,21 +73,24 @@ class RanksExecutor:
         spin = 0 if is_crowded(own, self._size) else SPIN_MICROSECONDS
         self._group.set_patience(0, spin)
         configs = [rank_config(config, rank, self._size) for rank in range(self._size)]
-        start = Start(configs, self._arguments.communicator, spin)
+        start = Start(configs, self._arguments, spin)
         self._send(Kind.START, msgspec.msgpack.encode(start))
         try:
-            self.worker = Worker(own, ranks_of(self._group, self._arguments.communicator))
+            self.worker = Worker(own, ranks_of(self._group, self._arguments))
         except Exception:
             self._raise_death(CoreError)
             raise
         try:
             answers = self._group.exchange(agreement.encode(agreement.standing_of(self.worker)))
-            self.num_blocks = agreement.agreed_blocks(
-                [agreement.decode(answer, agreement.Standing) for answer in answers]
-            )
         except Exception:
             self.worker.close()
             self._raise_death(CoreError)
+            raise
+        try:
+            standings = [agreement.decode(answer, agreement.Standing) for answer in answers]
+            self.num_blocks = agreement.agreed_blocks(standings)
+        except Exception:
+            self.worker.close()
             raise
         self.page_bytes = self.worker.kv_memory.page_bytes
         self.numerics = self.worker.numerics
@@ -175,6 +178,7 @@ class RanksExecutor:
 
     def _raise_death(self, kind: type[CoreError]) -> None:
         """Raise an error of this kind if a rank has ended."""
+        self._children.look()
         if self._children.death:
             raise kind(self._children.death)
 

@@ -5,6 +5,8 @@ Owns: `GlooCommunicator`. Never does: choose it (`--disable-custom-all-reduce` d
 
 from __future__ import annotations
 
+import datetime
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,11 +19,12 @@ class GlooCommunicator:
 
     capturable = False
 
-    def __init__(self, group: RankGroup) -> None:
+    def __init__(self, group: RankGroup, timeout_s: float) -> None:
         self.rank = group.rank
         self.size = group.size
         store = _store(group)
         options = dist.ProcessGroupGloo._Options()
+        options._timeout = datetime.timedelta(seconds=timeout_s)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
 

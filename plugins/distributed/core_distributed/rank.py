@@ -20,6 +20,7 @@ from core.api.config import EngineConfig
 from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
+from core_distributed.arguments import RanksArguments
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import Group, ranks_of
 from core_platforms.cpu.ranks import GAVE_UP, SharedGroup
@@ -34,12 +35,12 @@ class Start(msgspec.Struct, frozen=True):
     """The payload of the command START.
 
     configs: configuration of each rank.
-    communicator: see `RanksArguments`.
+    arguments: the executor's own.
     spin_microseconds: how long to look for the other ranks before going to sleep.
     """
 
     configs: list[EngineConfig]
-    communicator: str
+    arguments: RanksArguments
     spin_microseconds: int
 
 
@@ -73,10 +74,10 @@ class FollowingRank:
     def _start(self, command: Command) -> bool:
         start = msgspec.msgpack.decode(command.payload, type=Start)
         config = start.configs[self._group.rank]
-        setup_logging("INFO", f"rank {self._group.rank}", config=config.log_config)
+        setup_logging("WARNING", f"rank {self._group.rank}", config=config.log_config)
         self._group.set_patience(0, start.spin_microseconds)
         try:
-            self._worker = Worker(config, ranks_of(self._group, start.communicator))
+            self._worker = Worker(config, ranks_of(self._group, start.arguments))
             self._reloader = Reloader(self._worker)
             standing = agreement.standing_of(self._worker)
         except Exception as error:

@@ -166,6 +166,10 @@ class Worker:
             recorder = saved.note
             checkpoint = dataclasses.replace(checkpoint, prepared=saved.find())
         ranks = self.ranks
+        if ranks is not None and checkpoint.prepared is not None:
+            raise UserError(
+                f"{config.model.model} is a converted model, of whole layers; use one rank, or the checkpoint itself."
+            )
         part = WHOLE if ranks is None else ranks.part
         reduce = None if ranks is None else Reduce(ranks.communicator)
         model = build(config, checkpoint, self.device, self.plugins, part, reduce=reduce, recorder=recorder, store=own)
