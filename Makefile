@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-page test-pooling \
+	test-control-text test-drafts test-fake-device test-page test-pooling test-ranks \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -103,6 +103,9 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test)
+	$(PYTHON) -m pytest tests/ranks
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from core.api.errors import PluginError
+from core.api.errors import EngineDeadError, PluginError
 from core.api.messages import Begun, EngineOutput
 from core.api.step_plan import StepResult
 from core.engine.faults import Faults
@@ -124,6 +124,8 @@ class StepRunner:
         step = self._scheduler.in_flight[0]
         try:
             result = self._queue.result(step.ticket)
+        except EngineDeadError:  # no sequence of the step is at fault
+            raise
         except Exception as error:
             return self._fail(step, error)
         except BaseException:

@@ -56,13 +56,13 @@ def is_own(distribution: str) -> bool:
 
 
 def own_row(kind: str) -> ResolvedPlugin | None:
-    """Return the only plugin of a kind among the engine's own; None when there is none, or more than one.
+    """Return the first plugin of a kind among the engine's own, the usual one; None when there is none.
 
     Only the distributions that provide the kind are looked up: 1 ms, against 15 ms for a search of all installed ones.
     """
     names = dict.fromkeys([ENGINE, *(row.name for row in table() if row.kind == kind)])
     found = [row for name in names for row in plugins_of(name) if row.kind == kind]
-    return found[0] if len(found) == 1 else None
+    return found[0] if found else None
 
 
 def missing(kind: str, name: str) -> str:

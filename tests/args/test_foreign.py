@@ -109,8 +109,12 @@ def test_values_that_ask_for_nothing_are_accepted(row):
 @pytest.mark.parametrize(
     "words, there",
     [
-        (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2: this engine does not serve it yet", "one rank"]),
-        (["-tp2"], ["--tensor-parallel-size 2", "leave it out"]),
+        (
+            ["--pipeline-parallel-size", "2"],
+            ["--pipeline-parallel-size 2: this engine does not serve", "by layers' parts"],
+        ),
+        (["-pp2"], ["--pipeline-parallel-size 2", "leave it out"]),
+        (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
         (["-ep"], ["--enable-expert-parallel: this engine"]),
         (["--enable-bf16x3-router-gemm"], ["precision of the run", "leave it out"]),
@@ -145,7 +149,7 @@ def test_spellings_of_the_command_line(words, there):
 @pytest.mark.parametrize(
     "words",
     [
-        ["-tp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
+        ["-pp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
         ["-cc.custom_ops", "[]", "-cc.compile_cache_save_format", "binary", "-cc.full_cuda_graph=false"],
         ["--mm-processor-cache-gb", "4", "--model-impl", "vllm", "--ignore-patterns", "original/**/*"],
     ],
@@ -156,10 +160,10 @@ def test_spellings_of_what_holds_anyway(words):
 
 def test_the_value_that_wins_is_the_one_that_counts(tmp_path):
     path = tmp_path / "engine.yaml"
-    path.write_text("tensor-parallel-size: 2\n")
+    path.write_text("pipeline-parallel-size: 2\n")
     (problem,) = merge({"config": str(path)}, {}).problems
-    assert f"{path}: tensor_parallel_size 2: " in problem
-    assert merge({"config": str(path), "tensor_parallel_size": Given("1", ORIGIN)}, {}).problems == []
+    assert f"{path}: pipeline_parallel_size 2: " in problem
+    assert merge({"config": str(path), "pipeline_parallel_size": Given("1", ORIGIN)}, {}).problems == []
 
 
 def test_keys_of_a_mapping_are_refused_one_by_one():
@@ -191,7 +195,7 @@ def test_what_was_removed_is_told_even_without_a_value():
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
     assert (
-        values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
+        values["port"] == 1 and values["pipeline_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
     )
     assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
     for unknown in ("swap_space", "junk"):

@@ -124,7 +124,14 @@ def test_help(capsys):
 
 
 def test_all_problems_come_together(capsys):
-    words = ["--tensor-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-cache-philox-rounds", "12"]
+    words = [
+        "--pipeline-parallel-size",
+        "3",
+        "--decode-context-parallel-size",
+        "2",
+        "--mamba-cache-philox-rounds",
+        "12",
+    ]
     words += [
         "--max-num-seqs",
         "9",
@@ -137,7 +144,7 @@ def test_all_problems_come_together(capsys):
     code, _, err = run(capsys, "explain", *words)
     assert code == 2
     for expected in (
-        "one rank",
+        "layers' parts",
         "--mamba-cache-philox-rounds 12",
         "--max-num-seqs 9",
         "--default-mm-loras",

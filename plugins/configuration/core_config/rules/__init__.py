@@ -17,6 +17,7 @@ from core_config.rules import (
     model,
     pooling,
     prefixes,
+    ranks,
     remote,
     serving,
     speculative,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *compilation.RULES,
     *memory.RULES,
     *prefixes.RULES,
+    *ranks.RULES,
     *speculative.RULES,
     *adapters.RULES,
 )

@@ -15,6 +15,7 @@ from core.api.specs import AttentionSpec, MixerSpec
 from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
+from core_config.ranks import part_of
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.checkpoint import Checkpoint
@@ -37,8 +38,12 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     scheduler = scheduler_config(settings)
     drafts = scheduler.num_speculative_tokens > 0
     draft = attempt.draft
-    mixers = spec.mixers if draft is None else spec.mixers + draft.mixers
+    ranks = settings["tensor_parallel_size"]
+    mixers = part_of(spec, ranks).mixers
+    if draft is not None:
+        mixers = mixers + draft.mixers
     groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
+    facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     if draft is not None and isinstance(spec, DecoderSpec):

@@ -25,6 +25,7 @@ from core_runtime.contracts.attention import (
     StateBackend,
     TurnsHeads,
 )
+from core_runtime.contracts.communicator import Communicates, Communicator, RowsOfPart
 from core_runtime.contracts.experts_kernels import (
     ExpertsKernel,
     GatedOperation,
@@ -130,6 +131,8 @@ __all__ = [
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "Communicates",
+    "Communicator",
     "CopiesAside",
     "Downloads",
     "DraftHeads",
@@ -204,6 +207,7 @@ __all__ = [
     "ResponseFormats",
     "RouteKernel",
     "RowLayouts",
+    "RowsOfPart",
     "Runtime",
     "SavedKernel",
     "SavesKernels",

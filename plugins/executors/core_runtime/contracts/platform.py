@@ -176,7 +176,7 @@ class Runtime(Protocol):
     """An opened device. The worker owns it.
 
     A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases`,
-    `AllocatesInFiles`, `Trims` and `ExplainsFailures`.
+    `AllocatesInFiles`, `Trims`, `ExplainsFailures` and `Communicates`.
     """
 
     device: torch.device

@@ -60,6 +60,7 @@ class ModelRunner:
     verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: maximum tokens of forced text to draft for a sequence with a grammar; 0: no step could verify them.
     pooler: pooler of a model whose hidden states are the answer, or None.
+    share: returns the drafts that all ranks use, from this rank's; None: there is one rank.
 
     proposer_off: why drafting was switched off; empty while it works, or if there never was any.
     """
@@ -75,6 +76,7 @@ class ModelRunner:
         tree: DraftTree | None = None,
         verifies_trees: bool = False,
         pooler: Pooler | None = None,
+        share: Callable[[Drafts], Drafts] | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -85,6 +87,7 @@ class ModelRunner:
         self.tree = tree
         self.verifies_trees = verifies_trees
         self.pooler = pooler
+        self._share = share
         self.max_logits = forward.model.max_logits
         self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
@@ -192,6 +195,8 @@ class ModelRunner:
         result.proposer_off = self._why_off()
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
+        if self._share is not None:
+            proposed = self._share(proposed)
         if proposed:
             result.num_proposed = self.batch.drafts.hold(proposed)
 

@@ -27,6 +27,7 @@ from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.pooled import pooler_of
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
+from core_runtime.executor.ranks import Ranks, RankSampler
 from core_runtime.executor.steps.ahead import StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
@@ -60,7 +61,7 @@ class RunnerBuilder:
 
     instances: models with a bound cache; the first is the target, the second, if any, its draft.
     memory: the cache.
-    grammars, processors, adapters: see `Worker`.
+    grammars, processors, adapters, ranks: see `Worker`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class RunnerBuilder:
         grammars: Grammars,
         processors: LogitsProcessors | None,
         adapters: PlacedAdapters | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._config = config
         self._plugins = plugins
@@ -85,6 +87,7 @@ class RunnerBuilder:
         self._grammars = grammars
         self._processors = processors
         self._adapters = adapters
+        self._ranks = ranks
 
     def build(self) -> StepRunner:
         """Build a runner without any sequences."""
@@ -116,6 +119,7 @@ class RunnerBuilder:
             tree=tree,
             verifies_trees=self._verifies_trees,
             pooler=pooler,
+            share=None if self._ranks is None else self._ranks.share,
         )
         ahead = None
         if isinstance(self._runtime, Downloads) and batch.rows.on_device is not None:
@@ -161,7 +165,8 @@ class RunnerBuilder:
     def _sampler(self) -> Sampler:
         config = self._config
         kernels = self._model.kernels
-        return Sampler(
+        kind = Sampler if self._ranks is None else RankSampler
+        sampler = kind(
             self._vocab_size,
             kernels.race,
             kernels.logprobs,
@@ -171,6 +176,9 @@ class RunnerBuilder:
             custom=self._processors,
             home=self._runtime.device.type,
         )
+        if isinstance(sampler, RankSampler) and self._ranks is not None:
+            sampler.group = self._ranks.group
+        return sampler
 
     def _drafting(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """Make the passes of the draft or of draft heads; None without either."""
@@ -198,10 +206,12 @@ class RunnerBuilder:
         name = config.plugins.speculative
         if name is None or config.draft is not None:
             return None
+        if self._ranks is not None and self._ranks.part.rank > 0:
+            return None
         parts = shared_parts(self._model.weights)
         proposer: Proposer = load_plugin(config, self._plugins, "speculative", name, options=parts)
         row = self._plugins.row("speculative", name)
-        return CheckedProposer(proposer, row, self._target.spec.vocab_size, self._plugins.blamed)
+        return CheckedProposer(proposer, row, self._vocab_size, self._plugins.blamed)
 
     @property
     def _vocab_size(self) -> int:

@@ -41,6 +41,7 @@ from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.plugin_loading import adapter_formats, load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
+from core_runtime.executor.ranks import Ranks, Reduce
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
 from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
@@ -50,6 +51,7 @@ from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.decoder import Decoder
+from core_runtime.models.tensors.loading import WHOLE
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
@@ -63,6 +65,7 @@ Stores = tuple[PartStore | None, PartStore | None]
 class Worker:
     """Everything that runs on one device. The executor owns it.
 
+    ranks: this worker's place among several that compute the model together; None: it computes the whole.
     runtime, device: the opened device, and its allocations.
     instances: the models; the first is the target.
     kv_memory: the cache that they share; absent while it is released.
@@ -78,8 +81,9 @@ class Worker:
     adapters: adapters that steps may use; None: the engine has none.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
         self.config = config
+        self.ranks = ranks
         self.phases: list[tuple[str, float]] = []
         draft = draft_of(config)
         self.plugins = PluginTable(config.plugins.table + (() if draft is None else draft.plugins.table))
@@ -105,7 +109,8 @@ class Worker:
                 if config.adapters is not None:
                     self._fitting = fitting_of(checkpoint, config.adapters)
                 self.saved: SpilledWeights | None = kept_weights(config, checkpoint)
-                if config.sleeps:  # which excludes kept weights
+                # Which excludes kept weights. A rank reads its part from the checkpoint again.
+                if config.sleeps and ranks is None:
                     self.saved = SpilledWeights(config)
             with self._phase("load weights"):
                 self.instances = self.build_models(checkpoint, self.saved)
@@ -160,7 +165,16 @@ class Worker:
         if saved is not None and checkpoint.prepared is None:
             recorder = saved.note
             checkpoint = dataclasses.replace(checkpoint, prepared=saved.find())
-        model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
+        ranks = self.ranks
+        if ranks is not None and checkpoint.prepared is not None:
+            raise UserError(
+                f"{config.model.model} is a converted model, of whole layers; use one rank, or the checkpoint itself."
+            )
+        part = WHOLE if ranks is None else ranks.part
+        reduce = None if ranks is None else Reduce(ranks.communicator)
+        model = build(config, checkpoint, self.device, self.plugins, part, reduce=reduce, recorder=recorder, store=own)
+        if ranks is not None:
+            ranks.join(model.model, checkpoint.spec.vocab_size)
         draft = draft_of(config)
         if draft is None or draft.spec.decoder is None:
             return [model]
@@ -216,6 +230,8 @@ class Worker:
         """Open the device, at the start or after `drop_models`."""
         self.runtime = open_runtime(self.config, self.plugins)
         self.device = Device(self.runtime)
+        if self.ranks is not None:
+            self.ranks.connect(self.runtime)
 
     def allocate_cache(self) -> None:
         """Allocate the cache and make the step runner. When this raises, neither exists."""
@@ -256,6 +272,7 @@ class Worker:
             self.grammars,
             self.processors,
             self.adapters,
+            self.ranks,
         ).build()
 
     def _use_steps(self, steps: StepRunner) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.api.specs import RopeSpec
 from core.api.step_limits import StepLimits
-from core_runtime.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
+from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import PartialSums, SummedLinear
@@ -237,6 +237,13 @@ class Decoder:
             self._taps.after_blocks(views.residual)
         return views.residual
 
+    def join(self, communicator: Communicator, vocab_size: int) -> None:
+        """Make this the part of one rank, which gathers logits. vocab_size: tokens of the whole vocabulary."""
+        if self.embedding is not None:
+            self.embedding.whole = vocab_size
+        if self.head is not None:
+            self.head.join(communicator, vocab_size)
+
     def set_segments(self, segments: Tensor | None) -> None:
         """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
         assert self.embedding is not None, "this part of the model has no embedding"
@@ -275,7 +282,11 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call. For attention see `capture`."""
-        if self._reduce is not None or not self.kernels.capturable:
+        if not self.kernels.capturable:
+            return False
+        if self._reduce is not None and not is_recordable(self._reduce):
+            return False
+        if self.embedding is not None and not self.embedding.is_plain:
             return False
         if not needs(self.spec) <= self.kernels.recorded:
             return False

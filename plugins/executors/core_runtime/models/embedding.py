@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LinearKernel
+from core_runtime.contracts import LinearKernel, RowsOfPart
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.norm import Norm
@@ -69,6 +69,7 @@ class Embedding:
     max_tokens: limit of tokens in one step.
     reduce: sums the parts of all ranks, in place; None: this is the whole vocabulary.
     adapters: adapters of the matrix; None: the engine has none.
+    whole: tokens of the whole vocabulary, of which this is a part; 0: this is all of it.
     given: rows of the next step, int64 [R], and the embeddings [R, H] that replace those of their tokens; None: no
         replacement. Only for models that neither scale nor project the rows of their matrix.
     """
@@ -86,6 +87,7 @@ class Embedding:
         self._kernels = kernels
         self._reduce = reduce
         self.adapters: EmbeddingAdapters | None = None
+        self.whole = 0
         self.given: tuple[Tensor, Tensor] | None = None
         self._segments: Tensor | None = None
         if weights.segments is not None:
@@ -105,6 +107,11 @@ class Embedding:
         """Return all kernels that a runtime must be able to record."""
         project = self._weights.project
         return [self._weights.tokens] if project is None else [self._weights.tokens, project]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the embedding consists of kernels alone, apart from the sum over ranks."""
+        return self._reduce is None or (bool(self.whole) and isinstance(self._weights.tokens, RowsOfPart))
 
     def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, added: Tensor, out: Tensor) -> None:
         """Write the residual stream to out [T, H], from token_ids and positions, int64 [T].
@@ -143,8 +150,13 @@ class Embedding:
         if self._reduce is None:
             self._weights.tokens.rows(token_ids, out)
             return
+        tokens = self._weights.tokens
+        if self.whole and isinstance(tokens, RowsOfPart):
+            tokens.rows_of_part(token_ids, self._spec.vocab_start, self.whole, out)
+            self._reduce(out)
+            return
         local = token_ids - self._spec.vocab_start
         foreign = (local < 0) | (local >= self._spec.vocab_size)
-        self._weights.tokens.rows(local.masked_fill(foreign, 0), out)
+        tokens.rows(local.masked_fill(foreign, 0), out)
         out.masked_fill_(foreign.unsqueeze(1), 0.0)
         self._reduce(out)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LinearKernel
+from core_runtime.contracts import Communicator, LinearKernel
 from core_runtime.layers.adapted_tokens import HeadAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
@@ -57,6 +57,7 @@ class Head:
         self._kernels = kernels
         self._workspace = workspace
         self.adapters: HeadAdapters | None = None
+        self._communicator: Communicator | None = None
         workspace.reserve("last", max_rows, spec.hidden_size, dtype)
         if weights.project is not None:
             workspace.reserve("projected", max_rows, weights.project.shape[0], dtype)
@@ -72,7 +73,17 @@ class Head:
     @property
     def is_plain(self) -> bool:
         """Whether the head consists of kernels alone."""
-        return self._weights.bias is None
+        recordable = self._communicator is None or self._communicator.capturable
+        return self._weights.bias is None and recordable
+
+    def join(self, communicator: Communicator, vocab_size: int) -> None:
+        """Gather the logits of all parts of the vocabulary on rank 0; the other ranks' are undefined. Called once.
+
+        vocab_size: tokens of the whole vocabulary.
+        """
+        self._communicator = communicator
+        max_rows = self._workspace.buffer("logits").shape[0]
+        self._workspace.reserve("all logits", max_rows, vocab_size, torch.float32)
 
     def hidden(self, rows: Tensor) -> Tensor:
         """Return the rows `rows` (int64 [R]) of the latest residual stream after the final norm, [R, H], valid until
@@ -95,7 +106,7 @@ class Head:
             projected = self._workspace.view("projected", count)
             self._weights.project(last, projected)
             last = projected
-        out = self.view(count)
+        out = self._workspace.view("logits", count)
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self._weights.tokens, last, rows, out)
         else:
@@ -106,8 +117,12 @@ class Head:
             self._kernels.scale(out, self._spec.logit_scale)
         if self._spec.logit_cap is not None:
             self._kernels.soft_cap(out, self._spec.logit_cap)
-        return out
+        if self._communicator is None:
+            return out
+        whole = self.view(count)
+        self._communicator.all_gather(out, whole, self._spec.vocab_start, 0)
+        return whole
 
     def view(self, count: int) -> Tensor:
         """Return the buffer of the logits, [count, V]: a view of the workspace, valid until the next call."""
-        return self._workspace.view("logits", count)
+        return self._workspace.view("logits" if self._communicator is None else "all logits", count)

@@ -263,7 +263,14 @@ class NativeLinear:
         rows, stride = check_rows(out, self.shape[1], "out")
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride, 0, 0)
+
+    def rows_of_part(self, ids: Tensor, first: int, whole: int, out: Tensor) -> None:
+        """Gather out[T, K] = W[ids - first], and zeros for other ids below `whole`. Raises IndexError for ids beyond."""
+        rows, stride = check_rows(out, self.shape[1], "out")
+        if ids.dtype is not torch.int64 or ids.shape != (rows,):
+            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride, first, whole)
 
 
 @functools.cache

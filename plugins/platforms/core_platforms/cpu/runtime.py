@@ -21,6 +21,7 @@ from core.api.reason import Reason
 from core_platforms.cpu.extension import check_isa, kernels_or_reason
 from core_platforms.cpu.follower import Follower
 from core_platforms.cpu.memory import available_memory
+from core_platforms.cpu.ranks import SharedCommunicator, SharedGroup
 from core_platforms.cpu.tape import record
 from core_runtime.contracts import CapturedCalls, Kernels, MemoryTag
 from core_runtime.layers.kernels import KernelSet
@@ -92,6 +93,10 @@ class CpuRuntime:
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
         """Run once and keep the native calls as a tape; None when a call's row count was not `num_rows`."""
         return record(run, num_rows, num_seqs)
+
+    def communicator(self, group: SharedGroup) -> SharedCommunicator:
+        """Join a group of ranks in shared memory."""
+        return SharedCommunicator(group)
 
     def close(self) -> None:
         """Restore torch's threads, the process's processor binding and its previous instruction set."""

@@ -19,6 +19,7 @@
 #include "native.h"
 #include "pool.h"
 #include "prefault.h"
+#include "ranks.h"
 #include "tape.h"
 
 namespace {
@@ -26,6 +27,7 @@ namespace {
 const char kCapsule[] = "core_platforms.cpu._native.linear";
 const char kTapeCapsule[] = "core_platforms.cpu._native.tape";
 const char kStateCapsule[] = "core_platforms.cpu._native.state";
+const char kRanksCapsule[] = "core_platforms.cpu._native.ranks";
 const char kExpertsCapsule[] = "core_platforms.cpu._native.experts";
 
 // Reads arguments one by one; at the end `ok` is true if all were present and readable.
@@ -67,6 +69,12 @@ class Arguments {
         for (float &number : value.numbers) number = real();
         return value;
     }
+    Ranks *ranks() {
+        PyObject *item = object();
+        Ranks *value = item ? (Ranks *)PyCapsule_GetPointer(item, kRanksCapsule) : nullptr;
+        if (!value) failed_ = true;
+        return value;
+    }
     const PackedLinear *linear_or_none() {
         if (left_ > 0 && *items_ == Py_None) return object(), nullptr;
         return linear();
@@ -86,6 +94,9 @@ PyObject *none() {
 
 PyObject *raise(Status status) {
     if (status == kNoMemory) return PyErr_NoMemory();
+    if (status == kAborted) return PyErr_Format(PyExc_RuntimeError, "another rank gave this step up");
+    if (status == kBroken) return PyErr_Format(PyExc_RuntimeError, "the ranks have ended");
+    if (status == kLate) return PyErr_Format(PyExc_TimeoutError, "another rank did not answer in time");
     PyErr_SetString(PyExc_IndexError, "a token id names no row of the embedding");
     return nullptr;
 }
@@ -132,6 +143,10 @@ void select_rows(LogprobsCall &c, long first, long count) {
     c.which += first, c.chosen += first, c.counts += first, c.rows = count;
     c.ids += first * c.width, c.values += first * c.width, c.ranks += first;
 }
+void select_rows(SumCall &c, long first, long count) { c.x += first * c.x_stride, c.rows = count; }
+void select_rows(GatherPartsCall &c, long first, long count) {
+    c.x += first * c.x_stride, c.out += first * c.out_stride, c.rows = count;
+}
 void select_rows(AttentionCall &c, long, long count) { c.batch = count; }
 void select_rows(StateCall &c, long, long count) { c.batch = count; }
 
@@ -141,6 +156,7 @@ template <auto Run, Status Failure> struct Operation {
         function(call);
         return kDone;
     }
+    template <class Call> static Status run(Status (*function)(const Call &), const Call &call) { return function(call); }
     template <class Call> static Status run(bool (*function)(const Call &), const Call &call) {
         return function(call) ? kDone : Failure;
     }
@@ -159,6 +175,13 @@ template <auto Run, Status Failure> struct Operation {
     // Tokens of one expert share its weights, so splitting rows would read them several times.
     static void record(const ExpertsCall &call) {
         tape_record(replay<ExpertsCall>, &call, sizeof(call), call.rows, kRowsTogether);
+    }
+    // All rows at once, in the same order on all ranks.
+    static void record(const SumCall &call) {
+        tape_record(replay<SumCall>, &call, sizeof(call), call.rows, kRowsTogether);
+    }
+    static void record(const GatherPartsCall &call) {
+        tape_record(replay<GatherPartsCall>, &call, sizeof(call), call.rows, kRowsTogether);
     }
     static void record(const AttentionCall &call) {
         tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, kSequences);
@@ -303,15 +326,16 @@ template <int LinearRun::*Form> PyObject *linear_and_activation(PyObject *const 
 KERNEL(py_linear_gated) { return linear_and_activation<&LinearRun::gated>(items, count); }
 KERNEL(py_linear_activated) { return linear_and_activation<&LinearRun::activated>(items, count); }
 
-KERNEL(py_linear_rows) { // weight, ids, count, out, out_stride
-    Arguments a(items, count, 5);
+KERNEL(py_linear_rows) { // weight, ids, count, out, out_stride, first, whole
+    Arguments a(items, count, 7);
     GatherCall c = {};
     c.weight = a.linear(), c.ids = a.pointer<int64_t>(), c.rows = a.integer();
-    c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.first = a.integer(), c.whole = a.integer();
     if (!a.ok()) return nullptr;
     long missing = missing_row(c);
     if (missing < 0) return perform<run_gather, kNoRow>(c);
-    return PyErr_Format(PyExc_IndexError, "row %lld of a weight with %ld rows", (long long)c.ids[missing], c.weight->n);
+    return PyErr_Format(PyExc_IndexError, "row %lld of a weight with %ld rows", (long long)c.ids[missing],
+                        c.whole ? c.whole : c.weight->n);
 }
 
 KERNEL(py_take_rows) { // x, x_stride, which, count, out, out_stride, width
@@ -637,6 +661,129 @@ KERNEL(py_tape_run) { // tape, rows, batch
     return status == kDone ? none() : raise(status);
 }
 
+PyObject *finished(Status status) { return status == kDone ? none() : raise(status); }
+
+void destroy_ranks(PyObject *capsule) { ranks_close((Ranks *)PyCapsule_GetPointer(capsule, kRanksCapsule)); }
+
+KERNEL(py_ranks_bytes) { // size, slot_bytes
+    Arguments a(items, count, 2);
+    const long size = a.integer(), slot_bytes = a.integer();
+    if (!a.ok()) return nullptr;
+    if (size < 1 || size > kMostRanks) return PyErr_Format(PyExc_ValueError, "%ld ranks, expected 1 to %ld", size, kMostRanks);
+    return PyLong_FromSize_t(ranks_bytes(size, (size_t)slot_bytes));
+}
+
+KERNEL(py_ranks_open) { // memory, rank, size, slot_bytes
+    Arguments a(items, count, 4);
+    void *memory = a.pointer<void>();
+    const long rank = a.integer(), size = a.integer(), slot_bytes = a.integer();
+    if (!a.ok()) return nullptr;
+    Ranks *ranks = ranks_open(memory, rank, size, (size_t)slot_bytes);
+    return ranks ? PyCapsule_New(ranks, kRanksCapsule, destroy_ranks) : PyErr_NoMemory();
+}
+
+KERNEL(py_ranks_patience) { // ranks, microseconds of looking, milliseconds of waiting (0: without limit)
+    Arguments a(items, count, 3);
+    Ranks *ranks = a.ranks();
+    const long spin = a.integer(), limit = a.integer();
+    return a.ok() ? (ranks_patience(ranks, spin * 1000, limit * 1000000), none()) : nullptr;
+}
+
+KERNEL(py_ranks_begin) { // ranks, command
+    Arguments a(items, count, 2);
+    Ranks *ranks = a.ranks();
+    const long command = a.integer();
+    return a.ok() ? (ranks_begin(ranks, (uint64_t)command), none()) : nullptr;
+}
+
+template <void (*Call)(Ranks *)> PyObject *to_all(PyObject *const *items, Py_ssize_t count) {
+    Arguments a(items, count, 1);
+    Ranks *ranks = a.ranks();
+    return a.ok() ? (Call(ranks), none()) : nullptr;
+}
+
+KERNEL(py_ranks_abort) { return to_all<ranks_abort>(items, count); }
+KERNEL(py_ranks_break) { return to_all<ranks_break>(items, count); }
+
+KERNEL(py_ranks_late) { // ranks
+    Arguments a(items, count, 1);
+    const Ranks *ranks = a.ranks();
+    return a.ok() ? PyLong_FromLong(ranks_late(ranks)) : nullptr;
+}
+
+KERNEL(py_ranks_sum) { // ranks, x, x_stride, rows, width
+    Arguments a(items, count, 5);
+    SumCall c = {};
+    c.ranks = a.ranks(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer(), c.width = a.integer();
+    return a.ok() ? perform<run_sum>(c) : nullptr;
+}
+
+KERNEL(py_ranks_gather) { // ranks, x, x_stride, rows, start, width, widest, out, out_stride, root
+    Arguments a(items, count, 10);
+    GatherPartsCall c = {};
+    c.ranks = a.ranks(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer(), c.start = a.integer();
+    c.width = a.integer(), c.widest = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.root = a.integer();
+    return a.ok() ? perform<run_gather_parts>(c) : nullptr;
+}
+
+KERNEL(py_ranks_barrier) { // ranks
+    Arguments a(items, count, 1);
+    Ranks *ranks = a.ranks();
+    if (!a.ok()) return nullptr;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = ranks_barrier(ranks);
+    Py_END_ALLOW_THREADS;
+    return finished(status);
+}
+
+KERNEL(py_ranks_broadcast) { // ranks, root, data, bytes
+    Arguments a(items, count, 4);
+    Ranks *ranks = a.ranks();
+    const long root = a.integer();
+    void *data = a.pointer<void>();
+    const size_t size = (size_t)a.integer();
+    if (!a.ok()) return nullptr;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = ranks_broadcast(ranks, root, data, size);
+    Py_END_ALLOW_THREADS;
+    return finished(status);
+}
+
+KERNEL(py_ranks_exchange) { // ranks, data, bytes, pieces, out
+    Arguments a(items, count, 5);
+    Ranks *ranks = a.ranks();
+    const void *data = a.pointer<void>();
+    const size_t size = (size_t)a.integer();
+    const bool pieces = a.integer() != 0;
+    void *out = a.pointer<void>();
+    if (!a.ok()) return nullptr;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = ranks_exchange(ranks, data, size, pieces, out);
+    Py_END_ALLOW_THREADS;
+    return finished(status);
+}
+
+template <class Data, Status (*Call)(Ranks *, Data *, size_t)>
+PyObject *over_stream(PyObject *const *items, Py_ssize_t count) {
+    Arguments a(items, count, 3);
+    Ranks *ranks = a.ranks();
+    Data *data = a.pointer<Data>();
+    const size_t size = (size_t)a.integer();
+    if (!a.ok()) return nullptr;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = Call(ranks, data, size);
+    Py_END_ALLOW_THREADS;
+    return finished(status);
+}
+
+KERNEL(py_ranks_write) { return over_stream<const void, ranks_write>(items, count); } // ranks, data, bytes
+KERNEL(py_ranks_read) { return over_stream<void, ranks_read>(items, count); }         // ranks, data, bytes
+
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, nullptr}
 
 PyMethodDef methods[] = {
@@ -649,6 +796,9 @@ PyMethodDef methods[] = {
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
+    METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),
+    METHOD(ranks_break),  METHOD(ranks_late), METHOD(ranks_sum), METHOD(ranks_gather), METHOD(ranks_barrier),
+    METHOD(ranks_broadcast), METHOD(ranks_exchange), METHOD(ranks_write), METHOD(ranks_read),
     {nullptr, nullptr, 0, nullptr},
 };
 

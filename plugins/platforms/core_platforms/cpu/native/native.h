@@ -236,6 +236,7 @@ struct GatherCall { // rows of a packed weight: the embedding
     long rows;
     float *out;
     long out_stride;
+    long first, whole; // of a part of a vocabulary of `whole` ids: its first id; rows of other parts are 0. Or 0, 0
 };
 
 struct TakeCall { // out[i] = x[which[i]]

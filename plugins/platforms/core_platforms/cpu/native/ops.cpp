@@ -191,13 +191,23 @@ bool run_joined(const JoinedRun &run) {
 }
 
 long missing_row(const GatherCall &call) {
+    const long end = call.whole ? call.whole : call.weight->n;
     for (long i = 0; i < call.rows; i++)
-        if (call.ids[i] < 0 || call.ids[i] >= call.weight->n) return i;
+        if (call.ids[i] < 0 || call.ids[i] >= end) return i;
     return -1;
 }
 
 bool run_gather(const GatherCall &call) {
     if (missing_row(call) >= 0) return false;
+    for (long i = 0; call.whole && i < call.rows; i++) {
+        const int64_t id = call.ids[i] - call.first;
+        float *out = call.out + i * call.out_stride;
+        if (id >= 0 && id < call.weight->n)
+            unpack_rows(call.weight, &id, 1, out, call.out_stride);
+        else
+            memset(out, 0, call.weight->k * sizeof(float));
+    }
+    if (call.whole) return true;
     unpack_rows(call.weight, call.ids, call.rows, call.out, call.out_stride);
     return true;
 }

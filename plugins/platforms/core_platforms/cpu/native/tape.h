@@ -3,7 +3,8 @@
 
 #include <stddef.h>
 
-enum Status { kDone = 0, kNoMemory = 1, kNoRow = 2 };
+// The last three: of ranks, see ranks.h.
+enum Status { kDone = 0, kNoMemory = 1, kNoRow = 2, kAborted = 3, kBroken = 4, kLate = 5 };
 
 // How a recorded call depends on its rows: each independently; each independently, but not concurrently with other
 // rows of the same call; or by sequences instead of rows.

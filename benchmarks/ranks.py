@@ -1,0 +1,152 @@
+"""Ranks against threads: `python -m benchmarks.ranks --model PATH`.
+
+Measures one stream's decode and one long prompt, with one rank of N threads and N ranks of one thread, in turns, each in a
+process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor time of an idle rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TOKENS = 64
+PROMPT = 512
+
+
+def serve(model: str, ranks: int, threads: int) -> None:
+    """Answer each line of the standard input with the seconds of a decode and of a prompt."""
+    from core import LLM, SamplingParams
+
+    llm = LLM(
+        model=model, tensor_parallel_size=ranks, max_model_len=1024, kv_cache_memory_bytes="256M", max_num_seqs=4,
+        platform_config={"threads": threads}, use_tqdm_on_load=False, enable_prefix_caching=False,
+    )  # fmt: skip
+    long, short = [[5 + place * 7 % 900 for place in range(count)] for count in (PROMPT, 8)]
+
+    def seconds(prompt: list[int], count: int) -> float:
+        begin = time.perf_counter()
+        llm.generate([prompt], SamplingParams(max_tokens=count, temperature=0, ignore_eos=True), use_tqdm=False)
+        return time.perf_counter() - begin
+
+    def ticks() -> int:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+        fields = [
+            Path(f"/proc/{child}/stat").read_text(encoding="ascii").rpartition(")")[2].split() for child in children
+        ]
+        return sum(int(each[11]) + int(each[12]) for each in fields)
+
+    seconds(long, 4)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "idle":
+            before = ticks()
+            time.sleep(10)
+            print(json.dumps((ticks() - before) / os.sysconf("SC_CLK_TCK") / 10), flush=True)
+            continue
+        one = seconds(short, 1)
+        print(json.dumps([(seconds(short, TOKENS + 1) - one) / TOKENS, seconds(long, 1)]), flush=True)
+
+
+class Engine:
+    """A process that measures on request."""
+
+    def __init__(self, model: str, ranks: int, threads: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.ranks", "--model", model, "--serve", str(ranks), str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._read() == "ready"
+
+    def ask(self, word: str = "run") -> Any:
+        """Return what the process answers to a word."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return json.loads(self._read())
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            if line.startswith(("ready", "[", "0", "1")):
+                return line.strip()
+        raise SystemExit("the engine ended")
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def sum_microseconds() -> float:
+    """Return the median time of a sum of 4 KB over two processes."""
+    from core_platforms.cpu.ranks import group_bytes
+
+    memory = os.memfd_create("benchmark")
+    os.ftruncate(memory, group_bytes(2, 1 << 20))
+    command = [sys.executable, "-m", "benchmarks.ranks", "--sum", str(memory)]
+    both = [subprocess.Popen([*command, str(rank)], pass_fds=(memory,), stdout=subprocess.PIPE) for rank in range(2)]
+    said = [each.communicate()[0] for each in both]
+    return float(said[0])
+
+
+def sums(memory: int, rank: int) -> None:
+    """Time sums as one of two ranks."""
+    import torch
+
+    from core_platforms.cpu.ranks import SharedCommunicator, SharedGroup
+
+    group = SharedGroup(memory, rank, 2, 1 << 20)
+    group.begin(1)
+    communicator = SharedCommunicator(group)
+    x = torch.zeros(1, 1024)
+    times = []
+    for _ in range(2000):
+        begin = time.perf_counter()
+        for _ in range(10):
+            communicator.all_reduce(x)
+        times.append((time.perf_counter() - begin) / 10)
+    print(statistics.median(times) * 1e6)
+
+
+def main() -> None:
+    """Measure, or be one of the measured processes."""
+    parser = argparse.ArgumentParser(description="Ranks against threads")
+    parser.add_argument("--model", default="")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--serve", nargs=2, type=int)
+    parser.add_argument("--sum", nargs=2, type=int)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.model, *options.serve)
+        return
+    if options.sum:
+        sums(*options.sum)
+        return
+    print(f"sum of 4 KB: {sum_microseconds():.2f} us")
+    engines = {
+        "threads": Engine(options.model, 1, options.ranks),
+        "ranks": Engine(options.model, options.ranks, options.ranks),
+    }
+    found: dict[str, list[list[float]]] = {name: [] for name in engines}
+    for turn in range(options.turns):
+        for name in list(engines)[:: 1 if turn % 2 else -1]:
+            found[name].append(engines[name].ask())
+    for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}")):
+        threads, ranks = [[turn[place] for turn in found[name]] for name in ("threads", "ranks")]
+        ratio = statistics.median(one / two for one, two in zip(threads, ranks, strict=True))
+        ends = [statistics.median(each) * 1000 for each in (threads, ranks)]
+        print(f"{what}: threads {ends[0]:.2f} ms, ranks {ends[1]:.2f} ms; ranks are {ratio:.3f} as fast")
+    print(f"idle rank: {engines['ranks'].ask('idle') / (options.ranks - 1):.2%} of a processor")
+    for engine in engines.values():
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Rules about ranks: several processes that compute one model.
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from core.args.schema import flag_of
+from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+
+WHOLE = (
+    "enable_lora",
+    "enable_prompt_embeds",
+    "keep_kv",
+    "keep_weights",
+    "kv_connectors",
+    "kv_events_config",
+    "kv_offloading_disk_path",
+    "kv_offloading_size",
+    "kv_transfer_config",
+    "profiler_config",
+    "state_canary",
+    "weight_transfer_config",
+)
+"""Arguments for what an executor with several ranks cannot do."""
+
+DRAFTS_OF_RANK_0 = ("ngram", "suffix")
+"""Methods that draft from tokens alone, which rank 0 does for all."""
+
+
+def ranks_run_on_mp(facts: Facts) -> Findings:
+    """More than one rank is the executor `mp`; one rank is computed in the engine's process, whatever it is called."""
+    size, backend = facts["tensor_parallel_size"], facts["distributed_executor_backend"]
+    if size > 1 and backend == "uni":
+        yield Problem(
+            f"--distributed-executor-backend uni: it has one rank, not --tensor-parallel-size {size}; leave it out, or give mp."
+        )
+    if size == 1:
+        return
+    for name in ("executor", "executor_config"):
+        if facts.given(name):
+            yield Problem(f"{flag_of(name)}: ranks are computed by the executor mp; leave it out, or the ranks.")
+    own = {
+        "ranks": size,
+        "timeout_seconds": facts["distributed_timeout_seconds"],
+        "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
+    }
+    yield Derive("executor", "mp", f"{size} ranks")
+    yield Derive("executor_config", own, "from the arguments about ranks")
+
+
+def one_rank_has_no_others(facts: Facts) -> Findings:
+    """Arguments about what ranks exchange have no effect on one rank."""
+    names = ("distributed_timeout_seconds", "disable_custom_all_reduce")
+    given = [flag_of(name) for name in names if facts.given(name)]
+    if given and facts["tensor_parallel_size"] == 1:
+        yield Warn(f"{', '.join(given)}: no effect with one rank.")
+
+
+def ranks_lack_some_features(facts: Facts) -> Findings:
+    """Some features need the whole model in one process."""
+    size = facts["tensor_parallel_size"]
+    if size == 1:
+        return
+    for name in WHOLE:
+        if facts[name]:
+            yield Problem(f"{flag_of(name)}: not with --tensor-parallel-size {size} yet; leave one of them out.")
+    method = facts.speculative.get("method")
+    if method is not None and method not in DRAFTS_OF_RANK_0:
+        yield Problem(
+            f"--speculative-config.method {method}: with --tensor-parallel-size {size} drafts come from "
+            f"{' or '.join(DRAFTS_OF_RANK_0)} alone."
+        )
+
+
+def ranks_generate_text(facts: Facts) -> Findings:
+    """Models that answer with vectors run on one rank."""
+    size = facts["tensor_parallel_size"]
+    if size > 1 and facts["runner"] == "pooling":
+        yield Problem(f"--runner pooling: not with --tensor-parallel-size {size} yet; leave it out.")
+
+
+def ranks_compute_on_processors(facts: Facts) -> Findings:
+    """Several ranks compute on the processors of one host so far."""
+    size = facts["tensor_parallel_size"]
+    if size > 1 and facts.platform is not None and facts.platform.name != "cpu":
+        yield Problem(
+            f"--tensor-parallel-size {size}: ranks compute on --device cpu alone, not on {facts['device']}; leave it out."
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(ranks_run_on_mp),
+    Rule(one_rank_has_no_others),
+    Rule(ranks_lack_some_features),
+    Rule(ranks_generate_text),
+    Rule(ranks_compute_on_processors, "model"),
+)

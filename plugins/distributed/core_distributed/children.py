@@ -1,0 +1,152 @@
+"""The processes of all ranks but the first, which is the engine's own.
+
+Owns: their start, the watch over them, and their end. Never does: move plans. Called by: the executor.
+
+A child ends when its standard input is closed, so none outlives the engine, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from core.processes import child_environment, python_command
+from core_supervision.death import how_ended
+
+END_S = 2.0
+"""Seconds that children get to end by themselves."""
+NOTICE_S = 1.0
+"""Limit of seconds until the watch has named a child that has ended."""
+
+
+class Children:
+    """The other ranks. The executor owns them.
+
+    on_death: called in the watching thread when a child ends before `end`.
+
+    death: what happened to the first child that ended by itself; empty while all run.
+    """
+
+    def __init__(self, size: int, memory: int, slot_bytes: int, on_death: Callable[[], None]) -> None:
+        self.death = ""
+        self.step = 0
+        self._size = size
+        self._on_death = on_death
+        self._ending = False
+        self._noticed = threading.Event()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._words: dict[int, int] = {}
+        self._alarm, self._bell = os.pipe()
+        for rank in range(1, size):
+            self._start(rank, memory, slot_bytes)
+        self._watcher = threading.Thread(target=self._watch, name="ranks-watch", daemon=True)
+        self._watcher.start()
+
+    def _start(self, rank: int, memory: int, slot_bytes: int) -> None:
+        reading, writing = os.pipe()
+        numbers = (memory, writing, rank, self._size, slot_bytes)
+        names = ("memory", "words", "rank", "size", "slot-bytes")
+        options = [f"--{name}={number}" for name, number in zip(names, numbers, strict=True)]
+        self._processes[rank] = subprocess.Popen(
+            python_command("core_distributed.rank", *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=child_environment(),
+            pass_fds=(memory, writing),
+        )
+        os.close(writing)
+        os.set_blocking(reading, False)
+        self._words[rank] = reading
+
+    def pid(self, rank: int) -> int:
+        """Return the process id of a rank."""
+        return self._processes[rank].pid if rank else os.getpid()
+
+    def words(self) -> str:
+        """Return what ranks have said about failures since the last call; empty when they said nothing."""
+        said: list[str] = []
+        for rank, descriptor in self._words.items():
+            with contextlib.suppress(BlockingIOError):
+                text = os.read(descriptor, 1 << 16).decode(errors="replace").strip()
+                said += [f"rank {rank} ({self.name(rank)}): {text}"] if text else []
+        return "; ".join(said)
+
+    def name(self, rank: int) -> str:
+        """Return a rank's process, for people."""
+        return f"process {self.pid(rank)}"
+
+    def silence(self, rank: int, seconds: float) -> str:
+        """Describe a rank that did not answer, and have all ranks write their stacks to the log."""
+        state = _state(self.pid(rank))
+        for process in self._processes.values():
+            with contextlib.suppress(OSError):
+                process.send_signal(signal.SIGUSR1)
+        return (
+            f"Rank {rank} of {self._size} ({self.name(rank)}) did not answer within {seconds:g} s in step {self.step}; "
+            f"its process is {state}."
+        )
+
+    def look(self) -> None:
+        """Let the watch name a child that has just ended: what it did to the others may be seen first."""
+        if any(process.poll() is not None for process in self._processes.values()):
+            self._noticed.wait(NOTICE_S)
+
+    def _watch(self) -> None:
+        """Wait for a child that ends by itself."""
+        poller = select.poll()
+        poller.register(self._alarm, select.POLLIN)
+        ranks: dict[int, int] = {}
+        for rank, process in self._processes.items():
+            descriptor = os.pidfd_open(process.pid)
+            ranks[descriptor] = rank
+            poller.register(descriptor, select.POLLIN)
+        while not self._ending and not self.death:
+            for descriptor, _ in poller.poll():
+                if descriptor in ranks and not self._ending and not self.death:
+                    rank = ranks[descriptor]
+                    how = how_ended(self._processes[rank].wait())
+                    self.death = f"Rank {rank} of {self._size} ({self.name(rank)}) {how} in step {self.step}."
+                    self._on_death()
+                    self._noticed.set()
+        for descriptor in ranks:
+            os.close(descriptor)
+
+    def expect_ends(self) -> None:
+        """Stop the watch: from now on children may end."""
+        if not self._ending:
+            self._ending = True
+            os.write(self._bell, b"!")
+            self._watcher.join()
+
+    def end(self) -> None:
+        """End all children; those that do not end by themselves are killed. Called once."""
+        self.expect_ends()
+        for process in self._processes.values():
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes.values():
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for descriptor in (self._alarm, self._bell, *self._words.values()):
+            os.close(descriptor)
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as the system names it, such as `T (stopped)`."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return "gone"
+    for line in status.splitlines():
+        if line.startswith("State:"):
+            return line.partition(":")[2].strip()
+    return "unknown"

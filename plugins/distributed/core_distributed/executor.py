@@ -1,0 +1,207 @@
+"""The executor `mp`: rank 0 computes in the engine's process, the other ranks in children.
+
+Owns: the group of an engine's ranks, the commands to them, and what a failure of one means. Never does: compute (workers do).
+Called by: the engine core; the manifest.
+
+Every plan goes to all ranks as bytes. A rank that raises fails the step on all of them; a rank that ends, or that is silent for
+too long, ends the engine, whose owner starts another one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+from dataclasses import replace
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.errors import CoreError, EngineDeadError, UserError
+from core.api.sampling_params import SamplingParams
+from core.api.step_plan import NewSequence, StepPlan, StepResult
+from core.api.structured_outputs import CompiledGrammar
+from core_distributed import agreement, commands
+from core_distributed.arguments import RanksArguments
+from core_distributed.calls import Call, Outcome, RanksReloader, perform
+from core_distributed.children import Children
+from core_distributed.commands import Command, Kind
+from core_distributed.communicators import Group, ranks_of, slot_bytes
+from core_distributed.rank import Start
+from core_distributed.rank_config import is_crowded, rank_config
+from core_platforms.cpu.ranks import SPIN_MICROSECONDS, group_bytes
+from core_runtime.executor.reloading.reloader import Reloader
+from core_runtime.executor.steps.plan_wire import PlanEncoder
+from core_runtime.executor.worker import Worker
+from core_supervision.link.anonymous_file import anonymous_file
+
+logger = logging.getLogger(__name__)
+
+
+class RanksExecutor:
+    """Runs steps on all ranks. The engine core owns it.
+
+    num_blocks, page_bytes: number of KV blocks that every rank has, and bytes of this rank's part of one.
+    numerics, phases, state: see `Worker`.
+    reloader: releases and restores the memory of all ranks.
+    """
+
+    def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
+        self._arguments = arguments
+        self._size = arguments.ranks
+        self._number = 0
+        self._plans = PlanEncoder()
+        self._failure = ""
+        self._closed = False
+        room = slot_bytes(config.model.vocab_size, self._size)
+        memory = anonymous_file("core-ranks", group_bytes(self._size, room))
+        try:
+            self._group = Group(memory, 0, self._size, room)
+            self._children = Children(self._size, memory, room, self._group.end)
+        finally:
+            os.close(memory)
+        try:
+            self._start(config)
+        except BaseException:
+            self._group.end()
+            self._children.end()
+            raise
+
+    def _start(self, config: EngineConfig) -> None:
+        """Build the workers of all ranks at the same time."""
+        own = rank_config(config, 0, self._size)
+        spin = 0 if is_crowded(own, self._size) else SPIN_MICROSECONDS
+        self._group.set_patience(0, spin)
+        configs = [rank_config(config, rank, self._size) for rank in range(self._size)]
+        start = Start(configs, self._arguments, spin)
+        self._send(Kind.START, msgspec.msgpack.encode(start))
+        try:
+            self.worker = Worker(own, ranks_of(self._group, self._arguments))
+        except Exception:
+            self._raise_death(CoreError)
+            raise
+        try:
+            answers = self._group.exchange(agreement.encode(agreement.standing_of(self.worker)))
+        except Exception:
+            self.worker.close()
+            self._raise_death(CoreError)
+            raise
+        try:
+            standings = [agreement.decode(answer, agreement.Standing) for answer in answers]
+            self.num_blocks = agreement.agreed_blocks(standings)
+        except Exception:
+            self.worker.close()
+            raise
+        self.page_bytes = self.worker.kv_memory.page_bytes
+        self.numerics = self.worker.numerics
+        self.phases = self.worker.phases
+        self.state = self.worker.state
+        self._spin = spin
+        self._group.set_patience(self._arguments.timeout_seconds, spin)
+        self._own = Reloader(self.worker)
+        self.reloader = RanksReloader(self._own, self._ask)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step on all ranks and return the result of rank 0.
+
+        Raises EngineDeadError when a rank has ended, or is silent.
+        """
+        self.check()
+        try:
+            self._send(Kind.STEP, self._plans.encode(_for_others(plan)))
+            result = self.worker.execute(plan)
+            self._group.barrier()
+        except TimeoutError as error:
+            self._failure = self._children.silence(self._group.late, self._arguments.timeout_seconds)
+            faulthandler.dump_traceback()
+            raise EngineDeadError(self._failure) from error
+        except BaseException as error:
+            self._raise_death(EngineDeadError)
+            self._group.abort()
+            said = self._children.words()
+            if said and isinstance(error, Exception):
+                raise RuntimeError(said) from error
+            raise
+        return result
+
+    def _ask(self, call: Call) -> list[Outcome]:
+        """Carry out a call on all ranks. Raises EngineDeadError when one has ended."""
+        self.check()
+        self._group.set_patience(0, self._spin)  # reading weights may take minutes
+        try:
+            self._send(Kind.CALL, msgspec.msgpack.encode(call))
+            answers = self._group.exchange(agreement.encode(perform(self._own, call)))
+        except Exception:
+            self._raise_death(EngineDeadError)
+            raise
+        finally:
+            self._group.set_patience(self._arguments.timeout_seconds, self._spin)
+        return [agreement.decode(answer, Outcome) for answer in answers]
+
+    def check(self) -> None:
+        """Raise EngineDeadError if a rank has ended."""
+        self._failure = self._failure or self._children.death
+        if self._failure:
+            raise EngineDeadError(self._failure)
+
+    def is_prepared(self, grammar: CompiledGrammar) -> bool:
+        """Whether a step could use this grammar without delay."""
+        return self.worker.grammars.is_prepared(grammar)
+
+    def prepare(self, grammar: CompiledGrammar) -> None:
+        """Prepare a grammar; called in another thread than that of the steps."""
+        self.worker.grammars.prepare(grammar)
+
+    def check_params(self, params: SamplingParams) -> str:
+        """Validate a request's parameters with the logits processors. Returns an error message, empty if they are valid."""
+        processors = self.worker.processors
+        return "" if processors is None else processors.check(params)
+
+    def close(self) -> None:
+        """End the other ranks and close the worker. Does nothing when called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._children.expect_ends()
+        if not self._children.death and not self._failure:
+            self._send(Kind.END, b"")
+        self._children.end()
+        self._group.end()
+        self.worker.close()
+
+    def _send(self, kind: Kind, payload: bytes) -> None:
+        """Begin the next command on all ranks."""
+        self._number += 1
+        self._children.step = self._number
+        self._group.begin(self._number)
+        self._group.write(commands.encode(Command(kind, self._number, payload)))
+
+    def _raise_death(self, kind: type[CoreError]) -> None:
+        """Raise an error of this kind if a rank has ended."""
+        self._children.look()
+        if self._children.death:
+            raise kind(self._children.death)
+
+
+def _for_others(plan: StepPlan) -> StepPlan:
+    """Return a plan without what rank 0 alone needs to draw tokens."""
+    if not any(new.request.grammar is not None for new in plan.new):
+        return plan
+    return replace(plan, new=[_without_grammar(new) for new in plan.new])
+
+
+def _without_grammar(new: NewSequence) -> NewSequence:
+    return replace(new, request=msgspec.structs.replace(new.request, grammar=None))
+
+
+class RanksMaker:
+    """Builds the executor; implements `core.engine.executor.ExecutorMaker`. arguments: the executor's own."""
+
+    def __init__(self, arguments: RanksArguments) -> None:
+        self._arguments = arguments
+
+    def build(self, config: EngineConfig) -> RanksExecutor:
+        """Start all ranks and read the weights."""
+        if config.device != "cpu":
+            raise UserError(f"--tensor-parallel-size: ranks compute on cpu alone so far, not on {config.device}.")
+        return RanksExecutor(config, self._arguments)

@@ -1,0 +1,43 @@
+"""Observer that ends an engine whose rank has ended, also while no step is computed.
+
+Owns: `RanksObserver`. Never does: end a rank. Called by: the engine core.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from core.engine.observer import Engine, EngineObserver, EngineStart
+
+LOOK_MS: Final = 250
+"""Milliseconds between two looks at the other ranks while there is no work."""
+
+
+class RanksObserver(EngineObserver):
+    """Looks at the ranks before steps and in idle time."""
+
+    # Last: the other observers have nothing to do for most of the time, and this one always has.
+    order = 1000
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self | None:
+        """Make the observer; None for an engine with one rank."""
+        return cls() if start.config.plugins.executor == "mp" else None
+
+    def attach(self, engine: Engine) -> None:
+        """Keep the executor."""
+        self._executor = engine.executor
+
+    def before_step(self) -> None:
+        """Raise EngineDeadError if a rank has ended."""
+        self._look()
+
+    def idle(self) -> int | None:
+        """Raise EngineDeadError if a rank has ended; look again after `LOOK_MS`."""
+        self._look()
+        return LOOK_MS
+
+    def _look(self) -> None:
+        check = getattr(self._executor, "check", None)
+        if check is not None:
+            check()

@@ -1,0 +1,134 @@
+"""The process of one rank other than the first: `core_distributed.rank --memory FD --words FD --rank 1 ...`.
+
+Owns: the process around one worker, and what each command does there. Never does: decide anything: rank 0 draws tokens and says
+when to end. Called by: `Children`, as a child whose standard input stays open while the engine lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.logging_setup import setup_logging
+from core.processes import end_with_parent, leave_signals_to_parent
+from core_distributed import agreement, calls, commands
+from core_distributed.arguments import RanksArguments
+from core_distributed.commands import Command, Kind
+from core_distributed.communicators import Group, ranks_of
+from core_platforms.cpu.ranks import GAVE_UP, SharedGroup
+from core_runtime.executor.reloading.reloader import Reloader
+from core_runtime.executor.steps.plan_wire import PlanDecoder
+from core_runtime.executor.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The payload of the command START.
+
+    configs: configuration of each rank.
+    arguments: the executor's own.
+    spin_microseconds: how long to look for the other ranks before going to sleep.
+    """
+
+    configs: list[EngineConfig]
+    arguments: RanksArguments
+    spin_microseconds: int
+
+
+class FollowingRank:
+    """A rank that does what rank 0 says. words: descriptor for sentences about failures."""
+
+    def __init__(self, group: SharedGroup, words: int) -> None:
+        self._group = group
+        self._words = words
+        self._number = 0
+        self._plans = PlanDecoder()
+        self._worker: Worker | None = None
+        self._reloader: Reloader | None = None
+
+    def run(self) -> int:
+        """Carry out commands until END. Returns the exit code."""
+        while True:
+            command = commands.decode(self._group.read, self._number + 1)
+            self._number = command.number
+            self._group.begin(command.number)
+            if command.kind == Kind.END:
+                return 0
+            if command.kind == Kind.START:
+                if not self._start(command):
+                    return 2
+            elif command.kind == Kind.CALL:
+                self._call(command)
+            else:
+                self._step(command)
+
+    def _start(self, command: Command) -> bool:
+        start = msgspec.msgpack.decode(command.payload, type=Start)
+        config = start.configs[self._group.rank]
+        setup_logging("WARNING", f"rank {self._group.rank}", config=config.log_config)
+        self._group.set_patience(0, start.spin_microseconds)
+        try:
+            self._worker = Worker(config, ranks_of(self._group, start.arguments))
+            self._reloader = Reloader(self._worker)
+            standing = agreement.standing_of(self._worker)
+        except Exception as error:
+            logger.exception("Rank %d could not start.", self._group.rank)
+            standing = agreement.failed(error)
+        self._group.exchange(agreement.encode(standing))
+        gc.freeze()
+        return not standing.error
+
+    def _call(self, command: Command) -> None:
+        assert self._reloader is not None, "the first command is START"
+        call = msgspec.msgpack.decode(command.payload, type=calls.Call)
+        self._group.exchange(agreement.encode(calls.perform(self._reloader, call)))
+
+    def _step(self, command: Command) -> None:
+        assert self._worker is not None, "the first command is START"
+        plan = self._plans.decode(command.payload)
+        try:
+            self._worker.execute(plan)
+            self._group.barrier()
+        except Exception as error:
+            if GAVE_UP in str(error):
+                return
+            # Said first: rank 0 reads it once the step is given up.
+            os.write(self._words, f"{type(error).__name__}: {error}\n".encode()[:4096])
+            self._group.abort()
+            logger.error("Step %d failed on rank %d.", command.number, self._group.rank, exc_info=error)
+
+    def close(self) -> None:
+        """Close the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the process."""
+    leave_signals_to_parent()
+    end_with_parent(0)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # rank 0 asks for stacks when a rank is silent
+    parser = argparse.ArgumentParser(prog="core_distributed.rank", description="One rank; started by the engine.")
+    for name in ("memory", "words", "rank", "size", "slot-bytes"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args(arguments)
+    group = Group(options.memory, options.rank, options.size, options.slot_bytes)
+    rank = FollowingRank(group, options.words)
+    try:
+        return rank.run()
+    finally:
+        rank.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
