@@ -151,6 +151,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensors_file:      descriptor, in the engine process, of the file with tensors received from memory; None: there is none.
     processor_timeout_s: seconds that a call of a logits processor may take.
     adapters:          limits of adapters; None: there are none.
+    media:             a `MediaConfig`, or its plain values as of `draft`; None: prompts carry text.
     """
 
     model: ModelConfig
@@ -184,3 +185,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensors_file: int | None = None
     processor_timeout_s: float = 5.0
     adapters: AdaptersConfig | None = None
+    media: Any = None

@@ -22,6 +22,7 @@ from core.plugin.registry import PluginRegistry
 from core_config.adapters import adapters_config
 from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
+from core_config.media import media_config
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
 from core_config.rules.prefixes import snapshot_every
@@ -100,6 +101,7 @@ def engine_config(
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
         adapters=adapters_config(settings),
+        media=media_config(settings, checkpoint.path, checkpoint.manifest, pooling),
     )
 
 

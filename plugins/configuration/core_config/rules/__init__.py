@@ -12,6 +12,7 @@ from core_config.rules import (
     adapters,
     batch,
     compilation,
+    media,
     memory,
     model,
     pooling,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *prefixes.RULES,
     *speculative.RULES,
     *adapters.RULES,
+    *media.RULES,
 )
 
 __all__ = ["RULES", "Derive", "Facts", "Finding", "Problem", "Rule", "Stage", "Warn", "findings", "is_count"]
