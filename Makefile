@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-page test-pooling test-ranks \
+	test-control-text test-drafts test-fake-device test-media test-page test-pooling test-ranks \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -83,6 +83,9 @@ test-models: $(TEST_STAMP)  ## the larger real model against transformers and th
 
 test-adapters: $(TEST_STAMP)  ## adapters of every family and variant against peft
 	$(PYTHON) -m pytest tests/adapters -m "models or not models"
+
+test-media: $(TEST_STAMP)  ## pictures of every family against transformers
+	$(PYTHON) -m pytest tests/media -m "media or not media"
 
 test-adapter-memory: $(TEST_STAMP)  ## 10,000 loads and unloads of adapters leave memory flat
 	$(PYTHON) -m tests.adapters.loads

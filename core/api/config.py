@@ -153,6 +153,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     adapters:          limits of adapters; None: there are none.
     data_parallel_size: engines of the group that this is a configuration of. data_parallel_rank: of the first one, or this one.
     aggregate_stats_log: one periodic log line for all engines of a group.
+    media:             a `MediaConfig`, or its plain values as of `draft`; None: prompts carry text.
     """
 
     model: ModelConfig
@@ -189,3 +190,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
     aggregate_stats_log: bool = False
+    media: Any = None

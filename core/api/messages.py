@@ -55,6 +55,23 @@ class Resume(msgspec.Struct, array_like=True):
     num_cached_tokens: int = 0
 
 
+class MediaItem(msgspec.Struct, array_like=True):
+    """One picture, or other item, that a part of a prompt represents.
+
+    start, stop: positions [start, stop) of the prompt, of which those with `token_id` get the rows.
+    digest:      of the item, and of all else that its rows depend on.
+    features:    the item as its tower reads it; empty where the rows are known.
+    rows:        float32 [rows, size] in the machine's byte order, used instead of the embeddings of their tokens.
+    """
+
+    start: Annotated[int, msgspec.Meta(ge=0)]
+    stop: int
+    digest: str
+    token_id: TokenId
+    features: bytes = b""
+    rows: bytes = b""
+
+
 class EngineRequest(msgspec.Struct, array_like=True):
     """One sequence to generate. A request with n choices is n of these with the same `request_id`.
 
@@ -90,6 +107,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter:          digest of the adapter to use (`core.api.adapters`); empty: the base model.
     adapter_from:     first position that the adapter computes; earlier ones are the base model's.
     edges:            positions at which a later prompt may leave this one, such as the start of the last user message.
+    media:            pictures and other items in the prompt, in its order.
     """
 
     request_id: str
@@ -117,6 +135,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter: str = ""
     adapter_from: int = 0
     edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
+    media: list[MediaItem] = []
 
     @property
     def key(self) -> tuple[str, int]:

@@ -27,6 +27,7 @@ NEEDED: Final[Mapping[str, str]] = MappingProxyType({
     "log_steps": "step_log",
     "sleeps": "lifecycle",
     "adapters": "adapters",
+    "media": "media",
 })  # fmt: skip
 """Fields of `EngineConfig` that an observer implements, with its name: without the observer such a setting is refused."""
 

@@ -14,7 +14,7 @@ from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.policy import Order, WaitingQueue
 from core.api.sequence_record import SequenceRecord
 from core.api.step_plan import SequenceKey, Slot
-from core.kv.hashing import KeyExtras
+from core.kv.hashing import KeyExtras, MediaSpan
 from core.kv.sequence import KVSequence
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ class SequenceState(KVSequence):
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         resume = request.resume
         given = [] if resume is None else resume.output_token_ids
+        media = tuple(MediaSpan(item.start, item.stop, item.digest) for item in request.media)
         super().__init__(
             [*request.prompt_token_ids, *given],
             request.cache_salt,
-            KeyExtras(request.adapter, (), request.adapter_from) if request.adapter else None,
+            KeyExtras(request.adapter, media, request.adapter_from) if request.adapter or media else None,
             owner=request.user,
             tenant=request.tenant,
             num_public_tokens=request.num_public_tokens,

@@ -48,6 +48,7 @@ from core_apis.sessions.directory import session_files
 from core_apis.sessions.service import SessionService
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
+from core_media.config import media_of
 from core_observers.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def _context(
         apis=server.apis,
         adapters=engine.config.adapters is not None,
         remembers=engine.config.cache.explains != "off",
+        media=media_of(engine.config),
         keeps_edges=any(group.kind == "state" for group in engine.config.cache.groups),
     )
     preparer = Preparer(settings, tokenizer)

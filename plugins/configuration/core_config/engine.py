@@ -22,6 +22,7 @@ from core.plugin.registry import PluginRegistry
 from core_config.adapters import adapters_config
 from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
+from core_config.media import media_config
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
 from core_config.rules.data_parallel import first_rank, num_engines
@@ -104,6 +105,7 @@ def engine_config(
         data_parallel_size=num_engines(settings),
         data_parallel_rank=first_rank(settings),
         aggregate_stats_log=settings["aggregate_engine_logging"],
+        media=media_config(settings, checkpoint.path, checkpoint.manifest, pooling),
     )
 
 

@@ -21,6 +21,7 @@ from core.plugin.registry import PluginRegistry
 from core_config.arguments.sources import Merged, merge
 from core_config.engine import engine_config
 from core_config.locating.files import magic_of, own_config
+from core_config.media import why_not
 from core_config.pooled.pooling import find_pooling
 from core_config.resolution import Resolution
 from core_config.rules import Facts
@@ -142,6 +143,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     spec = model.spec
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
+    refusal = why_not(attempt.settings, checkpoint.path, checkpoint.manifest)
+    server = msgspec.structs.replace(server, media_refusal=refusal)
     attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
     if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
         spec = without_head(spec, checkpoint.manifest)
@@ -210,7 +213,9 @@ def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:
     model = None
     if located is not None:
         model = attempt.answer_of(lambda: _find_family(attempt, located))
-        said = text_alone(located.manifest.config, located.manifest.tensors)
+        said = ""
+        if why_not(attempt.settings, located.path, located.manifest):
+            said = text_alone(located.manifest.config, located.manifest.tensors)
         attempt.warnings += [said] if said else []
     if model is not None:
         checkpoint = model.checkpoint

@@ -85,6 +85,7 @@ def _digest(request: EngineRequest) -> bytes:
         grammar,
         request.pooling,
         request.adapter,
+        [(item.start, item.digest) for item in request.media],
         *(getattr(params, name) for name in MATTERS),
     ]
     whole = msgspec.msgpack.encode(computed, enc_hook=repr, order="deterministic")

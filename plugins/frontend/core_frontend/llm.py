@@ -157,7 +157,7 @@ class LLM(PoolingMethods, LLMEngine):
         params = self._spread(sampling_params, len(conversations))
         tokenizer = self._need_tokenizer()
         chat_template = chat_template or self._chat_template
-        template = chat_template_of(tokenizer, chat_template)
+        template = chat_template_of(tokenizer, chat_template, self._media.placeholder)
         plan = None
         prompts: ChatTemplate | ConversationPrompts = template
         if tools or tool_choice is not None:
@@ -168,7 +168,8 @@ class LLM(PoolingMethods, LLMEngine):
             plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
             prompts = ConversationPrompts(template, served)
         has_states = any(group.kind == "state" for group in self._config.cache.groups)
-        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {}, keeps_edges=has_states)
+        variables = chat_template_kwargs or {}
+        batch = ChatBatch(tokenizer, prompts, plan, variables, media=self._media, keeps_edges=has_states)
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         if session is not None:

@@ -179,8 +179,12 @@ def _tenant(sequence: KVSequence) -> bytes:
 
 
 def _adapter(sequence: KVSequence) -> bytes:
-    """Return the digest of a sequence's adapter; empty for the base model."""
-    return b"" if sequence.extras is None else sequence.extras.adapter.encode()
+    """Return the digests of a sequence's adapter and media; empty for text of the base model."""
+    extras = sequence.extras
+    if extras is None:
+        return b""
+    media = "".join(f":{span.start}:{span.stop}:{span.digest}" for span in extras.media)
+    return f"{extras.adapter}{media}".encode()
 
 
 def _chain(payloads: Iterable[bytes], name: bytes = b"") -> list[bytes]:

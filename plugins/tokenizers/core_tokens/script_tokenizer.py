@@ -29,13 +29,16 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Options of transformers' methods, and the values besides None that change nothing."""
 
 
-def chat_template_of(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
-    """Return the template that renders conversations: `given` as source or name, else the checkpoint's."""
+def chat_template_of(tokenizer: Tokenizer, given: str | None, picture: str = "") -> ChatTemplate:
+    """Return the template that renders conversations: `given` as source or name, else the checkpoint's.
+
+    picture: see `ChatTemplate`.
+    """
     named = tokenizer.named_templates
     special = tokenizer.special_tokens
     if given:
-        return ChatTemplate(named.get(given, given), special)
-    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE))
+        return ChatTemplate(named.get(given, given), special, picture=picture)
+    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE), picture=picture)
 
 
 class Encoding(dict[str, Any]):

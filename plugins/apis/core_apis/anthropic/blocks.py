@@ -16,6 +16,7 @@ from core_apis.protocol.anthropic import (
     RESULT_BLOCKS,
     Citations,
     DocumentBlock,
+    ImageBlock,
     SearchResultBlock,
     TextBlock,
 )
@@ -70,6 +71,19 @@ def block_text(block: TextBlock | DocumentBlock | SearchResultBlock, place: str)
         return "\n".join((block.title, block.source, text))
     text = _document_text(block, place)
     return "\n".join(part for part in (block.title, block.context, text) if part)
+
+
+def image_url(block: ImageBlock, place: str) -> str:
+    """Return the URL of a picture; base64 becomes a data URL. Raises RequestError."""
+    source = block.source
+    if source.type == "base64" and source.data is not None:
+        return f"data:{source.media_type};base64,{source.data}"
+    if source.type == "url" and source.url is not None:
+        return source.url
+    raise RequestError(
+        f"{place}.source is of type {source.type!r}; expected 'base64' with data and media_type, or 'url' with url.",
+        param=_field(place),
+    )
 
 
 def result_text(content: str | Sequence[dict[str, Any]] | None, *, is_error: bool, place: str) -> str:

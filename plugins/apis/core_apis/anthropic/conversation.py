@@ -12,9 +12,10 @@ from typing import Any
 
 from core.api.errors import RequestError, nearest
 from core_apis.anthropic import signature
-from core_apis.anthropic.blocks import ONLY_TEXT, block_text, blocks, result_text
+from core_apis.anthropic.blocks import ONLY_TEXT, block_text, blocks, image_url, result_text
 from core_apis.protocol.anthropic import (
     BLOCKS,
+    ImageBlock,
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
@@ -23,6 +24,7 @@ from core_apis.protocol.anthropic import (
     Turn,
 )
 from core_apis.protocol.messages import Message
+from core_media.reading.parts import PlacedPicture
 
 ACCOUNTING = "x-anthropic-billing-header:"
 """Prefix of a system-prompt block that Claude Code adds for accounting.
@@ -75,6 +77,8 @@ class ChatMessages:
         for where, block in blocks(turn.content, BLOCKS["user"], place):
             if isinstance(block, ToolResultBlock):
                 self._result(block, where)
+            elif isinstance(block, ImageBlock):
+                self._add_part("user", PlacedPicture(image_url(block, where), where))
             else:
                 self._add_text("user", block_text(block, where))
 
@@ -116,10 +120,22 @@ class ChatMessages:
 
     def _add_text(self, role: str, text: str) -> None:
         last = self.messages[-1] if self.messages else None
-        if last is not None and last["role"] == role:
+        if last is not None and last["role"] == role and isinstance(last["content"], list):
+            last["content"].append({"type": "text", "text": text})
+        elif last is not None and last["role"] == role:
             last["content"] += "\n" + text
         else:
             self.messages.append({"role": role, "content": text})
+
+    def _add_part(self, role: str, part: dict[str, Any]) -> None:
+        """Add a part that is no text to the turn of a role, whose content becomes a list of parts."""
+        last = self.messages[-1] if self.messages else None
+        if last is None or last["role"] != role:
+            self.messages.append({"role": role, "content": [part]})
+            return
+        if isinstance(last["content"], str):
+            last["content"] = [{"type": "text", "text": last["content"]}]
+        last["content"].append(part)
 
     def _add_answer(self, text: str, reasoning: str, calls: list[dict[str, Any]]) -> None:
         last = self.messages[-1] if self.messages else None

@@ -32,10 +32,11 @@ from core_formats.conversation_prompts import ConversationPrompts
 from core_formats.markers import markers_of
 from core_formats.tool_use import ToolUse
 from core_grammars.spec import as_text
+from core_media.reading.parts import take_media
 from core_tokens.chat.chat_template import ChatTemplate, has_answers
 from core_tokens.chat.question_edge import question_edges
 from core_tokens.chat.template_limits import Limits
-from core_tokens.chat.written_text import WrittenText, own_tail, plain
+from core_tokens.chat.written_text import WrittenText, own_tail, plain, spans_of
 from core_tokens.content_encoding import ContentEncoder
 from core_tokens.tokenizer import Tokenizer
 
@@ -56,7 +57,10 @@ class Preparation:
         self.limits = limits
         self.bodies = body_kinds(settings.apis)
         self.names = ServedNames(settings.served_names, settings.served_names_file)
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits)
+        picture = "" if settings.media is None else settings.media.placeholder
+        self.template = ChatTemplate(
+            settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits, picture
+        )
         self._prompts = ConversationPrompts(self.template, settings.format)
         self._format = settings.format
         # The format without the guide: answers need only this part, and it is sent with each of them.
@@ -82,6 +86,7 @@ class Preparation:
     def prepare_chat(self, body: ChatRequest) -> PreparedChat:
         """Run the steps after decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
+        pictures = take_media(body.messages or [], self.settings.media, self.settings.media_refusal)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
         check_template(use, self.template, self.settings.format)
         plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)
@@ -94,15 +99,18 @@ class Preparation:
         encoded = self.texts.rendered_prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
-        history = self._history(text, body, use)
-        edges = self._edges(plain(text), encoded.ids, body)
+        history = None if pictures else self._history(text, body, use)
+        edges = [] if pictures else self._edges(plain(text), encoded.ids, body)
+        prompt = Prompt(plain(text), encoded.ids, control_text=encoded.control_text, edges=edges, pictures=pictures)
+        if pictures:
+            prompt.written = spans_of(text)
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
         return PreparedChat(
             lean(body),
             model,
             params,
-            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text, edges=edges)],
+            [prompt],
             tools=[tool.for_parsing() for tool in use.callable],
             format=plan.format,
             prompt_tail=plan.tail(tail)[-TAIL:],

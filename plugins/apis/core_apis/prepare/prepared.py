@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from core.api.config import ResolvedPlugin
+from core.api.messages import MediaItem
 from core.api.pooling import PoolingConfig
 from core.api.sampling_params import SamplingParams
 from core_apis.histories.trace import History
@@ -27,8 +28,11 @@ from core_formats.tool_spec import ToolSpec
 from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_embeds import PromptEmbeds
-from core_frontend.prompts.prompt_parser import EDGES
+from core_frontend.prompts.prompt_parser import EDGES, MEDIA
 from core_frontend.prompts.text_pairs import TextPair
+from core_media.config import MediaConfig
+from core_media.reading.source import MediaSource
+from core_tokens.chat.written_text import Spans
 
 Pooled = TypeVar("Pooled", bound=PoolingBody)
 
@@ -54,6 +58,8 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     adapters:            whether the server has adapters and has checked the names of models before.
     remembers:           whether conversations are remembered, for explanations of later ones.
     keeps_edges:         whether the model has layers with a state, so that the engine is told of edges.
+    media:               how pictures are served; None: they are refused.
+    media_refusal:       why they are refused, as the end of a sentence; empty where they are served.
     apis:                the APIs whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
@@ -78,6 +84,8 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     adapters: bool = False
     remembers: bool = False
     keeps_edges: bool = False
+    media: MediaConfig | None = None
+    media_refusal: str = ""
 
 
 class Prompt(msgspec.Struct):
@@ -87,7 +95,9 @@ class Prompt(msgspec.Struct):
     second: for a pair of texts, the index of the second one's first token; 0: it is one text.
     embeds: embeddings that replace the tokens' own, in which case the ids mean nothing; None: there are none.
     control_text: spellings of control tokens in the contents of messages, with their number.
-    edges: see `EngineRequest`.
+    edges, media: see `EngineRequest`.
+    pictures: those that are not processed yet; the ids are incomplete until then.
+    written: spans of the text that the template wrote; known while there are pictures.
     """
 
     text: str | None
@@ -96,6 +106,9 @@ class Prompt(msgspec.Struct):
     embeds: PromptEmbeds | None = None
     control_text: dict[str, int] = {}
     edges: list[int] = []
+    pictures: list[MediaSource] = []
+    written: Spans = ()
+    media: list[MediaItem] = []
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """Return the prompt in the form that the engine takes."""
@@ -103,7 +116,9 @@ class Prompt(msgspec.Struct):
             return {"prompt_embeds": self.embeds, "cache_salt": cache_salt}
         if self.second:
             return TextPair(self.text, self.token_ids, self.second).as_prompt(cache_salt)
-        given = {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+        given: dict[str, Any] = {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+        if self.media:
+            given[MEDIA] = self.media
         return {**given, EDGES: self.edges} if self.edges else given
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from core_apis.body_kinds import MODEL_NAME, BodyKind, Buffer, NamedModel
 from core_apis.prepare.helper import PreparationHelper, preparation_lane
+from core_apis.prepare.pictures import PicturePreparation
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.served_adapters import ServedAdapters
@@ -74,6 +75,7 @@ class Preparer:
         self.here = Preparation(settings, tokenizer)
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
+        self._pictures = None if settings.media is None else PicturePreparation(settings.media, self.here)
         self._own: dict[str, Preparer] = {}
         self._turn = asyncio.Lock()
         self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
@@ -89,6 +91,8 @@ class Preparer:
 
         spawned: that process, if it runs already. Without a chat template it is the first one for large bodies instead.
         """
+        if self._pictures is not None:
+            self._pictures.warm()
         if self._warms:
             self.small.start(spawned)
         elif spawned is not None:
@@ -106,6 +110,8 @@ class Preparer:
             if template is not None and row.renders:
                 preparer = await self._with_template(template)
         prepared = await preparer._prepare(row, pieces)
+        if self._pictures is not None:
+            await self._pictures.complete(prepared)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared
@@ -121,6 +127,8 @@ class Preparer:
 
     async def close(self) -> None:
         """End the helper processes."""
+        if self._pictures is not None:
+            await self._pictures.close()
         await asyncio.gather(self.small.close(), self.large.close(), *(own.close() for own in self._own.values()))
 
     async def _with_template(self, template: str) -> Preparer:

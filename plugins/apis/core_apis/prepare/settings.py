@@ -31,5 +31,6 @@ def settings_of(model: ModelConfig, server: ServerConfig, tokenizer: Tokenizer, 
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
+        media_refusal=server.media_refusal,
         **more,
     )

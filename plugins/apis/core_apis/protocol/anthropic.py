@@ -227,6 +227,21 @@ class SearchResultBlock(msgspec.Struct):
     citations: Citations | None = None
 
 
+class ImageSource(msgspec.Struct):
+    """A picture. type: `base64`, with data and its media_type, or `url`."""
+
+    type: str
+    media_type: str = ""
+    data: str | None = None
+    url: str | None = None
+
+
+class ImageBlock(msgspec.Struct):
+    """A block with a picture."""
+
+    source: ImageSource
+
+
 RESULT_BLOCKS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "text": TextBlock,
@@ -238,7 +253,7 @@ RESULT_BLOCKS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
 BLOCKS: Mapping[str, Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
         "system": {"text": TextBlock},
-        "user": {**RESULT_BLOCKS, "tool_result": ToolResultBlock},
+        "user": {**RESULT_BLOCKS, "image": ImageBlock, "tool_result": ToolResultBlock},
         "assistant": {
             "text": TextBlock,
             "thinking": ThinkingBlock,

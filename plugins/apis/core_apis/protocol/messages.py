@@ -12,6 +12,7 @@ from typing import Any
 from core.api.errors import RequestError
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse, tool_use
+from core_media.reading.parts import ShownPicture
 from core_tokens.chat.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
@@ -114,7 +115,9 @@ class Conversation:
 def message_text(message: Message) -> str:
     """Return the text of a checked message."""
     content = message["content"]
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if not isinstance(part, ShownPicture))
 
 
 def _check_length(name: str, entries: Sequence[object], most: int) -> None:
@@ -176,6 +179,8 @@ def _check_parts(index: int, content: Any) -> None:
     if not isinstance(content, list):
         raise RequestError(f"messages[{index}].content must be a string or a list of text parts.", param="messages")
     for number, part in enumerate(content):
+        if isinstance(part, ShownPicture):
+            continue
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":
             raise RequestError(

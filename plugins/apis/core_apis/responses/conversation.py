@@ -15,10 +15,12 @@ from typing import Any
 from core.api.errors import RequestError, nearest
 from core_apis.responses.reasoning import unsealed
 from core_apis.responses.tools import seen_name
+from core_media.reading.parts import PlacedPicture
 
 Item = dict[str, Any]
 Message = dict[str, Any]
 
+PICTURE = "input_image"
 INSTRUCTING = ("system", "developer")
 JOINT = "\n"
 """The separator between the parts of a text that has to be one."""
@@ -102,6 +104,10 @@ class _Reader:
         role = item.get("role")
         if role not in ROLES:
             raise RequestError(f"{place}.role is {role!r}; expected one of {', '.join(ROLES)}.", param="input")
+        pictures = _with_pictures(item.get("content"), f"{place}.content") if role == "user" else None
+        if pictures is not None:
+            self._add({"role": role, "content": pictures})
+            return
         texts = _texts(item.get("content"), f"{place}.content")
         text = JOINT.join(texts)
         if role == "user" and len(texts) > 1:
@@ -195,6 +201,26 @@ def _texts(content: object, place: str) -> list[str]:
     for index, part in enumerate(content):
         texts.append(_part_text(part, f"{place}[{index}]"))
     return texts
+
+
+def _with_pictures(content: object, place: str) -> list[dict[str, Any]] | None:
+    """Return the parts of a content with pictures; None: it has none. Raises RequestError."""
+    if not isinstance(content, list) or not any(
+        isinstance(part, dict) and part.get("type") == PICTURE for part in content
+    ):
+        return None
+    parts: list[dict[str, Any]] = []
+    for index, part in enumerate(content):
+        where = f"{place}[{index}]"
+        if part.get("type") != PICTURE:
+            parts.append({"type": "text", "text": _part_text(part, where)})
+        elif part.get("file_id") is not None:
+            raise RequestError(
+                f"{where}.file_id: files are not kept here; send the picture as a data URL.", param="input"
+            )
+        else:
+            parts.append(PlacedPicture(part.get("image_url"), where))
+    return parts
 
 
 def _part_text(part: object, place: str) -> str:

@@ -126,5 +126,7 @@ def _check(body: Any, prompts: list[Any]) -> None:
         wrong = f"prompt has {len(prompts)} prompts, but a turn has one"
     elif prompts[0].text is None:
         wrong = "the prompt is no text, so no tokenizer can change its tokens"
+    elif prompts[0].media:
+        wrong = "the prompt has pictures, and a session keeps tokens alone"
     if wrong:
         raise RequestError(f"session is given, and {wrong}; leave one of them out.", param="session")

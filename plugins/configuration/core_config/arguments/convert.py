@@ -107,6 +107,8 @@ def _typed(field: Field, value: Any) -> Any:
     if field.is_list:
         return _list(field, value, expected)
     if field.is_mapping:
+        if field.name in AS_PAIRS and isinstance(value, str) and not value.lstrip().startswith("{"):
+            value = _pairs(value, expected)
         return _keyed(field, _mapping(value, expected))
     return _text(value, expected)
 
@@ -182,6 +184,21 @@ def _list(field: Field, value: Any, expected: str) -> list[Any]:
     if not all(isinstance(part, str) for part in parts):
         raise ValueError(expected)
     return parts
+
+
+AS_PAIRS: Final = frozenset({"limit_mm_per_prompt"})
+"""Mappings that may also be written `a=1,b=2`."""
+
+
+def _pairs(text: str, expected: str) -> dict[str, Any]:
+    """Read `a=1,b=2`. Raises ValueError."""
+    pairs: list[tuple[str, Any]] = []
+    for part in text.split(","):
+        name, equals, number = part.partition("=")
+        if not equals:
+            raise ValueError(expected)
+        pairs.append((name.strip(), _integer(number.strip(), human=False, expected=expected)))
+    return _once(pairs)
 
 
 def _mapping(value: Any, expected: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from core_config.rules import (
     batch,
     compilation,
     data_parallel,
+    media,
     memory,
     model,
     pooling,
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     *ranks.RULES,
     *speculative.RULES,
     *adapters.RULES,
+    *media.RULES,
 )
 
 __all__ = ["RULES", "Derive", "Facts", "Finding", "Problem", "Rule", "Stage", "Warn", "findings", "is_count"]

@@ -101,6 +101,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal: None: no request outlives the server.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
+    media_refusal: why the model's pictures are not served; empty where they are.
     remote: None: this command has both an API server and an engine.
     """
 
@@ -148,6 +149,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     remote: RemoteSettings | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
+    media_refusal: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -71,7 +71,8 @@ class Embedding:
     adapters: adapters of the matrix; None: the engine has none.
     whole: tokens of the whole vocabulary, of which this is a part; 0: this is all of it.
     given: rows of the next step, int64 [R], and the embeddings [R, H] that replace those of their tokens; None: no
-        replacement. Only for models that neither scale nor project the rows of their matrix.
+        replacement. They have the form of the residual stream: those of media are neither scaled nor projected, and models
+        that scale or project the rows of their matrix take no prompts of embeddings.
     """
 
     def __init__(
@@ -126,11 +127,11 @@ class Embedding:
             self.adapters.run(token_ids, rows)
         if weights.project is not None:
             weights.project(embedded, out)
+        if self._spec.embed_scale != 1.0:
+            self._kernels.scale(out, self._spec.embed_scale)
         if self.given is not None:
             rows, values = self.given
             out[rows] = values.to(out.dtype)
-        if self._spec.embed_scale != 1.0:
-            self._kernels.scale(out, self._spec.embed_scale)
         if weights.positions is not None:
             self._add(weights.positions, positions, added, out)
         if weights.segments is not None and self._segments is not None:

@@ -22,6 +22,7 @@ from core_tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from core_formats.answers.plan import AnswerPlan
     from core_formats.conversation_prompts import ConversationPrompts
+    from core_frontend.library.media_prompts import MediaReader
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
@@ -37,6 +38,7 @@ class ChatBatch:
     template: writes the prompts; with tools `ConversationPrompts`, which can render them.
     plan: with tools: the constraints on answers and their parser; None: all of an answer is text.
     options: further variables for the template.
+    media: reads pictures.
     keeps_edges: whether the model has layers with a state, so that prompts tell their edges.
     """
 
@@ -47,6 +49,7 @@ class ChatBatch:
         plan: AnswerPlan | None,
         options: Mapping[str, Any],
         *,
+        media: MediaReader,
         keeps_edges: bool = False,
     ) -> None:
         self.prompts: list[PromptInput] = []
@@ -55,6 +58,7 @@ class ChatBatch:
         self._allows_control = tokenizer.allows_control
         self._tokenizer = tokenizer
         self._keeps_edges = keeps_edges
+        self._media = media
         self._contents = ContentEncoder.of(tokenizer, template.sources)
         self._template = template
         self._plan = plan
@@ -74,16 +78,20 @@ class ChatBatch:
         resume: whether the answer continues the last message.
         """
         plan = self._plan
+        messages, pictures = self._media.take(conversation)
         text = self._template.render(
-            list(conversation),
+            messages,
             add_generation_prompt=begin,
             continue_final_message=resume,
             tools=None if plan is None else plan.use.shown,
             **self._options,
         )
         encoded = self._contents.encoded(text)  # the template has written the special tokens as text
-        edges = question_edges(plain(text), encoded.ids, conversation, self._tokenizer) if self._keeps_edges else []
-        self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids, EDGES: edges})
+        if pictures:
+            self.prompts.append(self._media.with_items(text, pictures, self._contents.encode))
+        else:
+            edges = question_edges(plain(text), encoded.ids, messages, self._tokenizer) if self._keeps_edges else []
+            self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids, EDGES: edges})
         self.control_text.append(encoded.control_text)
         if plan is not None and plan.format is not None:
             own_plan = plan.resuming(conversation[-1]) if resume else plan

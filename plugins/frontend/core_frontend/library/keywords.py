@@ -13,7 +13,7 @@ from typing import Any
 from core.api.errors import RequestError, nearest
 
 NOT_SERVED: Mapping[str, str] = {
-    "mm_processor_kwargs": "prompts carry no media",
+    "mm_processor_kwargs": "it is a key of a prompt with multi_modal_data, and an engine argument",
     "tokenization_kwargs": "texts are tokenized as the checkpoint says; pass token ids to do otherwise",
     "prompt_adapter_request": "prompt adapters are not available",
     "trace_headers": "nothing is traced",

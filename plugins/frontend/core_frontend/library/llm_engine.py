@@ -25,6 +25,7 @@ from core_frontend.library.adapter_methods import AdapterMethods
 from core_frontend.library.arguments import keywords_of, one_id, several_ids
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.lora_request import LoRARequest
+from core_frontend.library.media_prompts import MediaReader
 from core_frontend.library.metrics import Metric, metrics_of
 from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import WeightMethods
@@ -223,6 +224,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         self._client = None
         if client is not None:
             self._grammars.close()
+            self._media.close()
             client.close()
 
     def __enter__(self) -> Self:
@@ -242,6 +244,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         tally = None if self._config.disable_log_stats else RequestTally()
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval, tally)
         self._grammars = GrammarCompiler(self._config, self._tokenizer)
+        self._media = MediaReader(self._config, self._tokenizer, resolution.server.media_refusal)
         if self._config.data_parallel_size > 1:
             from core_frontend.group.inproc import OfflineGroup
 
@@ -280,6 +283,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         grammar = None if wanted is None else self._grammars.compile(wanted)
         if grammar is not None:
             terms = terms.with_grammar(begin)
+        prompt = self._media.read(prompt)
         processed = self._input.process(request_id, prompt, params, terms, arrival_time=arrival_time, grammar=grammar)
         if self._config.model.checks_params and isinstance(params, SamplingParams):
             wrong = self._live_client().core.call("check_params", {"params": params})

@@ -157,9 +157,10 @@ class InputProcessor:
             grammar=grammar,
             explain=terms.explain is not None,
             tenant=terms.tenant,
-            num_public_tokens=0 if num_cut else terms.num_public_tokens,
+            num_public_tokens=0 if num_cut else _num_public(terms, parsed),
             prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
             edges=[] if num_cut else parsed.edges,
+            media=parsed.media,
         )
         set_adapter(first, terms.adapter)
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]
@@ -311,6 +312,12 @@ class InputProcessor:
         return secrets.randbits(64) if self._random is None else self._random.getrandbits(64)
 
 
+def _num_public(terms: RequestTerms, prompt: Prompt) -> int:
+    """Return the tokens that tenants share; nobody shares a picture."""
+    first = prompt.media[0].start if prompt.media else terms.num_public_tokens
+    return min(terms.num_public_tokens, first)
+
+
 def _check_compiled(params: SamplingParams, grammar: CompiledGrammar | None) -> None:
     if params.structured_outputs is not None and grammar is None:
         raise RequestError(
@@ -325,6 +332,11 @@ def _check_continued(prompt: Prompt, params: SamplingParams) -> None:
         raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
     if prompt.embeds is not None:
         _check_embedded(prompt, params)
+    if prompt.media and params.truncate_prompt_tokens is not None:
+        raise RequestError(
+            "truncate_prompt_tokens cuts a prompt, and this one has pictures; leave it out.",
+            param="truncate_prompt_tokens",
+        )
 
 
 def _check_priority(priority: object) -> None:

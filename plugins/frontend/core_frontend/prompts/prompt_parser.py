@@ -12,15 +12,18 @@ from typing import Any
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
+from core.api.messages import MediaItem
 from core.engine.token_ids import check_token_ids, pieces
 from core_frontend.prompts.prompt_embeds import FLAGS, KEY, PLACEHOLDER, PromptEmbeds, read_embeds
 from core_tokens.tokenizer import Tokenizer
 
 EDGES = "edges"
 """Key of the positions of `EngineRequest.edges`, which those set that render conversations."""
-PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS, EDGES)
+MEDIA = "media"
+"""Key of the items of `EngineRequest.media`, which those set that process pictures."""
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS, EDGES, MEDIA)
 MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
-"""Keys of unsupported inputs; None and an empty mapping are accepted."""
+"""Keys of media, which a reader of media replaces by `MEDIA`; None and an empty mapping are accepted anywhere."""
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
 """A prompt: text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`; for a pair
@@ -35,7 +38,7 @@ class Prompt:
     second: for a pair of texts, the index of the second one's first token; 0: it is one text.
     embeds: embeddings that replace the tokens' own; None: there are none.
     knows_tokens: whether `token_ids` are those of the prompt, not placeholders for embeddings.
-    edges: see `EngineRequest`.
+    edges, media: see `EngineRequest`.
     """
 
     text: str | None
@@ -45,6 +48,7 @@ class Prompt:
     embeds: PromptEmbeds | None = None
     knows_tokens: bool = True
     edges: list[int] = field(default_factory=list)
+    media: list[MediaItem] = field(default_factory=list)
 
 
 class PromptParser:
@@ -87,7 +91,7 @@ class PromptParser:
         if token_ids is not None:
             ids = self._token_ids(token_ids, copies)
             second = 0 if types is None else _second(types, len(ids))
-            return Prompt(text, ids, salt, second, edges=_edges(prompt.get(EDGES)))
+            return Prompt(text, ids, salt, second, edges=_edges(prompt.get(EDGES)), media=prompt.get(MEDIA) or [])
         if types is not None:
             raise RequestError("token_type_ids are of 'prompt_token_ids'; give both.", param="token_type_ids")
         if text is None:
@@ -151,7 +155,7 @@ def _refuse_media(key: str, value: Any) -> None:
     """Raise RequestError for media in a prompt."""
     if value is not None and value != {}:
         raise RequestError(
-            f"The prompt has {key!r}, but prompts carry text or token ids only; leave it out.", param=key
+            f"The prompt has {key!r}, which `LLM` takes, for models whose pictures are served; leave it out.", param=key
         )
 
 

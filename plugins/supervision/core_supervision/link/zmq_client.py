@@ -329,7 +329,9 @@ def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddReq
 def _size(request: EngineRequest) -> int:
     """Estimate the bytes that the long parts of a request take in a message, without encoding it."""
     num_ids = len(request.prompt_token_ids) + sum(map(len, request.bad_words_ids))
-    num_bytes = len(request.allowed_ids) + len(request.prompt_embeds)
+    num_bytes = (
+        len(request.allowed_ids) + len(request.prompt_embeds) + sum(len(item.features) for item in request.media)
+    )
     grammar = 0 if request.grammar is None else len(request.grammar.data)
     return ID_BYTES * num_ids + num_bytes + grammar
 

@@ -63,6 +63,7 @@ class ChatTemplate:
     for_tools: Jinja source for conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
     limits: of work and memory, for compiling and each rendering.
+    picture: what stands for a picture where the template takes no parts; empty: messages have no pictures.
     """
 
     def __init__(
@@ -71,12 +72,16 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         for_tools: str | None = None,
         limits: Limits | None = None,
+        picture: str = "",
     ) -> None:
         self.limits: Limits = ThreadLimits() if limits is None else limits
         self.source = source
+        self._picture = picture
         self.special_tokens = dict(special_tokens or {})
         self._own_words = {name: written(text) for name, text in self.special_tokens.items()}
-        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens, limits=limits)
+        self._with_tools: ChatTemplate | None = None
+        if for_tools is not None:
+            self._with_tools = ChatTemplate(for_tools, special_tokens, limits=limits, picture=picture)
         self._template: tuple[jinja2.Template, TemplateForms] | None = None
         self._wants_objects: bool | None = None
 
@@ -106,7 +111,7 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         template, forms = self._compiled()
-        adapting = MessageForms(forms, self._takes_objects)
+        adapting = MessageForms(forms, self._takes_objects, self._picture)
         try:
             # Copies, so that the template cannot change the caller's messages.
             prepared = [_with_role(adapting.adapt(_plain(message))) for message in messages]
@@ -169,9 +174,10 @@ class ChatTemplate:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the one or two Jinja sources."""
+        """Return the one or two Jinja sources, and what stands for a picture, if anything does."""
         others = () if self._with_tools is None else self._with_tools.sources
-        return others if self.source is None else (self.source, *others)
+        own = (self.source,) if self.source is not None else ()
+        return (*own, *others, self._picture) if self._picture else (*own, *others)
 
     def _probed(self, *, objects: bool) -> str | None:
         """Render a conversation with a call; None where the template rejects it. objects: form of the arguments."""

@@ -14,9 +14,13 @@ from typing import Any
 from jinja2 import nodes
 
 from core.api.errors import RequestError
+from core_tokens.chat.written_text import joined, written
 
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 """Field names under which clients send, and templates read, the reasoning of earlier turns."""
+
+PICTURE = "image"
+"""Type of the part that stands for a picture."""
 
 CUSTOM_INPUT = "input"
 """The only argument of a custom tool where a template supports only functions."""
@@ -84,9 +88,11 @@ class MessageForms:
 
     wants_objects: called when a message has calls; whether the template expects their arguments as objects instead of
     text.
+    picture: what stands for a picture where the template takes no parts; empty: messages have none.
     """
 
-    def __init__(self, forms: TemplateForms, wants_objects: Callable[[], bool]) -> None:
+    def __init__(self, forms: TemplateForms, wants_objects: Callable[[], bool], picture: str = "") -> None:
+        self._picture = written(picture)
         self._forms = forms
         self._wants_objects = wants_objects
         self._names: dict[str, str] = {}
@@ -95,7 +101,7 @@ class MessageForms:
         """Change `message`, a copy of the next one, in place. Raises RequestError."""
         content = message.get("content")
         if isinstance(content, list) and not self._forms.parts:
-            message["content"] = "\n".join(part_text(part) for part in content)
+            message["content"] = "\n".join(map(part_text, content)) if not self._picture else self._joined(content)
         role = message.get("role")
         if role == "developer" and not self._forms.developer:
             message["role"] = "system"
@@ -109,6 +115,14 @@ class MessageForms:
             if known is not None:
                 message.setdefault("name", known)
         return message
+
+    def _joined(self, content: list[Any]) -> str:
+        """Return the parts of a message as one text, in which the template's own placeholder stands for each picture."""
+        pieces: list[str] = []
+        for part in content:
+            is_picture = isinstance(part, dict) and part.get("type") == PICTURE
+            pieces += ["\n", self._picture if is_picture else part_text(part)]
+        return joined(pieces[1:])
 
     def _name_reasoning(self, message: dict[str, Any]) -> None:
         """Rename reasoning from the client's field name to those that the template reads."""

@@ -30,7 +30,7 @@ from core_runtime.executor.steps.adapter_rows import AdapterRows
 from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_views
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.executor.steps.input_embeddings import embeddings_of
+from core_runtime.executor.steps.input_embeddings import PromptRows, gives_rows, rows_of
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -97,7 +97,7 @@ class PersistentBatch:
     masks: token masks of the sequences with a grammar.
     trees: shapes of drafts that were proposed as trees.
     undrafted: slots whose sequences have no drafts.
-    embedded: float32 [prompt tokens, H], for sequences whose prompts are embeddings.
+    embedded: rows of sequences whose prompts have given embeddings.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class PersistentBatch:
         self.masks: dict[Slot, GrammarMask] = {}
         self.trees: dict[Slot, DraftTree] = {}
         self.undrafted: set[Slot] = set()
-        self.embedded: dict[Slot, Tensor] = {}
+        self.embedded: dict[Slot, PromptRows] = {}
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -325,5 +325,5 @@ class PersistentBatch:
             self.pooled[slot] = pooled = Pooled(request.pooling)
             if self.adapters is not None:
                 pooled.adapter_row = self.adapters.row(slot)
-        if request.prompt_embeds:
-            self.embedded[slot] = embeddings_of(request)
+        if gives_rows(request):
+            self.embedded[slot] = rows_of(request)

@@ -1,4 +1,4 @@
-"""Prompt embeddings for the rows of a step.
+"""Given embeddings for the rows of a step: of prompts that are embeddings, and of media in prompts.
 
 Owns: `InputEmbeddings`, and which rows of a step have given embeddings. Never does: write them into a model (its embedding
 does). Called by: the persistent batch (keeps the embeddings of its sequences here), the model runner (requests those of a
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from core.api.messages import EngineRequest
+from core.api.messages import EngineRequest, MediaItem
 from core.api.step_plan import Slot
 
 
@@ -26,32 +27,60 @@ class InputEmbeddings:
     values: Tensor
 
 
-def embeddings_of(request: EngineRequest) -> Tensor:
-    """Return a copy of the request's prompt embeddings, float32 [prompt tokens, H]."""
-    values = np.frombuffer(request.prompt_embeds, np.float32).copy()
-    return torch.from_numpy(values).view(len(request.prompt_token_ids), -1)
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Given embeddings of a prompt. positions: int64 [P], ascending. values: float32 [P, H]."""
+
+    positions: NDArray[np.int64]
+    values: Tensor
+
+
+def gives_rows(request: EngineRequest) -> bool:
+    """Whether some embeddings of the request's prompt are given."""
+    return bool(request.prompt_embeds or request.media)
+
+
+def rows_of(request: EngineRequest) -> PromptRows:
+    """Return a copy of the given embeddings of a request. Raises ValueError for media whose rows do not fit their tokens."""
+    count = len(request.prompt_token_ids)
+    if request.prompt_embeds:
+        values = np.frombuffer(request.prompt_embeds, np.float32).copy()
+        return PromptRows(np.arange(count), torch.from_numpy(values).view(count, -1))
+    token_ids = np.asarray(request.prompt_token_ids)
+    positions = [positions_of(item, token_ids) for item in request.media]
+    rows = [
+        np.frombuffer(item.rows, np.float32).reshape(len(found), -1)
+        for item, found in zip(request.media, positions, strict=True)
+    ]
+    return PromptRows(np.concatenate(positions), torch.from_numpy(np.concatenate(rows)))
+
+
+def positions_of(item: MediaItem, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions of an item's rows in a prompt."""
+    return np.flatnonzero(token_ids[item.start : item.stop] == item.token_id) + item.start
 
 
 def input_embeddings(
-    embedded: Mapping[Slot, Tensor], slots: Sequence[int], starts: Sequence[int], num_computed: Sequence[int]
+    embedded: Mapping[Slot, PromptRows], slots: Sequence[int], starts: Sequence[int], num_computed: Sequence[int]
 ) -> InputEmbeddings | None:
-    """Return the given embeddings of a step; None if it computes no position of such a prompt.
+    """Return the given embeddings of a step; None if it computes no position that has one.
 
-    embedded: embeddings by slot, for sequences that have them.
+    embedded: rows by slot, for sequences that have them.
     slots: slots of the step's sequences. starts: first row of each sequence in the step, and the end of the last one.
     num_computed: position of each sequence's first token in the step.
     """
     rows: list[Tensor] = []
     values: list[Tensor] = []
     for index, slot in enumerate(slots):
-        embeddings = embedded.get(slot)
-        if embeddings is None:
+        given = embedded.get(slot)
+        if given is None:
             continue
         position = num_computed[index]
-        here = embeddings[position : position + starts[index + 1] - starts[index]]
-        if len(here):
-            rows.append(torch.arange(starts[index], starts[index] + len(here)))
-            values.append(here)
+        end = position + starts[index + 1] - starts[index]
+        first, last = np.searchsorted(given.positions, (position, end)).tolist()
+        if last > first:
+            rows.append(torch.from_numpy(given.positions[first:last] + (starts[index] - position)))
+            values.append(given.values[first:last])
     if not rows:
         return None
     return InputEmbeddings(torch.cat(rows), torch.cat(values))

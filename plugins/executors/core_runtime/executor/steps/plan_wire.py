@@ -143,6 +143,7 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
         tenant="",
         num_public_tokens=0,
         edges=[],
+        media=[msgspec.structs.replace(item, features=b"", rows=b"") for item in request.media],
         user="",
         resume=None,
         deadline=0.0,
@@ -167,6 +168,7 @@ def _put_new(columns: ColumnWriter, sequences: list[NewSequence]) -> None:
     columns.put_lists("new.output", outputs)
     columns.put_tables("new.blocks", tables)
     columns.put_bytes("new.allowed", allowed)
+    columns.put_bytes("new.media", [item.rows for new in sequences for item in new.request.media])
 
 
 def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) -> list[NewSequence]:
@@ -184,6 +186,11 @@ def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) ->
     for request, token_ids, allowed_ids in zip(requests, prompts, allowed, strict=True):
         request.prompt_token_ids = token_ids
         request.allowed_ids = allowed_ids.tobytes()
+    items = [item for request in requests for item in request.media]
+    given = columns.byte_arrays("new.media")
+    check_equal_lens("new.media", items, given)
+    for item, numbers in zip(items, given, strict=True):
+        item.rows = numbers.tobytes()
     rows = zip(slots, requests, outputs, num_computed, tables, max_lengths, strict=True)
     return [NewSequence(*row) for row in rows]
 

@@ -29,21 +29,22 @@ SHARED: Final = (
 """Keys of the whole model that also apply to its text model; the whole model's value takes precedence."""
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
-    "ignore_index"
+    "ignore_index|downsample_ratio|^scale_factor$"
 )
 """Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
 
 _OTHER_MODULES: Final = (
     r"(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector|audio_tower|"
-    r"embed_vision|embed_audio|vision_projection|image_newline|patch_merger)(\..*)?"
+    r"embed_vision|embed_audio|vision_projection|image_newline|patch_merger|"
+    r"connector|mlp1)(\..*)?"
 )
 WRAPPED: Final[tuple[WeightRule, ...]] = (
     Ignored(_OTHER_MODULES, NOT_OF_THE_TEXT),
     Rename(r"^model\.language_model\.", "model."),
     Rename(r"^language_model\.lm_head\.", "lm_head."),
     Rename(r"^language_model\.model\.", "model."),
-    Rename(r"^text_model\.", "model."),
+    Rename(r"^(model\.)?text_model\.", "model."),
 )
 
 

@@ -1,0 +1,63 @@
+"""The pictures of a prepared request: their processing, and the tokens of its prompt with them.
+
+Owns: when they are processed, and what must change in the request then. Never does: process them (`core_media` does). Called
+by: `core_apis.prepare.preparer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.errors import RequestError
+from core_apis.field_names import own_names
+from core_apis.prepare.amounts import check_amount
+from core_apis.prepare.preparation import Preparation
+from core_apis.prepare.prepared import PreparedMessages, Prompt
+from core_media.config import MediaConfig
+from core_media.processing.prompts import MediaPrompts
+from core_tokens.chat.written_text import WrittenText, plain
+
+
+class PicturePreparation:
+    """The pictures of one server. here: encodes texts."""
+
+    def __init__(self, config: MediaConfig, here: Preparation) -> None:
+        self._prompts = MediaPrompts(config, here.tokenizer)
+        self._here = here
+
+    def warm(self) -> None:
+        """Start the processes, so that the first picture does not wait for them."""
+        self._prompts.start()
+
+    async def complete(self, prepared: Any) -> None:
+        """Process the pictures of a request, in place. Raises RequestError."""
+        runs = getattr(prepared, "chat", prepared)
+        for prompt in getattr(runs, "prompts", ()):
+            if not prompt.pictures:
+                continue
+            if runs.body.truncate_prompt_tokens is not None:
+                raise RequestError(
+                    "truncate_prompt_tokens cuts a prompt, and this one has pictures; leave it out.",
+                    param="truncate_prompt_tokens",
+                )
+            with own_names(runs.names):
+                await self._complete(prompt, special=bool(runs.body.add_special_tokens))
+            check_amount(self._here.settings, runs.params, [len(prompt.token_ids)])
+            if isinstance(prepared, PreparedMessages):
+                room = self._here.settings.max_model_len - len(prompt.token_ids)
+                runs.params.max_tokens = min(prepared.max_tokens, room)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._prompts.close()
+
+    async def _complete(self, prompt: Prompt, *, special: bool) -> None:
+        texts = self._here.texts
+
+        def encode(text: str) -> list[int]:
+            return texts.rendered_prompt(text, special, None).ids
+
+        text = WrittenText(prompt.text or "", prompt.written)
+        whole, prompt.token_ids, prompt.media = await self._prompts.run(text, prompt.pictures, encode)
+        prompt.text = plain(whole)
+        prompt.pictures, prompt.written = [], ()

@@ -1,0 +1,45 @@
+"""Arguments about media in prompts. Owns: declarations only. Called by: schema."""
+
+from typing import Annotated, Any, ClassVar
+
+from core.args.arg import Arg, ArgumentGroup
+
+
+class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
+    """Media in prompts (pictures)."""
+
+    place: ClassVar[int] = 74
+
+    limit_mm_per_prompt: Annotated[
+        dict[str, Any],
+        Arg(
+            'Most items of each modality in a prompt: {"image": 4}, or image=4. 0: the modality is refused, and its tower is '
+            "not loaded. Unset: 16 pictures."
+        ),
+    ] = {}
+    language_model_only: Annotated[bool, Arg("Serve the text of a model that takes media: no tower is loaded.")] = False
+    max_image_pixels: Annotated[
+        int, Arg("Most pixels of a picture, as its header states them before it is decoded.", ge=1, human=True)
+    ] = 64_000_000
+    mm_encoder_cache_gb: Annotated[
+        float, Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures.", ge=0)
+    ] = 1.0
+    mm_processor_cache_gb: Annotated[float, Arg("GiB of processed pictures that are kept.", ge=0)] = 1.0
+    mm_processor_kwargs: Annotated[
+        dict[str, Any] | None, Arg("Arguments of the checkpoint's image processor that replace its own.")
+    ] = None
+    renderer_num_workers: Annotated[int, Arg("Processes that process pictures.", ge=1, le=64)] = 1
+    allowed_media_domains: Annotated[
+        list[str] | None,
+        Arg(
+            "Hosts from which pictures of requests may be fetched. Unset: none is; data URLs are always taken.",
+            commas=True,
+        ),
+    ] = None
+    allowed_local_media_path: Annotated[
+        str, Arg("Directory below which requests may name files, as file:// URLs. Unset: none is read.")
+    ] = ""
+    skip_mm_profiling: Annotated[bool, Arg("No effect: nothing is profiled at the start.")] = False
+    disable_chunked_mm_input: Annotated[
+        bool, Arg("No effect: a picture has the same rows, wherever a chunk of its prompt ends.")
+    ] = False

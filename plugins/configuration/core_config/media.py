@@ -1,0 +1,80 @@
+"""The settings of media, from the arguments and the checkpoint.
+
+Owns: `media_config`, and why a model's pictures are not served. Never does: import transformers, or open a picture. Called by:
+`core_config.engine`, the rules about media, what prepares requests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, Final
+
+from core.api.pooling import PoolingConfig
+from core_config.stages.settings import Settings
+from core_media.config import IMAGE, MediaConfig
+from core_media.families import UNSERVED, placeholder_of
+from core_runtime.models.families.wrappers import is_wrapper
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+GIB: Final = 1 << 30
+MODALITIES: Final = ("image", "video", "audio")
+DEFAULT_IMAGES: Final = 16
+TOKEN: Final = ("image_token_id", "image_token_index")
+"""Keys of a configuration with the token whose embeddings a picture's rows replace."""
+
+
+def media_config(
+    settings: Settings, path: str, manifest: CheckpointManifest, pooling: PoolingConfig | None
+) -> MediaConfig | None:
+    """Return the settings; None where no medium is served. The rules have checked the arguments."""
+    if why_not(settings, path, manifest) or pooling is not None:
+        return None
+    config = manifest.config
+    limits = image_limits(settings["limit_mm_per_prompt"])
+    return MediaConfig(
+        model=path,
+        model_type=str(config["model_type"]),
+        placeholder=placeholder_of(config),
+        token_id=int(next(config[name] for name in TOKEN if config.get(name) is not None)),
+        limits=limits,
+        max_image_pixels=settings["max_image_pixels"],
+        row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
+        processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
+        num_workers=settings["renderer_num_workers"],
+        processor_kwargs=settings["mm_processor_kwargs"] or {},
+        domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
+        local_path=_absolute(settings["allowed_local_media_path"]),
+    )
+
+
+def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
+    """Return why a checkpoint's pictures are not served, as the end of a sentence; empty where they are."""
+    config = manifest.config
+    kind = str(config.get("model_type"))
+    if not is_wrapper(config):
+        return "the model takes text"
+    if settings["language_model_only"]:
+        return "the server runs with --language-model-only"
+    if not image_limits(settings["limit_mm_per_prompt"])[IMAGE]:
+        return "--limit-mm-per-prompt allows no pictures"
+    if not placeholder_of(config):
+        reason = UNSERVED.get(kind, "only its text is")
+        return f"pictures of models of type '{kind}' are not served yet: {reason}"
+    if not Path(path).is_dir() or all(config.get(name) is None for name in TOKEN):
+        return "the checkpoint has no files of a processor"
+    if importlib.util.find_spec("PIL") is None:
+        return "Pillow is not installed; install core-engine[media]"
+    return ""
+
+
+def image_limits(given: dict[str, Any]) -> dict[str, int]:
+    """Return the limits by modality, of values that are numbers, or objects with a `count`."""
+    limits = {IMAGE: DEFAULT_IMAGES}
+    for name, value in given.items():
+        limits[name] = int(value.get("count", DEFAULT_IMAGES)) if isinstance(value, dict) else int(value)
+    return limits
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve()) if path else ""

@@ -1,0 +1,69 @@
+"""Pictures in the prompts of a script: `multi_modal_data`, and the parts of conversations.
+
+Owns: their way to a prompt with items, whose processes start with the first picture. Never does: decode a picture
+(`core_media` does). Called by: `LLMEngine`, `LLM.chat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from core.api.config import EngineConfig
+from core.api.errors import RequestError
+from core_frontend.prompts.prompt_parser import MEDIA, MEDIA_KEYS, PromptInput
+from core_media.config import media_of
+from core_media.processing.prompts import BlockingPrompts
+from core_media.reading.given import DATA, given_media
+from core_media.reading.parts import take_media
+from core_media.reading.source import MediaSource
+from core_tokens.tokenizer import Tokenizer
+
+
+class MediaReader:
+    """The reader of one engine. refusal: why its model takes no pictures; empty where it does."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, refusal: str) -> None:
+        self._config = media_of(config)
+        self._tokenizer = tokenizer
+        self._refusal = refusal
+        self._prompts: BlockingPrompts | None = None
+
+    @property
+    def placeholder(self) -> str:
+        """Return what stands for a picture in a prompt; empty where the model takes none."""
+        return "" if self._config is None else self._config.placeholder
+
+    def read(self, prompt: PromptInput) -> PromptInput:
+        """Return a prompt whose media are items; any other prompt as it is. Raises RequestError."""
+        if not isinstance(prompt, Mapping) or not any(prompt.get(name) for name in MEDIA_KEYS):
+            return prompt
+        sources = given_media(prompt, self._config, self._refusal)
+        left = {key: value for key, value in prompt.items() if key not in MEDIA_KEYS}
+        if not sources:
+            return left
+        text = prompt.get("prompt")
+        if not isinstance(text, str) or prompt.get("prompt_token_ids") is not None or self._tokenizer is None:
+            raise RequestError(f"{DATA} belongs to a prompt of text; give 'prompt' without token ids.", param=DATA)
+        return left | self.with_items(text, sources, self._tokenizer.encode)
+
+    def take(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[MediaSource]]:
+        """Return a conversation as templates read it, and its pictures. Raises RequestError."""
+        given = [dict(message) for message in messages]
+        return given, take_media(given, self._config, self._refusal)
+
+    def with_items(
+        self, text: str, sources: Sequence[MediaSource], encode: Callable[[str], list[int]]
+    ) -> dict[str, Any]:
+        """Return the keys of a prompt with pictures. Raises RequestError. encode: tokenizes its text."""
+        assert self._config is not None and self._tokenizer is not None
+        if self._prompts is None:
+            self._prompts = BlockingPrompts(self._config, self._tokenizer)
+        whole, token_ids, items = self._prompts.run(text, sources, encode)
+        return {"prompt": str.__str__(whole), "prompt_token_ids": token_ids, MEDIA: items}
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._prompts is not None:
+            self._prompts.close()
+            self._prompts = None

@@ -1,0 +1,1 @@
+"""Pictures in prompts: reading, processing, and the towers whose rows replace embeddings."""

@@ -1,0 +1,44 @@
+"""The families of models whose pictures are served.
+
+Owns: one row a family, and what a family's prompts hold in place of a picture. Never does: import transformers. Called by: the
+configuration.
+
+Every row is served by the processor and the tower of transformers. A family that needs more than rows in place of embeddings,
+such as rotary positions in three directions, has no row, so its pictures are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
+    "idefics3": "<image>",
+    "internvl": "<IMG_CONTEXT>",
+    "llava": "<image>",
+    "mistral3": "[IMG]",
+    "smolvlm": "<image>",
+})  # fmt: skip
+"""Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
+
+PIXTRAL: Final = "[IMG]"
+"""The same for a LLaVA whose tower is Pixtral's."""
+
+UNSERVED: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma3": "the rows of a picture see each other in both directions",
+    "qwen2_vl": "rotary positions of pictures have three directions",
+    "qwen2_5_vl": "rotary positions of pictures have three directions",
+    "qwen3_vl": "rotary positions of pictures have three directions",
+    "qwen3_vl_moe": "rotary positions of pictures have three directions",
+})  # fmt: skip
+"""Model types whose text alone is served, with what their pictures would need."""
+
+
+def placeholder_of(hf_config: Mapping[str, Any]) -> str:
+    """Return what a chat template writes for a picture; empty for a model whose pictures are not served."""
+    kind = str(hf_config.get("model_type"))
+    vision = hf_config.get("vision_config")
+    if kind == "llava" and isinstance(vision, Mapping) and vision.get("model_type") == "pixtral":
+        return PIXTRAL
+    return FAMILIES.get(kind, "")

@@ -1,0 +1,1 @@
+"""Processing of pictures with the processors of transformers, in helper processes."""

@@ -1,0 +1,120 @@
+"""The processor of transformers for one model, reduced to single pictures.
+
+Owns: building it without parts that need torchvision, and one call of it. Never does: resize or normalize itself, decode a
+picture, or tokenize. Called by: the processing process; the checks of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from core.api.errors import RequestError, UserError
+from core_media.config import MediaConfig
+from core_media.features import pack
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FILES: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
+"""Files that affect what a processor makes of a picture."""
+
+
+class ImageProcessor:
+    """The processor of one checkpoint. Raises UserError if transformers cannot build it.
+
+    identity: digest of everything besides the picture that its features depend on.
+    """
+
+    def __init__(self, config: MediaConfig) -> None:
+        import torch
+        import transformers
+
+        torch.set_num_threads(1)  # one picture at a time, beside an engine that needs the cores
+        without_video()
+        try:
+            self._processor: Any = transformers.AutoProcessor.from_pretrained(
+                config.model, local_files_only=True, backend="pil"
+            )
+        except Exception as error:
+            raise UserError(
+                f"transformers {transformers.__version__} builds no processor from '{config.model}' "
+                f"({type(error).__name__}: {str(error).strip()[:300]}); complete the checkpoint, or start with "
+                "--language-model-only."
+            ) from error
+        found = getattr(self._processor, "image_token", None)
+        if found != config.placeholder:
+            raise UserError(
+                f"The processor of '{config.model}' marks pictures by {found!r}; a model of type '{config.model_type}' is "
+                f"expected to mark them by {config.placeholder!r}. Start with --language-model-only."
+            )
+        self._options = dict(config.processor_kwargs)
+        self.identity = _fingerprint(Path(config.model), transformers.__version__, self._options)
+
+    def run(self, picture: Image, options: dict[str, Any]) -> tuple[str, bytes]:
+        """Return the text that replaces a picture's placeholder, and its features. Raises RequestError."""
+        processor = self._processor
+        tokens = processor.tokenizer.init_kwargs
+        try:
+            merged = processor._merge_kwargs(tokenizer_init_kwargs=tokens, **{**self._options, **options})
+            nested = processor.prepare_inputs_layout(images=picture, text=processor.image_token)[0]
+            made, texts = processor._process_images(nested, **{**merged["images_kwargs"], "return_tensors": "np"})
+        except (ValueError, TypeError) as error:
+            raise RequestError(f"the model's processor refuses the picture: {error}") from error
+        unused = set(processor.unused_input_names)
+        arrays = {name: np.asarray(value) for name, value in made.items() if name not in unused}
+        return texts[0], pack(arrays)
+
+
+def _fingerprint(directory: Path, *facts: object) -> str:
+    digest = hashlib.sha256(repr(facts).encode())
+    for name in FILES:
+        path = directory / name
+        if path.is_file():
+            digest.update(name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class NoVideo(dict[str, Any]):
+    """Stands for a video processor where torchvision is missing, which all of these need."""
+
+    model_input_names: tuple[str, ...] = ()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> NoVideo:
+        """Return one, whatever the checkpoint's is."""
+        return cls()
+
+
+def without_video() -> None:
+    """Let processors be built whose video part needs packages that are missing; videos are refused before they reach one."""
+    import transformers
+    from transformers import processing_utils
+    from transformers.models.smolvlm import processing_smolvlm
+    from transformers.utils import is_torchvision_available
+
+    if not processing_smolvlm.num2words:  # spells numbers of frames
+        processing_smolvlm.num2words = str
+    if is_torchvision_available():
+        return
+    names = processing_utils._LazyAutoProcessorMapping._MAPPING_NAMES
+    names["video_processor"] = (__name__, NoVideo.__name__)
+    check = processing_utils.ProcessorMixin.check_argument_for_proper_class
+
+    def checked(self: Any, name: str, argument: Any) -> Any:
+        return NoVideo if isinstance(argument, NoVideo) else check(self, name, argument)
+
+    processing_utils.ProcessorMixin.check_argument_for_proper_class = checked
+    # Pixtral's processor takes one function from the module of torchvision's backend, which the other backend has as well.
+    from transformers.models import pixtral
+    from transformers.models.pixtral import image_processing_pil_pixtral as backend
+
+    sys.modules["transformers.models.pixtral.image_processing_pixtral"] = backend
+    pixtral.PixtralProcessor = transformers.PixtralProcessor = importlib.import_module(
+        "transformers.models.pixtral.processing_pixtral"
+    ).PixtralProcessor

@@ -1,0 +1,87 @@
+"""The pictures of a prompt, from their sources to the items of a request.
+
+Owns: the order of these steps: bytes, processing, expansion, tokens, items. Never does: one of them itself. Called by: what
+prepares requests; `LLM`, through `BlockingPrompts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from core.api.errors import RequestError
+from core.api.messages import MediaItem
+from core_media.config import MediaConfig
+from core_media.processing.pool import Processed, ProcessingPool
+from core_media.reading.expansion import expanded, items_of
+from core_media.reading.fetching import Fetcher
+from core_media.reading.source import MediaSource
+from core_tokens.tokenizer import Tokenizer
+
+Encode = Callable[[str], list[int]]
+
+
+class MediaPrompts:
+    """The prompts with pictures of one server. tokenizer: of its model."""
+
+    def __init__(self, config: MediaConfig, tokenizer: Tokenizer) -> None:
+        self._config = config
+        self._pool = ProcessingPool(config)
+        self._fetcher = Fetcher(config)
+        self._row_text = tokenizer.backend.id_to_token(config.token_id)
+
+    async def run(
+        self, text: str, sources: Sequence[MediaSource], encode: Encode
+    ) -> tuple[str, list[int], list[MediaItem]]:
+        """Return a prompt's text and token ids with its pictures, and its items. Raises RequestError.
+
+        encode: tokenizes the whole text; called in a thread.
+        """
+        processed = await asyncio.gather(*map(self._processed, sources))
+        param = sources[0].param
+        whole = expanded(text, self._config, processed, param)
+        token_ids = await asyncio.to_thread(encode, whole)
+        return whole, token_ids, items_of(token_ids, self._config, self._row_text, processed, param)
+
+    def start(self) -> None:
+        """Start the processes ahead of the first picture."""
+        self._pool.start()
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._pool.close()
+
+    async def _processed(self, source: MediaSource) -> Processed:
+        try:
+            if source.url:
+                data, declared = await asyncio.to_thread(self._fetcher.fetch, source.url)
+                return await self._pool.run(data, declared, source.options)
+            return await self._pool.run(source.data, source.declared, source.options)
+        except RequestError as error:
+            raise source.error(error) from None
+
+
+class BlockingPrompts:
+    """The same for a caller that blocks, with an event loop in a thread of its own. `close` ends both."""
+
+    def __init__(self, config: MediaConfig, tokenizer: Tokenizer) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="media", daemon=True)
+        self._thread.start()
+        self._prompts = asyncio.run_coroutine_threadsafe(_made(config, tokenizer), self._loop).result()
+
+    def run(self, text: str, sources: Sequence[MediaSource], encode: Encode) -> tuple[str, list[int], list[MediaItem]]:
+        """Do what `MediaPrompts.run` does. Raises RequestError."""
+        return asyncio.run_coroutine_threadsafe(self._prompts.run(text, sources, encode), self._loop).result()
+
+    def close(self) -> None:
+        """End the processes and the thread."""
+        asyncio.run_coroutine_threadsafe(self._prompts.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _made(config: MediaConfig, tokenizer: Tokenizer) -> MediaPrompts:
+    return MediaPrompts(config, tokenizer)

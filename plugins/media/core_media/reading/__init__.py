@@ -1,0 +1,1 @@
+"""Reading of the parts of messages and prompts that hold media."""

@@ -1,0 +1,73 @@
+"""One picture of a request, before it is read.
+
+Owns: `MediaSource`, and data URLs. Never does: fetch, or decode a picture. Called by: the readers of parts, what prepares
+requests.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from core.api.errors import RequestError
+
+DATA: Final = "data:"
+
+
+class MediaSource(msgspec.Struct):
+    """A picture as a request names it: its bytes, or a URL of http, https or file.
+
+    place:    of its part in the request, for errors.
+    param:    field of the request.
+    declared: type that the client named, such as image/png; empty: none.
+    options:  arguments of the image processor.
+    """
+
+    place: str
+    param: str
+    data: bytes = b""
+    url: str = ""
+    declared: str = ""
+    options: dict[str, object] = {}
+
+    def error(self, error: RequestError | str) -> RequestError:
+        """Return an error about this picture, which begins with its place."""
+        if isinstance(error, str):
+            error = RequestError(error)
+        return RequestError(
+            f"{self.place}: {error}.",
+            param=self.param,
+            status=error.status,
+            code=error.code,
+            retry_after=error.retry_after,
+        )
+
+
+def source_of(url: object, place: str, param: str) -> MediaSource:
+    """Return the source that a URL names; data URLs are decoded. Raises RequestError."""
+    source = MediaSource(place, param)
+    if not isinstance(url, str) or not url:
+        raise source.error("the URL is missing; expected data:image/png;base64,..., or a URL of http or https")
+    if url[: len(DATA)].lower() != DATA:
+        source.url = url
+        return source
+    head, comma, body = url[len(DATA) :].partition(",")
+    if not comma:
+        raise source.error("the data URL has no comma; expected data:image/png;base64,...")
+    kind, *flags = head.split(";")
+    source.declared = kind.strip()
+    is_base64 = any(flag.strip().lower() == "base64" for flag in flags)
+    source.data = from_base64(body, source) if is_base64 else unquote_to_bytes(body)
+    return source
+
+
+def from_base64(text: str, source: MediaSource) -> bytes:
+    """Decode base64. Raises RequestError."""
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (ValueError, binascii.Error):
+        raise source.error("the data is no base64; expected the bytes of a picture in base64") from None

@@ -1,0 +1,108 @@
+"""The tower of a model, as transformers' module with the checkpoint's own tensors.
+
+Owns: its construction without the language model, and the rows of one item. Never does: cache rows, or know a request.
+Called by: the observer of media, from its thread.
+
+One item is computed at a time, so an item has the same rows alone and in company.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from core.api.config import EngineConfig
+from core.api.errors import CheckpointError, UserError
+from core.plugin.table import PluginTable
+from core_media.config import MediaConfig
+from core_media.features import unpack
+from core_runtime.contracts import Loader
+from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.models.families.wrappers import other_module, text_key
+
+TEXT_ROWS: Final = 8
+"""Vocabulary of the language model that is built beside the tower and dropped again: transformers builds no tower alone."""
+OF_TEXT: Final = ("language_model", "text_model", "lm_head")
+"""Modules of the language model."""
+FLOAT32: Final = 4
+LEFT_OUT: Final = ("layer_types", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config")
+
+
+class Tower:
+    """The tower of one engine. Raises UserError if it cannot be built.
+
+    num_bytes: of its weights. row_bytes: of one row.
+    """
+
+    def __init__(self, config: EngineConfig, media: MediaConfig) -> None:
+        self._dtype: torch.dtype = getattr(torch, config.model.dtype)
+        tensors = _tensors(config)
+        self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype)
+        self._takes = set(inspect.signature(self._model.get_image_features).parameters)
+        self.row_bytes = FLOAT32 * int(self._model.config.get_text_config().hidden_size)
+        self.num_bytes = sum(each.numel() * each.element_size() for each in self._model.parameters())
+
+    def rows(self, features: bytes) -> bytes:
+        """Return the rows of an item, float32 [rows, size]. Raises ValueError for features that the tower does not take."""
+        arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items() if name in self._takes}
+        given = {name: each.to(self._dtype) if each.is_floating_point() else each for name, each in arrays.items()}
+        with torch.inference_mode():
+            made = self._model.get_image_features(**given, return_dict=True).pooler_output
+            rows: Tensor = torch.cat([part.reshape(-1, part.shape[-1]) for part in made])
+            return rows.float().contiguous().numpy().tobytes()
+
+
+def _tensors(config: EngineConfig) -> dict[str, Tensor]:
+    """Read the tensors beside the language model. Raises CheckpointError."""
+    plugins = PluginTable(config.plugins.table)
+    loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
+    manifest = loader.resolve(config.model.model)
+    names = [name for name in manifest.tensors if other_module(name) is not None]
+    return {name: tensor.clone() for name, tensor in loader.iter(manifest, names)}
+
+
+def _built(hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Tensor], dtype: torch.dtype) -> Any:
+    """Return the model around the tower, without its language model. Raises UserError."""
+    import transformers
+
+    key = text_key(hf_config)
+    text = {name: value for name, value in hf_config[key or "text_config"].items() if name not in LEFT_OUT}
+    text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
+    whole = {name: value for name, value in hf_config.items() if name not in ("quantization_config", "model_type")}
+    whole[key or "text_config"] = text
+    verbosity = transformers.logging.get_verbosity()
+    shows_progress = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()  # it would report the language model as missing
+    transformers.logging.disable_progress_bar()
+    try:
+        settings = transformers.AutoConfig.for_model(model_type, **whole)
+        kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(settings)]
+        model, report = kind.from_pretrained(
+            None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
+        )
+    except Exception as error:
+        raise UserError(
+            f"transformers {transformers.__version__} builds no tower of a '{model_type}' from this checkpoint "
+            f"({type(error).__name__}: {str(error).strip()[:300]}); start with --language-model-only."
+        ) from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if shows_progress:
+            transformers.logging.enable_progress_bar()
+    missing = [name for name in report["missing_keys"] if not any(part in name for part in OF_TEXT)]
+    unknown = [*report["unexpected_keys"], *report["mismatched_keys"]]
+    if missing or unknown:
+        listed = ", ".join(sorted(map(str, missing or unknown))[:5])
+        what = "has no tensor for" if missing else "has tensors that do not fit"
+        raise CheckpointError(
+            f"The checkpoint {what} the tower of a '{model_type}': {listed}. Complete it, or start with --language-model-only."
+        )
+    inner = model.eval().model
+    for name in OF_TEXT:
+        if hasattr(inner, name):
+            setattr(inner, name, None)
+    return inner

@@ -1,0 +1,180 @@
+"""Tiny models that take pictures, made from transformers' own configurations with random weights."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForImageTextToText,
+    CLIPImageProcessor,
+    GotOcr2ImageProcessor,
+    Idefics3Config,
+    Idefics3ImageProcessor,
+    Idefics3Processor,
+    InternVLConfig,
+    InternVLProcessor,
+    LlavaConfig,
+    LlavaProcessor,
+    Mistral3Config,
+    PixtralImageProcessor,
+    PreTrainedTokenizerFast,
+    SmolVLMConfig,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+)
+
+from core_media.processing.image_processor import NoVideo, without_video
+from tests.tiny_models import byte_tokenizer
+
+TEXT = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 1024, "vocab_size": 300, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
+VISION = {
+    "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+def template(picture: str) -> str:
+    """A chat template that reads parts."""
+    return (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'image' %}" + picture + "{% else %}{{ p.text }}{% endif %}{% endfor %}"
+        "{% endif %}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+
+
+def tokenizer_with(*tokens: str, **named: str) -> tuple[Tokenizer, Any]:
+    """A tokenizer of bytes with more special tokens, and its form in transformers."""
+    made = byte_tokenizer()
+    made.add_special_tokens(list(tokens))
+    return made, PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=named, **NAMES)
+
+
+def save(directory: Path, config: Any, processor: Any, **settings: Any) -> Path:
+    """Write a checkpoint of random weights. settings: of a processor whose video part cannot be written here."""
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    model.save_pretrained(directory)
+    if not settings:
+        processor.save_pretrained(directory)
+        return directory
+    processor.tokenizer.chat_template = processor.chat_template
+    processor.tokenizer.save_pretrained(directory)
+    processor.image_processor.save_pretrained(directory)
+    written = {"processor_class": type(processor).__name__, **settings}
+    (directory / "processor_config.json").write_text(json.dumps(written))
+    return directory
+
+
+def save_llava(directory: Path) -> Path:
+    """LLaVA: a CLIP tower, four rows a picture."""
+    made, tokenizer = tokenizer_with("<image>")
+    token = made.token_to_id("<image>")
+    config = LlavaConfig(
+        vision_config={"model_type": "clip_vision_model", "projection_dim": 32, **VISION},
+        text_config={"model_type": "llama", **TEXT},
+        image_token_id=token,
+    )
+    images = CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    processor = LlavaProcessor(
+        images, tokenizer, 14, "default", num_additional_image_tokens=1, chat_template=template("<image>")
+    )
+    return save(directory, config, processor)
+
+
+def save_mistral3(directory: Path) -> Path:
+    """Mistral 3: Pixtral's tower, rows of a picture with breaks between its lines."""
+    without_video()
+    from transformers import PixtralProcessor
+
+    made, tokenizer = tokenizer_with("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    config = Mistral3Config(
+        vision_config={"model_type": "pixtral", "head_dim": 16, **VISION, "image_size": 84},
+        text_config={"model_type": "mistral", "head_dim": 16, **TEXT},
+        image_token_id=made.token_to_id("[IMG]"), spatial_merge_size=2,
+    )  # fmt: skip
+    images = PixtralImageProcessor(patch_size={"height": 28, "width": 28}, size={"longest_edge": 84})
+    processor = PixtralProcessor(
+        images, tokenizer, patch_size=14, spatial_merge_size=2, chat_template=template("[IMG]")
+    )
+    return save(directory, config, processor)
+
+
+def save_idefics3(directory: Path, kind: str = "idefics3") -> Path:
+    """Idefics 3 and SmolVLM: a picture is divided into tiles."""
+    tokens = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+    tokens += [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
+    made, tokenizer = tokenizer_with(*tokens)
+    settings, images, processor = IDEFICS[kind]
+    names = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = settings(
+        vision_config={"image_size": 56, "patch_size": 14, **names}, text_config={"model_type": "llama", **TEXT},
+        image_token_id=made.token_to_id("<image>"), scale_factor=2, pad_token_id=0,
+    )  # fmt: skip
+    reads = images(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
+    given: dict[str, Any] = {"image_seq_len": 4, "chat_template": template("<image>")}
+    if kind == "smolvlm":
+        without_video()
+        given["video_processor"] = NoVideo()
+    return save(directory, config, processor(reads, tokenizer, **given), image_seq_len=4)
+
+
+IDEFICS = {
+    "idefics3": (Idefics3Config, Idefics3ImageProcessor, Idefics3Processor),
+    "smolvlm": (SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor),
+}
+
+
+def save_internvl(directory: Path) -> Path:
+    """InternVL: its own tower, tiles, and a thumbnail."""
+    without_video()
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    named["video_token"] = "<video>"
+    made, tokenizer = tokenizer_with(*named.values(), **named)
+    vision = {**VISION, "image_size": [28, 28], "patch_size": [14, 14]}
+    config = InternVLConfig(
+        vision_config={"model_type": "internvl_vision", **vision}, text_config={"model_type": "qwen2", **TEXT},
+        image_token_id=made.token_to_id("<IMG_CONTEXT>"), downsample_ratio=0.5,
+    )  # fmt: skip
+    images = GotOcr2ImageProcessor(size={"height": 28, "width": 28}, max_patches=4)
+    processor = InternVLProcessor(
+        images, tokenizer, NoVideo(), image_seq_length=1,
+        chat_template=template("<IMG_CONTEXT>"),
+    )  # fmt: skip
+    return save(directory, config, processor, image_seq_length=1)
+
+
+SAVE = {
+    "idefics3": save_idefics3,
+    "internvl": save_internvl,
+    "llava": save_llava,
+    "mistral3": save_mistral3,
+    "smolvlm": lambda directory: save_idefics3(directory, "smolvlm"),
+}
+
+
+def picture(seed: int = 0, width: int = 50, height: int = 40) -> Image.Image:
+    """A picture of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def file_of(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The picture as the bytes of a file."""
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()

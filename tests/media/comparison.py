@@ -1,0 +1,71 @@
+"""Answers about pictures of this engine and of transformers, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from core import LLM, SamplingParams
+from core_media.config import media_of
+from core_media.processing.image_processor import ImageProcessor
+
+NUM_TOKENS = 32
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, logprobs=5, ignore_eos=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """prompt, token_ids: ids. logprobs: of the most likely tokens at each place."""
+
+    prompt: list[int]
+    token_ids: list[int]
+    logprobs: list[dict[int, float]]
+
+
+def prompt_of(text: str, images: Sequence[Image.Image]) -> dict[str, Any]:
+    return {"prompt": text, "multi_modal_data": {"image": list(images)}}
+
+
+def ours(llm: LLM, prompts: Sequence[dict[str, Any]], params: SamplingParams = GREEDY) -> list[Answer]:
+    answers = []
+    for output in llm.generate(list(prompts), params, use_tqdm=False):
+        [completion] = output.outputs
+        scores = [{token: each.logprob for token, each in place.items()} for place in completion.logprobs or ()]
+        answers.append(Answer(list(output.prompt_token_ids), list(completion.token_ids), scores))
+    return answers
+
+
+class Reference:
+    """transformers' model and processor of a checkpoint."""
+
+    def __init__(self, llm: LLM, directory: Path) -> None:
+        config = media_of(llm._config)
+        assert config is not None
+        self._processor = ImageProcessor(config)._processor  # without torchvision, as the engine's
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        self._model = model.eval()
+
+    def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:
+        given = self._processor(text=text, images=list(images) or None, return_tensors="pt")
+        length = given["input_ids"].shape[1]
+        made = self._model.generate(
+            **given, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None,
+            pad_token_id=0, output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        scores = [torch.log_softmax(row[0].float(), -1).tolist() for row in made.logits]
+        tables = [dict(enumerate(row)) for row in scores]
+        return Answer(given["input_ids"][0].tolist(), made.sequences[0, length:].tolist(), tables)
+
+
+def assert_same(found: Answer, expected: Answer) -> None:
+    assert found.prompt == expected.prompt
+    assert found.token_ids == expected.token_ids
+    for place, table in enumerate(found.logprobs):
+        for token, value in table.items():
+            assert abs(value - expected.logprobs[place][token]) < 1e-4, (place, token)
