@@ -65,8 +65,8 @@ class Harness:
         loader = loader or StateDictLoader(state)
         chosen = KernelSet(kernels)
         self.backend = backend or TorchSDPA()
-        packing = Packing(whole, part, method, chosen, dtype, torch.float32, device)
-        loading = WeightLoading(whole, loader.resolve(""), packing)
+        self.packing = Packing(whole, part, method, chosen, dtype, torch.float32, device)
+        loading = WeightLoading(whole, loader.resolve(""), self.packing)
         self._start(loading.run(loader), chosen, reduce)
 
     def _start(

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import msgspec
 import pytest
 import torch
 from transformers import (
@@ -21,6 +22,8 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from core.api.specs import LayerSpec, PartPlan
+from core_runtime.specs.model_part import Part
 from tests.models.harness import Harness
 from tests.models.part_models import SEQUENCES, Packed, checkpoint, divided, settings
 
@@ -28,7 +31,7 @@ SHAPE = {
     "vocab_size": 200, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256,
 }  # fmt: skip
-EXPERTS = {"moe_intermediate_size": 64, "num_experts": 16, "num_experts_per_tok": 3}
+EXPERTS = {"moe_intermediate_size": 64, "num_experts": 32, "num_experts_per_tok": 9}
 LATENT = {
     **{key: value for key, value in SHAPE.items() if key not in ("num_key_value_heads", "head_dim")},
     "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 32, "moe_intermediate_size": 256,
@@ -103,3 +106,28 @@ def test_parts_have_the_bits_of_the_whole(name: str, kernels: str, form: str) ->
     for size in (2, 4, 8) if kernels == "native" else (8,):  # torch's compute row by row, which takes long
         found = divided(*checkpoint(CONFIGS[name]), size, **arguments(kernels, form))
         assert torch.equal(found, whole(name, kernels, form)), f"{size} parts"
+
+
+class ByRow(Packed):
+    """Inputs are rounded with one scale for those that a rank holds."""
+
+    def plan(self, part: LayerSpec) -> PartPlan:
+        return msgspec.structs.replace(super().plan(part), activation="int8_row")
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "named"),
+    [
+        (1, {"kernels": []}, ""),
+        (2, settings("native"), ""),
+        (8, settings("torch"), ""),
+        (3, settings("native"), "parts-3"),
+        (2, {"kernels": []}, "parts-2"),
+        (4, settings("native") | {"method": ByRow(8)}, "parts-4"),
+    ],
+)
+def test_numerics_name_the_number_of_ranks_where_bits_depend_on_it(size: int, more: dict, named: str) -> None:
+    wide = {**SHAPE, "hidden_size": 96, "num_attention_heads": 24, "num_key_value_heads": 24, "intermediate_size": 768}
+    hf_config, state = checkpoint(LlamaConfig(**wide))
+    part = Harness(hf_config, state, part=Part(0, size), reduce=lambda tensor: None, **more)
+    assert part.packing.numerics == named

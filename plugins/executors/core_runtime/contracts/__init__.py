@@ -97,7 +97,7 @@ from core_runtime.contracts.platform import (
     Trims,
     Uploads,
 )
-from core_runtime.contracts.quantization import QuantizationMethod, StoresRows
+from core_runtime.contracts.quantization import PacksParts, QuantizationMethod, StoresRows
 from core_runtime.contracts.recording import (
     PlansRecorded,
     Recordable,
@@ -191,6 +191,7 @@ __all__ = [
     "NeedsHidden",
     "NeedsOrder",
     "PackedLowRank",
+    "PacksParts",
     "PlansRecorded",
     "Platform",
     "PreparesInto",

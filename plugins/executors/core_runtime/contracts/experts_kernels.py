@@ -108,6 +108,7 @@ class HasGroupedExperts(Protocol):
         gated: the device's own operation between the two sides, for a kernel without one.
 
         A provider may have one more option, `biases: tuple[Tensor, Tensor] | None = None`: [E, 2 * I] and [E, H], added
-        to the products of the experts. Without it, experts with biases are prepared one by one.
+        to the products of the experts. Without it, experts with biases are prepared one by one. Another is `max_ranges`,
+        see `HasExperts`; without it, sums depend on the number of ranks, which the numerics of a divided model name.
         """
         ...

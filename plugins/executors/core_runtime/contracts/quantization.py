@@ -36,3 +36,20 @@ class StoresRows(Protocol):
     def stored(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> StoredRows | None:
         """Return the rows of the tensors that the plan reads, without a copy; None where they need `pack`."""
         ...
+
+
+@runtime_checkable
+class PacksParts(Protocol):
+    """A method that packs a part of a matrix without reading the rest of its tensors.
+
+    Without it a rank reads a matrix as a whole, packs it and cuts the packed weight.
+    """
+
+    def pack_part(
+        self, spec: LayerSpec, tensors: dict[str, Tensor], rows: Tensor | None, columns: slice | None
+    ) -> CanonicalWeight:
+        """Translate some rows, int64 in the order of the result, and some inputs; None: all.
+
+        The numbers are those that `pack` gives for the same places. Raises ValueError for inputs that cannot be cut so.
+        """
+        ...

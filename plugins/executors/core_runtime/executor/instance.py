@@ -50,6 +50,7 @@ class ModelInstance:
     learned: scales of an 8-bit cache from the checkpoint, by the number of a mixer.
     groups: KV group of each layer; empty until a cache is bound.
     store: parts of the model, which newer weights may reuse; None for modules of transformers.
+    part_numerics: see `Packing.numerics`.
     """
 
     spec: ModelSpec
@@ -59,6 +60,7 @@ class ModelInstance:
     learned: dict[int, AttentionParams]
     groups: list[int] = field(default_factory=list)
     store: PartStore | None = None
+    part_numerics: str = ""
 
     @property
     def weights_nbytes(self) -> int:
@@ -147,7 +149,7 @@ def build(
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
-    return ModelInstance(spec, model, config.cache, backends, learned, store=store)
+    return ModelInstance(spec, model, config.cache, backends, learned, store=store, part_numerics=packing.numerics)
 
 
 def packing_of(

@@ -342,7 +342,8 @@ class Worker:
             backends |= instance.attention_numerics
         attention = ",".join(sorted(backends))
         kernels = self.runtime.kernels.numerics
-        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
+        parts = [f"/{one.part_numerics}" for one in self.instances[:1] if one.part_numerics]
+        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}{''.join(parts)}"
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""

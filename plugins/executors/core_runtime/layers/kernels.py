@@ -218,14 +218,7 @@ class KernelSet:
         room: allocates memory for providers that can prepare into it; None: all allocate for themselves.
         segments: number of segments of K with partial sums, if the provider supports them (see `SumsInSegments`).
         """
-        attributes: dict[str, int] = {}
-        described = weight.like if isinstance(weight, StoredRows) else weight
-        if isinstance(described, HasGroups):
-            attributes["group_size"] = described.group_size
-        form = weight_format(described)
-        query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
-        needed = described.features if isinstance(described, IntGroups | SuperGroups) else frozenset()
-        provider = self._best_linear(query, needed)
+        provider = self._provider_for(weight, activation)
         if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
             weight = weight.canonical()
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
@@ -234,6 +227,21 @@ class KernelSet:
             if rank > best:
                 self._apart.add((type(kernel), operation))
         return kernel
+
+    def sums_in_segments(self, weight: CanonicalWeight, activation: Activation) -> bool:
+        """Whether the provider that prepares a weight can divide its inputs into segments; see `SumsInSegments`."""
+        return isinstance(self._provider_for(weight, activation), SumsInSegments)
+
+    def _provider_for(self, weight: CanonicalWeight, activation: Activation) -> Kernels:
+        """Return the best provider for a weight's format, shape and activation."""
+        attributes: dict[str, int] = {}
+        described = weight.like if isinstance(weight, StoredRows) else weight
+        if isinstance(described, HasGroups):
+            attributes["group_size"] = described.group_size
+        form = weight_format(described)
+        query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
+        needed = described.features if isinstance(described, IntGroups | SuperGroups) else frozenset()
+        return self._best_linear(query, needed)
 
     def save(
         self,

@@ -14,7 +14,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core_runtime.contracts import GatedOperation, HeadsKernel, LowRankForm
 from core_runtime.layers import activations
-from core_runtime.layers.experts import ReferenceExperts, route
+from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts, route
 from core_runtime.layers.heads import BatchedHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.low_rank import ReferenceLowRank
@@ -153,12 +153,19 @@ class ReferenceKernels:
         return memory_of(weight)
 
     def grouped_experts(
-        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
+        self,
+        gate_up: Experts,
+        down: Experts,
+        activation: str,
+        *,
+        precision: Activation,
+        gated: GatedOperation,
+        max_ranges: int = COMBINE_RANGES,
     ) -> ReferenceExperts:
         """Make the experts of a layer, each a view of the whole weight."""
         first = self._each(gate_up, precision)
         second = self._each(down, precision)
-        return ReferenceExperts(first, second, activation, gated)
+        return ReferenceExperts(first, second, activation, gated, max_ranges=max_ranges)
 
     def _each(self, experts: Experts, precision: Activation) -> list[Linear]:
         """Make a linear layer for each expert."""

@@ -69,10 +69,34 @@ class GGUFMethod:
         """Return the tensor's blocks (uint8 [N, bytes a row]) as a canonical weight. Copies everything. Raises
         CheckpointError.
         """
+        name, raw, row = self._blocks(spec, tensors)
+        return self._packed(spec, tensors, name, raw, row)
+
+    def pack_part(
+        self, spec: LayerSpec, tensors: dict[str, Tensor], rows: Tensor | None, columns: slice | None
+    ) -> IntGroups | SuperGroups | Codebook:
+        """Return some rows, and the blocks of some inputs: the `PacksParts` contract."""
+        name, raw, row = self._blocks(spec, tensors)
+        first = 0
+        if columns is not None:
+            # Whole blocks first, of which the file's other blocks are never read.
+            first = columns.start // row.block_size
+            stop = -(-columns.stop // row.block_size)
+            raw = raw[:, first * row.block_bytes : stop * row.block_bytes]
+        raw = raw if rows is None else raw.index_select(0, rows)
+        weight = self._packed(spec, tensors, name, raw, row)
+        start = first * row.block_size
+        if columns is None or weight.shape[1] == columns.stop - columns.start:
+            return weight
+        return weight.columns(slice(columns.start - start, columns.stop - start))
+
+    def _packed(
+        self, spec: LayerSpec, tensors: dict[str, Tensor], name: str, raw: Tensor, row: BlockFormat
+    ) -> IntGroups | SuperGroups | Codebook:
+        """Return blocks as a canonical weight. Raises CheckpointError."""
         from core_runtime.weights.formats import Codebook
         from core_runtime.weights.stored_rows import not_finite
 
-        name, raw, row = self._blocks(spec, tensors)
         weight = translate(raw, row)
         for scale in self._scales(spec, row):
             assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"

@@ -28,7 +28,7 @@ from core_runtime.models.decoder import BlockWeights, Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.mlp import ExpertsMLP
-from core_runtime.models.tensors.packing import SEGMENTS
+from core_runtime.models.tensors.rank_share import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
 from core_runtime.weights.low_rank import LowRank
 

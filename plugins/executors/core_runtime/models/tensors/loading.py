@@ -7,6 +7,7 @@ Called by: the model's instance, once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_input import MASK_HIDDEN
 from core_runtime.specs.model_part import Part
 
+logger = logging.getLogger(__name__)
 WHOLE: Final = Part()
 
 
@@ -56,7 +58,25 @@ class WeightLoading:
         self._check_tied(loader)
         waiting = PendingModel.of(self.spec, self._whole, self.packing)
         vectors = self._read(loader, waiting.pending, waiting.vectors, progress=progress)
+        if self.packing.part.size > 1:
+            self._report(loader, vectors)
         return self._built(waiting, vectors)
+
+    def _report(self, loader: Loader, vectors: Mapping[str, Tensor]) -> None:
+        """Log how much of the checkpoint a rank has read."""
+        part = self.packing.part
+        tensors = self.manifest.tensors
+        whole = sum(tensor.nbytes for tensor in tensors.values())
+        small = sum(tensors[name].nbytes for name in vectors)
+        logger.info(
+            "Rank %d of %d needs %d of the %d bytes of %s.%s",
+            part.rank,
+            part.size,
+            self.packing.read_nbytes + small,
+            whole,
+            self.manifest.ref,
+            "" if keeps_tensors(loader) else " Its loader reads each of their tensors as a whole.",
+        )
 
     def _built(self, waiting: PendingModel, vectors: Mapping[str, Tensor]) -> DecoderWeights:
         """Return the weights, once all matrices have arrived. vectors: the other tensors, by name."""

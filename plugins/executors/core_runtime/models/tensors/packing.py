@@ -16,15 +16,16 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, PluginError, UserError
+from core.api.errors import CheckpointError, PluginError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
-from core_runtime.contracts import HeadsKernel, LinearKernel, QuantizationMethod, StoresRows
+from core_runtime.contracts import HeadsKernel, LinearKernel, PacksParts, QuantizationMethod, StoresRows
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.kernels import KernelSet, Room
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import SummedLinear
 from core_runtime.models.tensors.part_store import Origin, PartStore
 from core_runtime.models.tensors.prepared import PreparedWeights, Recorder, kernel_name
+from core_runtime.models.tensors.rank_share import RankShare
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
@@ -35,10 +36,6 @@ from core_runtime.weights.stored_rows import plain_rows
 Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
-SEGMENTS: Final = 8
-"""Segments of the inputs of a layer that ranks may divide. Each segment has a sum of its own, independent of the number
-of ranks.
-"""
 Orders = Mapping[str, tuple[RowOrder, ...]]
 """Name of a part → the orders that bring its rows into the order of the engine."""
 NO_ORDERS: Final[Orders] = MappingProxyType({})
@@ -72,6 +69,9 @@ class Packing:
         takes parts over.
     prepared: saved kernels, which replace the packing of tensors; None: there are none.
     recorder: callback for each kernel that is made, or None.
+
+    read_nbytes: bytes of matrices that a rank of several has read so far.
+    unordered: names of layers whose sums over ranks have bits that depend on the number of ranks.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class Packing:
         prepared: PreparedWeights | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._whole = {linear.name: linear for linear in spec.linears()}
+        self._share = RankShare(part, {linear.name: linear for linear in spec.linears()})
+        self.cut = self._share.cut
         self._plans: dict[str, PartPlan | DensePlan] = {}
         self.part = part
         self._method = method
@@ -96,7 +97,14 @@ class Packing:
         self.device = device
         self.store = store
         self._room: Room | None = None if store is None else store.room
+        if prepared is not None and part.size > 1:
+            raise CheckpointError(
+                f"The saved kernels are those of a whole model, and cannot be divided into {part.size} parts; start it with "
+                "the model that they were made of, without --keep-weights."
+            )
         self.prepared = prepared
+        self.read_nbytes = 0
+        self.unordered: set[str] = set()
         self._recorder = recorder
         self.kernels = kernels
         self._row_layouts = kernels.row_layouts
@@ -142,7 +150,7 @@ class Packing:
             return known
         if self._method is None:
             return DensePlan(reads=(f"{part.name}.weight",))
-        plan = self._method.plan(self._whole[part.name])
+        plan = self._method.plan(self._share.whole[part.name])
         if isinstance(plan, PartPlan | DensePlan):
             self._plans[part.name] = plan
             return plan
@@ -172,30 +180,56 @@ class Packing:
         Raises UserError where its format cannot be cut.
         """
         plan = self.plan(part)
+        if self.part.size > 1:
+            return self._pack_part(part, plan, tensors, orders)
         weight: CanonicalWeight | None = self._stored(part, plan, tensors) if stored else None
         if isinstance(plan, DensePlan):
             if weight is None:
                 weight = Dense(tensors[plan.reads[0]].to(DTYPES[self._dtype], copy=True))
-            held = self._cut(self._ordered(weight, part, orders), part)
-            return Packed(part, held, "dense", DENSE_ACTIVATION[self._dtype])
+            return Packed(part, self._ordered(weight, part, orders), "dense", DENSE_ACTIVATION[self._dtype])
         if weight is None:
             assert self._method is not None, "only a method plans parts that are packed"
             read = {name: tensors[name] for name in plan.reads}
-            weight = self._method.pack(self._whole[part.name], read)
-        held = self._cut(self._ordered(weight, part, orders), part)
-        return Packed(part, held, plan.fuse_key, plan.activation)
+            weight = self._method.pack(self._share.whole[part.name], read)
+        return Packed(part, self._ordered(weight, part, orders), plan.fuse_key, plan.activation)
+
+    def _pack_part(self, part: LayerSpec, plan: DensePlan | PartPlan, tensors: Tensors, orders: Orders) -> Packed:
+        """Return a rank's share of a part, from the rows and columns that it holds alone where the format allows it."""
+        read = {name: tensors[name] for name in plan.reads}
+        whole = self._share.whole[part.name]
+        rows = self._share.rows_in_file(part, orders.get(part.name, ()))
+        columns = self._share.columns(part)
+        if isinstance(plan, DensePlan):
+            taken = read[plan.reads[0]]
+            # In two steps, so that only the pages of these rows and columns of a mapped file are read.
+            taken = taken if columns is None else taken[:, columns]
+            taken = taken.clone() if rows is None else taken.index_select(0, rows)
+            self.read_nbytes += taken.nbytes
+            return Packed(part, Dense(taken.to(DTYPES[self._dtype])), "dense", DENSE_ACTIVATION[self._dtype])
+        nbytes = sum(tensor.nbytes for tensor in read.values())
+        if isinstance(self._method, PacksParts):
+            self.read_nbytes += nbytes * math.prod(part.shape) // math.prod(whole.shape)
+            try:
+                weight = self._method.pack_part(whole, read, rows, columns)
+            except (ValueError, NotImplementedError) as error:
+                raise self._share.refusal(part, error) from error
+        else:
+            assert self._method is not None, "only a method plans parts that are packed"
+            self.read_nbytes += nbytes
+            weight = self._share.cut_weight(self._ordered(self._method.pack(whole, read), part, orders), part)
+        return Packed(part, weight, plan.fuse_key, plan.activation)
 
     def _stored(self, part: LayerSpec, plan: DensePlan | PartPlan, tensors: Tensors) -> StoredRows | None:
         """Return a part's rows as they lie in the file; None where the kernels cannot read them there."""
-        # On another device, and cut along their inputs, weights need their canonical form.
-        if self.device.type != "cpu" or self.part.size > 1 or not self._row_layouts:
+        # On another device, weights need their canonical form.
+        if self.device.type != "cpu" or not self._row_layouts:
             return None
         weight = None
         if isinstance(plan, DensePlan):
             name = plan.reads[0]
             weight = plain_rows(name, tensors[name].to(DTYPES[self._dtype]))
         elif isinstance(self._method, StoresRows):
-            weight = self._method.stored(self._whole[part.name], {name: tensors[name] for name in plan.reads})
+            weight = self._method.stored(self._share.whole[part.name], {name: tensors[name] for name in plan.reads})
         return weight if weight is not None and weight.layout in self._row_layouts else None
 
     def _ordered(self, weight: CanonicalWeight, part: LayerSpec, orders: Orders) -> CanonicalWeight:
@@ -222,7 +256,7 @@ class Packing:
                 groups.append([packed])
             before = key
         kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
-        if not self._sums(parts[0]):
+        if not self._share.sums(parts[0]):
             return Linear(kernels)
         bias = self.bias(parts, tensors, orders)
         return SummedLinear(kernels, None if bias is None else self.on_device(bias))
@@ -271,13 +305,12 @@ class Packing:
         weights = [packed.weight for packed in group]
         first = group[0]
         # The bias of a sum over ranks is added once, after it.
-        bias = None if self._sums(first.part) else self.bias([packed.part for packed in group], tensors, orders)
+        bias = None if self._share.sums(first.part) else self.bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
         moved = fused if self.device.type == "cpu" else fused.to(self.device)
-        segments = 1
-        # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
-        if first.part.summed:
-            segments = max(SEGMENTS * first.part.shape[1] // self._whole[first.part.name].shape[1], 1)
+        segments = self._share.segments(first.part)
+        if self._share.sums(first.part) and not self._is_tree(moved, first.activation):
+            self.unordered.add(first.part.name)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
         self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
@@ -311,55 +344,17 @@ class Packing:
                 wanted = orders.get(part.name)
                 if wanted:
                     whole = whole[row_order(wanted, len(whole))]
-                piece = whole[self._held_rows(part)]
+                piece = whole[self._share.rows(part)]
             pieces.append(piece)
         return torch.cat(pieces).to(self.device, self.activation_dtype)
 
-    def _sums(self, part: LayerSpec) -> bool:
-        """Whether ranks hold different inputs of the layer, and so compute partial sums."""
-        return part.shape[1] < self._whole[part.name].shape[1]
+    def _is_tree(self, weight: CanonicalWeight, activation: Activation) -> bool:
+        """Whether a divided layer's sums have the bits of a rank that has all inputs."""
+        return self._share.is_tree(weight, activation) and self.kernels.sums_in_segments(weight, activation)
 
-    def _held_rows(self, part: LayerSpec) -> Tensor:
-        """Return the rows of the whole part that this rank holds, int64: its share of each section."""
-        whole = self._whole[part.name]
-        if part.role in ("embedding", "head"):
-            return torch.arange(whole.shape[0])[self.part.vocabulary(whole.shape[0])]
-        return self._held(whole.sections or whole.shape[:1], part.sections or part.shape[:1])
-
-    def _held(self, whole: Sequence[int], mine: Sequence[int]) -> Tensor:
-        """Return the places that this rank holds among sections of `whole` lengths, int64: `mine` of each."""
-        pieces = []
-        first = 0
-        for size, share in zip(whole, mine, strict=True):
-            pieces.append(torch.arange(first, first + size)[self.part.slice_of(size, share)])
-            first += size
-        return torch.cat(pieces)
-
-    def cut(
-        self, tensor: Tensor, shape: Sequence[int], whole: Sequence[int] = (), sections: Sequence[int] = ()
-    ) -> Tensor:
-        """Return this rank's `shape` of a tensor that is no matrix, such as a norm of each head.
-
-        whole, sections: sections of the first axis, of the whole tensor and of this rank's.
+    @property
+    def numerics(self) -> str:
+        """What results depend on besides kernels: the number of ranks, unless all their sums are float32 subtrees of one
+        tree of eight segments; empty for a whole model.
         """
-        for axis, (size, mine) in enumerate(zip(tensor.shape, shape, strict=True)):
-            if mine < size:
-                lengths = (whole, sections) if whole and axis == 0 else ((size,), (mine,))
-                tensor = tensor.index_select(axis, self._held(*lengths))
-        return tensor
-
-    def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
-        """Return the rows and columns of a packed weight that this rank holds."""
-        n, k = weight.shape
-        rows, columns = part.shape
-        if rows < n:
-            weight = weight.rows(self._held_rows(part))  # indices, not a slice: a copy, so the rest can be freed
-        if columns == k:
-            return weight
-        refused = f"{part.name} cannot be divided into {self.part.size} parts"
-        if not hasattr(weight, "columns"):
-            raise UserError(f"{refused}: weights of format '{weight.name}' have no `columns`")
-        try:
-            return weight.columns(self.part.slice_of(k, columns))
-        except (ValueError, NotImplementedError) as error:
-            raise UserError(f"{refused}: {error}") from error
+        return f"parts-{self.part.size}" if self.unordered else ""

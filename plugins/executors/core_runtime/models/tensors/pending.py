@@ -101,8 +101,7 @@ class ExpertsOneByOne:
             experts.down,
             self._activation,
             weight_inputs=self._weight_inputs,
-            # A rank sums its share of the ranges, as of the segments of a divided layer.
-            max_ranges=max(COMBINE_RANGES // self._packing.part.size, 1),
+            max_ranges=_max_ranges(self._packing),
         )
 
 
@@ -168,11 +167,21 @@ class ExpertsTogether:
         down = self._packing.moved(self._down.take())
         gated = self._packing.kernels.gated
         options: dict[str, Any] = {"biases": tuple(self._biases.values())} if self._biases else {}
+        if self._packing.part.size > 1:
+            if "max_ranges" in inspect.signature(self._provider.grouped_experts).parameters:
+                options["max_ranges"] = _max_ranges(self._packing)
+            else:
+                self._packing.unordered.update(part.name for part in self._parts)
         self._kernel = self._provider.grouped_experts(
             gate_up, down, self._activation, precision=packed.activation, gated=gated, **options
         )
         self._biases = {}
         self._packing.keep(self._parts, self._kernel)
+
+
+def _max_ranges(packing: Packing) -> int:
+    """Return a rank's share of the ranges of experts with sums of their own, as of the segments of a divided layer."""
+    return max(COMBINE_RANGES // packing.part.size, 1)
 
 
 def pending_experts(
