@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ READING: Final = frozenset({
     "ping", "lifecycle", "list_adapters", "written_profile", "check_integrity", "prefix_places", "num_pins",
 })  # fmt: skip
 """Calls that change nothing: all engines that live answer them at the same time."""
+OF_UPDATES: Final = frozenset({"update_weights", "finish_weight_update"})
 OF_PINS: Final = frozenset({"pin_prefix", "unpin_prefix"})
 
 
@@ -61,13 +62,28 @@ class GroupCalls:
                 return await self._pin(method, arguments)
             if method == "reset_prefix_cache" and not arguments.get("reset_running_requests"):
                 return await self._reset(method, arguments)
-            answers = await self._change(method, arguments)
-            return self._ticket(arguments["name"], answers) if method == "load_adapter" else combined(method, answers)
+            if method in OF_UPDATES:
+                await self._check_gathered()
+            members, answers = await self._change(method, arguments)
+            if method == "load_adapter":
+                return self._ticket(arguments["name"], zip(members, answers, strict=True))
+            return combined(method, answers)
 
-    async def _change(self, method: str, arguments: Mapping[str, Any]) -> list[Any]:
-        first, *others = self._complete()
+    async def _change(self, method: str, arguments: Mapping[str, Any]) -> tuple[Sequence[Member], list[Any]]:
+        """Return the members and what they answered; None for one that has to be started again."""
+        first, *others = members = self._complete()
         answers = [await first.client.call(method, arguments)]
-        return answers + await asyncio.gather(*(self._follow(each, method, arguments) for each in others))
+        answers += await asyncio.gather(*(self._follow(each, method, arguments) for each in others))
+        return members, answers
+
+    async def _check_gathered(self) -> None:
+        """Raise UtilityError where an engine has lost the updates that the others have gathered."""
+        states = await _all(self._complete(), "lifecycle", {})
+        lost = next((state["gathering_lost"] for state in states if state["gathering_lost"]), "")
+        if not lost and len({state["is_gathering"] for state in states}) > 1:
+            lost = "An engine that was started again has none of the updates that were gathered; start them again."
+        if lost:
+            raise UtilityError(lost)
 
     async def _follow(self, member: Member, method: str, arguments: Mapping[str, Any]) -> Any:
         """Make a call that another engine has executed; None when this engine has to be started again for it.
@@ -96,14 +112,13 @@ class GroupCalls:
         """Drop the cached prefixes of all engines; of none, where one has requests that run."""
         if any(member.totals.latest.num_running for member in self._complete()):
             return False
-        return all(await self._change(method, arguments))
+        _, answers = await self._change(method, arguments)
+        return all(answers)
 
-    def _ticket(self, name: str, answers: Sequence[int | None]) -> int:
+    def _ticket(self, name: str, answers: Iterable[tuple[Member, int | None]]) -> int:
         """Return the group's number of a load, for the tickets of its engines."""
         self._num_loads += 1
-        given = [
-            (member, ticket) for member, ticket in zip(self._complete(), answers, strict=True) if ticket is not None
-        ]
+        given = [(member, ticket) for member, ticket in answers if ticket is not None]
         self._loads[self._num_loads] = Load(name, given)
         return self._num_loads
 

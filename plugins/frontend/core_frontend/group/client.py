@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.errors import EngineDeadError, EngineStalledError
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest
 from core.api.step_plan import SequenceKey
 from core_frontend.group.calls import GroupCalls
@@ -114,23 +114,18 @@ class GroupClient:
         Raises EngineDeadError when no engine takes requests, or this one has died; RequestError for values that no message
         can hold.
         """
-        first = requests[0]
-        keys, lengths, head = prefix_keys(first)
+        request_id = requests[0].request_id
+        num_cached = 0
         if member is None:
-            if not self.serves:
-                raise EngineDeadError("No engine of the group takes requests now.")
-            self._note_waits()
-            saved = [length / self._work.rate for length in lengths]
-            index, cached = self._router.choose(keys, saved, head)
-            member, num_cached = self.members[index], lengths[cached] if cached >= 0 else 0
-        else:
-            num_cached = 0
-        self._work.begin(requests, member.index, num_cached)
+            member, num_cached = self._best(requests[0])
+        task = self._work.begin(requests, member.index, num_cached)
         try:
             await member.client.add(requests)
-        except BaseException:
-            if member.client.dead_error is None:
-                self._work.forget(first.request_id)
+        except (RequestError, EngineDeadError):
+            # Unless the recovery of that engine has sent it to another one meanwhile. A request whose caller has gone stays, so
+            # that the abort that follows finds it.
+            if self._work.tasks.get(request_id) is task:
+                self._work.forget(request_id)
             raise
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -219,6 +214,16 @@ class GroupClient:
         self.fallen.append(member)
         if self._on_death is not None:
             self._on_death(error)
+
+    def _best(self, request: EngineRequest) -> tuple[Member, int]:
+        """Return the member for a request, and the number of its tokens that are expected to be cached there."""
+        if not self.serves:
+            raise EngineDeadError("No engine of the group takes requests now.")
+        keys, lengths, head = prefix_keys(request)
+        self._note_waits()
+        saved = [length / self._work.rate for length in lengths]
+        index, cached = self._router.choose(keys, saved, head)
+        return self.members[index], lengths[cached] if cached >= 0 else 0
 
     def _note_waits(self) -> None:
         """Tell the router what waits at each engine."""

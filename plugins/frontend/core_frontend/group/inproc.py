@@ -96,11 +96,7 @@ class OfflineGroup:
 
     def has_work(self) -> bool:
         """Whether another step would report something."""
-        return (
-            bool(self._news)
-            or any(self._group.has(state.request_id) for state in self.states)
-            or not self._group.serves
-        )
+        return bool(self._news) or len(self.states) > 0
 
     def step(self) -> list[EngineOutput]:
         """Wait for the next outputs of any engine. Raises EngineDeadError when there is no engine any more."""

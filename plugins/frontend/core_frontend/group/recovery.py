@@ -115,7 +115,7 @@ class GroupRecovery(Recovery):
 
     async def _try_suspects(self, member: Member) -> None:
         """Run the requests that engines may die of, half of them at a time, in an engine that has no others."""
-        while names := [name for name in self._suspects.next_trial() if self._requests.find(name) is not None]:
+        while names := self._suspects.next_trial():
             logger.warning("Engine %d may have died of one of %d requests; they run alone.", member.index, len(names))
             for name in names:
                 state = self._requests.find(name)

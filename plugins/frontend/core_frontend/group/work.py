@@ -54,17 +54,18 @@ class Work:
         """Seconds of work of a usual request."""
         return self._typical * OUTPUT_WEIGHT / self.rate
 
-    def begin(self, requests: Sequence[EngineRequest], engine: int, cached: int) -> None:
+    def begin(self, requests: Sequence[EngineRequest], engine: int, cached: int) -> Task:
         """Note a request that is sent to an engine. cached: tokens of its prompt that the engine is expected to have."""
         first = requests[0]
         given = sum(len(request.resume.output_token_ids) for request in requests if request.resume is not None)
         prompt = max(len(first.prompt_token_ids) + given - cached, 1)
         most = 0 if first.pooling is not None else first.params.max_tokens or 0
         rest = min(most, self._typical) * len(requests) * OUTPUT_WEIGHT
-        self.tasks[first.request_id] = Task(engine, prompt, rest, len(requests))
+        task = self.tasks[first.request_id] = Task(engine, prompt, rest, len(requests))
         if self._left[engine] <= 0.0:
             self._busy_since[engine] = time.monotonic()
         self._left[engine] += prompt + rest
+        return task
 
     def done(self, outputs: Iterable[EngineOutput], engine: int) -> None:
         """Note what an engine has computed."""
