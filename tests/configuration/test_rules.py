@@ -441,6 +441,15 @@ CASES = [
      [LORA | {"allow_runtime_lora_updating": True}], "any client that reaches it may load adapters"),
     ("drafts_of_adapters_fit_the_budget", [{"speculative_config": SPEC} | LORA | BATCH],
      [{"speculative_config": SPEC} | LORA | BATCH | {"=max_num_seqs": 16}], "16 sequences (--max-num-seqs) need 80 tokens"),
+    ("limits_are_counts", [{"limit_mm_per_prompt": {"image": 2, "video": 0}}], [{"limit_mm_per_prompt": {"image": -1}}],
+     "-1 is no count"),
+    ("limits_are_counts", [{"limit_mm_per_prompt": {"image": {"count": 1}}}], [{"limit_mm_per_prompt": {"smell": 1}}],
+     "expected one of image, video, audio"),
+    ("nothing_is_profiled", [{"max_image_pixels": 5}], [{"skip_mm_profiling": True}], "--skip-mm-profiling: no effect"),
+    ("local_media_lie_in_a_directory", [{"allowed_local_media_path": "/"}],
+     [{"allowed_local_media_path": "/nowhere/at/all"}], "there is no such directory"),
+    ("settings_need_media", [{"language_model_only": True, "model": "m"}, model()],
+     [{"max_image_pixels": 5, "model": "m"}, model()], "--max-image-pixels: no effect, since the model takes text"),
 ]  # fmt: skip
 
 

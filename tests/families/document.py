@@ -31,9 +31,10 @@ every optional value off its default and once with nothing but sizes (`usual`: a
 - every key of each family's configuration is changed, one at a time (`make test-models`): logits move as transformers' do, the
   key is refused by name, or neither moves.
 
-Of models with images or sound (`text of`) the text is served. What has no row runs with transformers' modules on the
-engine's own attention, cache, matrices and sampling if its attention goes through transformers' interface (`--model-impl`), or
-with a [family plugin](plugins/model.md). `core models explain PATH` says of a checkpoint who takes it and what is read.
+Of models with images or sound (`text of`) the text is served, and of [some](media.md) pictures, too. What has no row runs
+with transformers' modules on the engine's own attention, cache, matrices and sampling if its attention goes through
+transformers' interface (`--model-impl`), or with a [family plugin](plugins/model.md). `core models explain PATH` says of a
+checkpoint who takes it and what is read.
 
 Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
 length that the model was trained with, where transformers changes over with each sequence's length.

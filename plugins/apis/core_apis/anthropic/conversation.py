@@ -78,7 +78,7 @@ class ChatMessages:
             if isinstance(block, ToolResultBlock):
                 self._result(block, where)
             elif isinstance(block, ImageBlock):
-                self._add_part("user", PlacedPicture(image_url(block, where), where))
+                self._add_part("user", PlacedPicture(image_url(block, where), where, "image"))
             else:
                 self._add_text("user", block_text(block, where))
 

@@ -219,7 +219,7 @@ def _with_pictures(content: object, place: str) -> list[dict[str, Any]] | None:
                 f"{where}.file_id: files are not kept here; send the picture as a data URL.", param="input"
             )
         else:
-            parts.append(PlacedPicture(part.get("image_url"), where))
+            parts.append(PlacedPicture(part.get("image_url"), where, PICTURE))
     return parts
 
 

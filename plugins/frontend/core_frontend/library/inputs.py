@@ -6,7 +6,7 @@ Owns: `TextPrompt`, `TokensPrompt`, `EmbedsPrompt` and `PromptType`. Never does:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 
@@ -15,14 +15,16 @@ class TextPrompt(TypedDict):
 
     prompt:     the text.
     cache_salt: only prompts with the same salt share cached prefixes.
-    multi_modal_data, multi_modal_uuids, mm_processor_kwargs: None: prompts are text.
+    multi_modal_data: {"image": a picture or a list of them}, one for each placeholder in the text (`core_media.reading.given`).
+    mm_processor_kwargs: arguments of the image processor that replace its own, for these pictures.
+    multi_modal_uuids: None: a picture is known by its digest.
     """
 
     prompt: str
     cache_salt: NotRequired[str]
-    multi_modal_data: NotRequired[None]
+    multi_modal_data: NotRequired[Mapping[str, Any]]
     multi_modal_uuids: NotRequired[None]
-    mm_processor_kwargs: NotRequired[None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any]]
 
 
 class TokensPrompt(TypedDict):
@@ -30,7 +32,8 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: the ids.
     prompt:           the text that they came from, to be shown in outputs.
-    cache_salt, multi_modal_data, multi_modal_uuids, mm_processor_kwargs: see `TextPrompt`.
+    cache_salt: see `TextPrompt`.
+    multi_modal_data, multi_modal_uuids, mm_processor_kwargs: None: pictures belong to a prompt of text.
     """
 
     prompt_token_ids: Sequence[int]

@@ -35,7 +35,9 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
         if name != IMAGE:
             raise RequestError(f"{DATA} has {name!r}; pictures ('{IMAGE}') alone are served.", param=DATA)
     if (data or options) and config is None:
-        raise RequestError(f"The prompt has {DATA}, but {reason or 'the model takes text'}; leave it out.", param=DATA)
+        raise RequestError(
+            f"The prompt has {DATA!r}, but {reason or 'the model takes text'}; leave it out.", param=DATA
+        )
     if prompt.get(UUIDS):
         raise RequestError(
             f"{UUIDS} is not served: a picture is known by the digest of its bytes; leave it out.", param=UUIDS

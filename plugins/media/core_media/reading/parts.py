@@ -30,11 +30,12 @@ class ShownPicture(dict[str, Any]):
 
 
 class PlacedPicture(dict[str, Any]):
-    """A part of a picture that another API's body had at `place`."""
+    """A part with a picture that another API's body had at `place`, where its type was `kind`."""
 
-    def __init__(self, url: object, place: str) -> None:
+    def __init__(self, url: object, place: str, kind: str) -> None:
         super().__init__(type=IMAGE_TYPES[0], image_url={"url": url})
         self.place = place
+        self.kind = kind
 
 
 def take_media(
@@ -66,7 +67,8 @@ def _taken(
     if kind not in IMAGE_TYPES and kind not in OTHERS and kind != SHOWN:
         return part
     if config is None or kind in OTHERS or kind == SHOWN:
-        raise RequestError(f"{place} is of type {kind!r}; {_takes(config, reason)}", param=param)
+        shown = part.kind if isinstance(part, PlacedPicture) else kind
+        raise RequestError(f"{place} is of type {shown!r}; {_takes(config, reason)}", param=param)
     check_room(len(sources), config, place, param)
     sources.append(source_of(_url(part, str(kind), place, param), place, param))
     return ShownPicture(type=SHOWN)
