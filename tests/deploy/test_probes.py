@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
+import pytest
 
 from tests.apis.serving_processes import free_port
 from tests.apis.test_engine_deaths import engine_of
 from tests.apis.test_real_server import START_LIMIT_SECONDS, Server, client_of, command, serving
+
+ARGUMENTS = ("--served-model-name", "model", "--shutdown-timeout", "60", "--engine-restart-backoff", "0")
 
 
 def stream_of(server: Server, tokens: int) -> Iterator[str | None]:
@@ -24,32 +28,39 @@ def stream_of(server: Server, tokens: int) -> Iterator[str | None]:
     return reasons
 
 
-def test_a_server_that_ends_is_not_ready_and_its_streams_end_well(tmp_path: Path) -> None:
-    arguments = ("--served-model-name", "model", "--shutdown-timeout", "60")
-    with serving(tmp_path / "log", *arguments) as server:
-        assert httpx.get(f"{server.base}/ready").json()["state"] == "serving"
-        reasons = stream_of(server, 300)
-        server.process.send_signal(signal.SIGTERM)
-        while (answer := httpx.get(f"{server.base}/ready")).status_code == 200:
-            time.sleep(0.01)
-        assert answer.json()["error"]["code"] == "server_draining"
-        assert next(reasons) is None, "the stream had ended before the server was found not to be ready"
-        assert list(reasons)[-1] == "length"
-        assert server.process.wait(60) == 0
+def refusal(server: Server) -> str:
+    """Wait until the server is not ready, and return the code that says why."""
+    while (answer := httpx.get(f"{server.base}/ready")).status_code == 200:
+        time.sleep(0.01)
+    return answer.json()["error"]["code"]
 
 
-def test_a_server_whose_engine_is_started_again_is_alive_and_not_ready(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "--served-model-name", "model", "--engine-restart-backoff", "0") as server:
+def until_ready(server: Server) -> None:
+    """Wait until the server is ready; it is alive all the while."""
+    while httpx.get(f"{server.base}/ready").status_code != 200:
+        assert httpx.get(f"{server.base}/health").status_code == 200
+        time.sleep(0.01)
+
+
+def ends_well(server: Server, reasons: Iterator[str | None]) -> bool:
+    """Whether the stream of a server that was asked to end is complete, and then the server ends with exit code 0."""
+    return list(reasons)[-1] == "length" and server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(("--api-server-count", "2"), marks=pytest.mark.slow)])
+def test_readiness_of_a_server_whose_engine_dies_and_that_then_ends(tmp_path: Path, more: tuple[str, ...]) -> None:
+    with serving(tmp_path / "log", *ARGUMENTS, *more) as server:
+        until_ready(server)
         reasons = stream_of(server, 100)
         engine_of(server).kill()
-        answers = []
-        while not answers or answers[-1].status_code != 200 or answers[-1].json()["engine_restarts"] == 0:
-            assert httpx.get(f"{server.base}/health").status_code == 200
-            answers.append(httpx.get(f"{server.base}/ready"))
-            time.sleep(0.01)
-        refused = next(answer for answer in answers if answer.status_code == 503)
-        assert refused.json()["error"]["code"] == "not_ready"
+        assert refusal(server) == "not_ready"
+        until_ready(server)
         assert list(reasons)[-1] == "length"
+        reasons = stream_of(server, 300)
+        server.process.send_signal(signal.SIGTERM)
+        assert refusal(server) == "server_draining"
+        assert next(reasons) is None, "the stream had ended before the server was found not to be ready"
+        assert ends_well(server, reasons)
 
 
 def test_a_server_that_loads_answers_no_probe_and_may_be_ended(tmp_path: Path) -> None:
@@ -71,3 +82,26 @@ def test_a_server_that_loads_answers_no_probe_and_may_be_ended(tmp_path: Path) -
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--api-server-count", "2")])
+@pytest.mark.parametrize("order", ["the engine dies, then the signal comes", "the signal comes, then the engine dies"])
+def test_streams_of_a_server_that_ends_survive_the_death_of_its_engine(
+    tmp_path: Path, order: str, more: tuple[str, ...]
+) -> None:
+    with serving(tmp_path / "log", *ARGUMENTS, *more) as server:
+        processes = [
+            server.process.pid,
+            *(child.pid for child in psutil.Process(server.process.pid).children(recursive=True)),
+        ]
+        reasons = stream_of(server, 200)
+        if order.startswith("the engine"):
+            engine_of(server).kill()
+            server.process.send_signal(signal.SIGTERM)
+        else:
+            server.process.send_signal(signal.SIGTERM)
+            engine_of(server).kill()
+        assert refusal(server) in ("not_ready", "server_draining")
+        assert ends_well(server, reasons)
+        assert [pid for pid in processes if psutil.pid_exists(pid)] == []

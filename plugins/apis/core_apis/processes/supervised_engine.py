@@ -92,7 +92,6 @@ class SupervisedEngine:
     def leave(self) -> None:
         """Stop reporting the engine's death: the supervisor is ending it."""
         self._leaving = True
-        self.runs.set()  # no task should wait for an engine any more
 
     async def close(self) -> None:
         """End the engine, and its standby processes."""

@@ -121,14 +121,18 @@ class Supervisor:
 
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
+        # A process that waits for an engine has no requests, and ends without one. The streams of the others go on over a
+        # death of the engine, as ever.
         for engine in self.engines:
-            engine.leave()
+            engine.runs.set()
         self._send_to_all(lambda child: child.stop(at_once=False))
         hurry = asyncio.create_task(second.wait())
         keepers = asyncio.gather(*self._keepers, return_exceptions=True)
         patience = self._resolution.server.shutdown_timeout + FLUSH_SECONDS + GRACE_S
         await asyncio.wait((keepers, hurry), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
+        for engine in self.engines:
+            engine.leave()
         if not keepers.done():
             self._send_to_all(lambda child: child.stop(at_once=True))
             await asyncio.wait({keepers}, timeout=GRACE_S)
