@@ -12,6 +12,7 @@ from benchmarks.sizes import files
 from benchmarks.sizes.blocks import FILLS, random_bfloat16, random_blocks
 from benchmarks.sizes.files import RECIPES, fitting_layers, make, write_gguf
 from benchmarks.sizes.models import MODELS
+from benchmarks.sizes.qwen35 import write_qwen35
 from benchmarks.sizes.report import write
 from benchmarks.sizes.results import Case, Results
 from benchmarks.sizes.rows import Row, parse
@@ -100,9 +101,19 @@ def test_files_are_made_once_and_say_their_layers(tmp_path, monkeypatch):
     assert {one.name for one in folder.iterdir()} >= {"model.safetensors", "tokenizer.json"}
 
 
-def test_a_model_that_has_no_gguf_file_says_so(tmp_path):
-    with pytest.raises(ValueError, match="expected the form bf16"):
-        make("qwen3.5-0.8b", "Q4_K_M", 1, tmp_path)
+@pytest.mark.parametrize(("name", "form"), [("qwen3.5-35b-a3b", "the form bf16"), ("qwen3.5-0.8b", "gguf-bf16")])
+def test_a_model_that_has_no_such_gguf_file_says_so(name, form, tmp_path):
+    with pytest.raises(ValueError, match=f"expected {form}"):
+        make(name, "Q4_K_M", 1, tmp_path)
+
+
+def test_layers_of_a_gated_delta_rule_have_other_tensors_than_those_with_attention(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 512}
+    path = tmp_path / "model.gguf"
+    write_qwen35(path, MODELS["qwen3.5-0.8b"].cut(4) | sizes)
+    names = {tensor.name for tensor in gguf.GGUFReader(path).tensors}
+    assert {"blk.0.ssm_out.weight", "blk.2.attn_qkv.weight", "blk.3.attn_k.weight"} <= names
+    assert not {"blk.3.ssm_out.weight", "blk.0.attn_k.weight"} & names
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,10 +1,12 @@
 """A server as a child process: waiting for it, its failures, its end."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 
-from benchmarks.startup import Server, ServerError, free_port
+from benchmarks.startup import Server, ServerError, free_port, with_bytecode
 
 SCRIPT = """
 import json, sys
@@ -66,3 +68,10 @@ def test_a_server_that_ends_says_its_last_words(tmp_path):
 def test_a_server_that_never_answers_reaches_the_limit(tmp_path):
     with pytest.raises(ServerError, match=r"did not answer within 0\.3 s"):
         server("import time; time.sleep(60)", tmp_path / "log", limit=0.3).__enter__()
+
+
+def test_bytecode_is_kept_whatever_the_callers_environment_says(tmp_path):
+    (tmp_path / "module.py").write_text("")
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | with_bytecode(tmp_path / "kept")
+    subprocess.run([sys.executable, "-c", "import module"], cwd=tmp_path, env=environment, check=True)
+    assert list((tmp_path / "kept").rglob("module.*.pyc"))

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_no_page_is_taken_without_a_limit(runtime):
     buffer = runtime.allocate(8 * MIB)
     time.sleep(0.05)
     assert resident(buffer) <= 2 * MIB  # a huge page may begin in the memory beside it
+
+
+@pytest.mark.parametrize("runtime", [0], indirect=True)
+def test_the_first_tokens_of_a_cache_do_not_wait_for_huge_pages(runtime):
+    if "[always]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("the system gives huge pages unasked")
+    buffer = runtime.allocate(64 * MIB)
+    buffer[:100] = 7
+    assert resident(buffer) < 2 * MIB
 
 
 @pytest.mark.parametrize("runtime", [2048 * MIB], indirect=True)

@@ -29,13 +29,13 @@ struct BFloat16 {
     }
 };
 
-// Sums of `S` neighbouring segments from `segment` on, for R rows; to sums[r][segment - base].
+// Sums of `S` neighbouring segments from `first + at` on, for R rows; to sums[r][at].
 template <class Element, int R, int S>
-LANE void inner_segments(const LowRankTask &t, const uint8_t *panel, long row, long segment, long base,
+LANE void inner_segments(const LowRankTask &t, const uint8_t *panel, long row, long first, long at,
                          F (&sums)[R][kMostSegments]) {
     constexpr long kInputs = Element::kInputs, kStep = kRankLanes * Element::kBytes;
     const LowRankCall &c = *t.call;
-    const long size = c.k / c.segments, steps = size / kInputs;
+    const long segment = first + at, size = c.k / c.segments, steps = size / kInputs;
     const float *x[R];
     for (int r = 0; r < R; r++) x[r] = c.x + t.rows[row + r] * c.x_stride + segment * size;
     const uint8_t *a = panel + segment * steps * kStep;
@@ -58,7 +58,7 @@ LANE void inner_segments(const LowRankTask &t, const uint8_t *panel, long row, l
         for (int r = 0; r < R; r++) acc[r][0] = fma(values[0], set1(x[r][steps * kInputs]), acc[r][0]);
     }
     for (int r = 0; r < R; r++)
-        for (int s = 0; s < S; s++) sums[r][segment - base + s] = acc[r][s];
+        for (int s = 0; s < S; s++) sums[r][at + s] = acc[r][s];
 }
 
 template <class Element, int R, int S>
@@ -69,11 +69,9 @@ static __attribute__((noinline)) long inner_rows(const LowRankTask &t, long pane
     for (; row + R <= t.count; row += R) {
         F sums[R][kMostSegments];
         if (count >= S) {
-            for (long segment = first; segment < first + count; segment += S)
-                inner_segments<Element, R, S>(t, a, row, segment, first, sums);
+            for (long at = 0; at < count; at += S) inner_segments<Element, R, S>(t, a, row, first, at, sums);
         } else {
-            for (long segment = first; segment < first + count; segment++)
-                inner_segments<Element, R, 1>(t, a, row, segment, first, sums);
+            for (long at = 0; at < count; at++) inner_segments<Element, R, 1>(t, a, row, first, at, sums);
         }
         for (int r = 0; r < R; r++) {
             for (long step = 1; step < count; step *= 2)
