@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from core import LLM, SamplingParams
@@ -242,14 +242,14 @@ async def test_ranks_end_with_a_killed_engine(llama: Path) -> None:
     given = {"model": str(llama), "tensor_parallel_size": 2, "engine_restarts": 0, **FEW}
     engine = await AsyncEngine.start(resolve(given, context="serve", environ={}))
     children = ranks_below(engine._client.pid)
+    assert len(children) == 1
     os.kill(engine._client.pid, signal.SIGKILL)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
     await engine.close()
 
 
 def ranks_below(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True, check=False)
-    return [int(line.split()[0]) for line in found.stdout.splitlines() if "core_distributed.rank" in line]
+    return [each.pid for each in psutil.Process(pid).children() if "core_distributed.rank" in each.cmdline()]
 
 
 def wait_until(condition: Any) -> None:
