@@ -46,7 +46,8 @@ def test_both_compute_and_the_bits_are_those_of_one(two: LLM, tiny_llama: Path) 
     for _ in range(2):
         assert answers(two) == expected
     assert all(stats.prefix_queries for stats in group_of(two)._group.totals.engines)
-    with LLM(str(tiny_llama), **SETTINGS) as one:
+    settings: dict[str, Any] = {**SETTINGS}
+    with LLM(str(tiny_llama), **settings) as one:
         assert written(two) == written(one)
     assert two.get_world_size() == 2
     with pytest.raises(RequestError, match="processes of their own"):
@@ -66,7 +67,7 @@ def test_all_sleep_and_wake(two: LLM, tiny_llama: Path, level: int) -> None:
 def test_a_death_in_a_batch_changes_no_bit(two: LLM, tiny_llama: Path) -> None:
     group = group_of(two)
     for prompt in PROMPTS:
-        two.add_request(str(prompt), prompt, PARAMS)  # type: ignore[arg-type]
+        two.add_request(str(prompt), prompt, PARAMS)
     victim = next(member for member in group._group.members if group._group._work.at(member.index))
     os.kill(victim.client.pid, signal.SIGKILL)
     last = {}
