@@ -25,8 +25,11 @@ TENSOR_FILES = 16
 """Different files of tensors among the registered adapters, which differ in `lora_alpha`, so that each has an identity."""
 MANY = (96, 16, 48)
 """Requests, and tokens in and out of each, of the row `many`. Its first round does not count."""
-LARGE = Shape(4096, 14336, 32, 32, 8, 128, 128256)
-"""Llama 3 8B. The vocabulary of the base is SmolLM2's, whose tokenizer it has."""
+LARGE = Shape(4096, 14336, 8, 32, 8, 128, 128256)
+"""Llama 3 8B with 8 of its 32 layers: with all of them the row had no figure after 100 s. The vocabulary of the base is
+SmolLM2's, whose tokenizer it has.
+"""
+LARGE_S = 2.0 * LARGE.layers / 32
 LARGE_ARGUMENTS = {"load_format": "dummy", "quantization": "nf4", "max_model_len": 256, "max_num_seqs": 4}
 
 SMALL = {"kv_cache_memory_bytes": 16 << 20, "max_model_len": 256}
@@ -105,8 +108,8 @@ def large(place: Place) -> Iterator[Record]:
         "rank": 64,
         "first_token_s": round(middle, 3),
         "base_first_token_s": round(base, 3),
-        "bar": "at most 2 s",
-        "met": middle <= 2.0,
+        "bar": f"at most {LARGE_S:g} s, and 2 s for 32 layers",
+        "met": middle <= LARGE_S,
     }
 
 
