@@ -35,7 +35,7 @@ from tests.tiny_models import byte_tokenizer
 
 TEXT = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 1024, "vocab_size": 300, "bos_token_id": 1, "eos_token_id": 2,
+    "num_key_value_heads": 2, "max_position_embeddings": 2048, "vocab_size": 300, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0,
 }  # fmt: skip
 VISION = {

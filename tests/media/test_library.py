@@ -46,7 +46,7 @@ def test_company_chunks_and_caches_change_nothing(llm: LLM, llava: Path) -> None
     small = {"max_num_batched_tokens": 9, "max_num_seqs": 4, "num_gpu_blocks_override": 24}
     with LLM(model=str(llava), dtype="float32", max_model_len=256, block_size=16, seed=0, **small) as other:
         assert ours(other, prompts) == alone  # in chunks that end inside pictures, with preemptions
-        assert other.stats().num_preempted
+        assert other.stats().num_preemptions
 
 
 def test_another_picture_behind_the_same_text_misses_the_cache(llm: LLM) -> None:

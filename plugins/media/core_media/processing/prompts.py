@@ -29,7 +29,7 @@ class MediaPrompts:
         self._config = config
         self._pool = ProcessingPool(config)
         self._fetcher = Fetcher(config)
-        self._row_text = tokenizer.backend.id_to_token(config.token_id)
+        self._row_text = tokenizer.backend.id_to_token(config.token_id) or ""
 
     async def run(
         self, text: str, sources: Sequence[MediaSource], encode: Encode

@@ -53,7 +53,7 @@ class Tower:
         with torch.inference_mode():
             made = self._model.get_image_features(**given, return_dict=True).pooler_output
             rows: Tensor = torch.cat([part.reshape(-1, part.shape[-1]) for part in made])
-            return rows.float().contiguous().numpy().tobytes()
+            return bytes(rows.float().contiguous().numpy())
 
 
 def _tensors(config: EngineConfig) -> dict[str, Tensor]:
