@@ -26,7 +26,7 @@ class SimApiChild:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.client: int | None = None
+        self.clients: dict[int, tuple[int, int]] = {}
         self._has_begun = False
         self.front = Front(self.world, number)
         self._to_supervisor: asyncio.Queue[Any] = asyncio.Queue()

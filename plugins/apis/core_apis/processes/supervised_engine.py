@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutputs
@@ -19,7 +19,7 @@ from core_frontend.group.client import GroupClient
 from core_frontend.group.source import GroupSource
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient
-from core_supervision.revival import EngineSource, OwnedEngineSource
+from core_supervision.revival import OwnedEngineSource
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
@@ -50,7 +50,7 @@ class SupervisedEngine:
         self.runs = asyncio.Event()
         self._tell = tell
         self._fail = fail
-        self._source: EngineSource | None = None
+        self._source: OwnedEngineSource | None = None
         self._client: ZmqClient | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._leaving = False
@@ -70,7 +70,7 @@ class SupervisedEngine:
         """Start the engine in its process, as one of one (see `start_engines`)."""
         return await start_engines([self], resolution, process)
 
-    def begin(self, source: EngineSource, client: ZmqClient) -> None:
+    def begin(self, source: OwnedEngineSource, client: ZmqClient) -> None:
         """Have the first engine. source: provides the next ones."""
         self._source = source
         self.phases = client.ready.phases
@@ -78,7 +78,7 @@ class SupervisedEngine:
 
     def forgive(self, num_deaths: int) -> None:
         """Do not count the latest deaths against the engine: an API process has attributed them to one request."""
-        if isinstance(self._source, OwnedEngineSource):
+        if self._source is not None:
             self._source.forgive(num_deaths)
 
     def declare_gone(self, epoch: int, client: int) -> None:
@@ -128,7 +128,7 @@ class SupervisedEngine:
         assert self._client is not None and self._source is not None, "it has run"
         self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
 
-    async def _revive(self, dead: ZmqClient, source: EngineSource, error: EngineDeadError) -> None:
+    async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:
         try:
             await dead.close()
             client = await source.next(error)
@@ -158,7 +158,7 @@ async def start_engines(
     started, source, client, _ = await start_with_fallbacks(resolution, None, process)
     if isinstance(client, GroupClient):
         for engine, member in zip(engines, client.members, strict=True):
-            engine.begin(member.source, member.client)
+            engine.begin(cast(OwnedEngineSource, member.source), member.client)  # made by `GroupSource.owned`
     elif not isinstance(source, GroupSource):
         engines[0].begin(source, client)
     return started
