@@ -55,7 +55,8 @@ def test_help_can_be_narrowed():
     assert "--compilation-config.mode N" in names("compilation-config")
     assert "--compilation-config.pass_config" in names("compilation-config")
     assert "--kv-events-config.hwm N" in names("kv-events-config")
-    assert "--max-loras N" in names("LoRAConfig") and "--mm-processor-cache-gb" in names("multimodal")
+    assert "--max-loras N" in names("LoRAConfig") and "--mm-processor-cache-type" in names("multimodal")
+    assert "--mm-processor-cache-gb X" in names("media")
     assert names("swap-space") == ["--swap-space"]
     assert any("--ssl-keyfile" in name for name in names("TLS"))
     with pytest.raises(UserError, match="no such group or argument"):
