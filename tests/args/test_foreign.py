@@ -109,7 +109,10 @@ def test_values_that_ask_for_nothing_are_accepted(row):
 @pytest.mark.parametrize(
     "words, there",
     [
-        (["--pipeline-parallel-size", "2"], ["--pipeline-parallel-size 2: this engine does not serve", "by layers' parts"]),
+        (
+            ["--pipeline-parallel-size", "2"],
+            ["--pipeline-parallel-size 2: this engine does not serve", "by layers' parts"],
+        ),
         (["-pp2"], ["--pipeline-parallel-size 2", "leave it out"]),
         (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
