@@ -124,7 +124,14 @@ def test_help(capsys):
 
 
 def test_all_problems_come_together(capsys):
-    words = ["--pipeline-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-cache-philox-rounds", "12"]
+    words = [
+        "--pipeline-parallel-size",
+        "3",
+        "--decode-context-parallel-size",
+        "2",
+        "--mamba-cache-philox-rounds",
+        "12",
+    ]
     words += [
         "--max-num-seqs",
         "9",

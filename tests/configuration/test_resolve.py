@@ -276,7 +276,9 @@ def test_batch_defaults_follow_the_use(registry, tiny_llama):
 
 
 def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
-    found = problems(registry, model=str(tiny_llama), pipeline_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8)
+    found = problems(
+        registry, model=str(tiny_llama), pipeline_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8
+    )
     for words in ("layers' parts", "--max-num-seqs 9"):
         assert any(words in problem for problem in found), found
 
