@@ -60,6 +60,7 @@ TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
+RANKS = {"tensor_parallel_size": 2}
 POOLS = PoolingConfig(kinds=("mean",), normalize=True, size=64, max_tokens=256, source="modules.json of m")
 USUAL_POOLS = PoolingConfig(kinds=("cls",), normalize=True, size=64, source="usual for encoders: there is no file")
 BERT = model(model_type="bert", type_vocab_size=2)
@@ -450,6 +451,16 @@ CASES = [
      [{"allowed_local_media_path": "/nowhere/at/all"}], "there is no such directory"),
     ("settings_need_media", [{"language_model_only": True, "model": "m"}, model()],
      [{"max_image_pixels": 5, "model": "m"}, model()], "--max-image-pixels: no effect, since the model takes text"),
+    ("ranks_run_on_mp", [{"tensor_parallel_size": 1}], [RANKS], ("executor", "mp")),
+    ("ranks_run_on_mp", [RANKS], [RANKS | {"distributed_executor_backend": "uni"}], "it has one rank"),
+    ("ranks_run_on_mp", [{"executor": "torch"}], [RANKS | {"executor": "torch"}], "leave it out, or the ranks"),
+    ("one_rank_has_no_others", [RANKS | {"distributed_timeout_seconds": 5.0}], [{"distributed_timeout_seconds": 5.0}],
+     "no effect with one rank"),
+    ("ranks_lack_some_features", [LORA], [LORA | RANKS], "--enable-lora: not with --tensor-parallel-size 2"),
+    ("ranks_lack_some_features", [RANKS | {"speculative_config": SPEC | {"method": "ngram"}}],
+     [RANKS | {"speculative_config": SPEC}], "ngram or suffix"),
+    ("ranks_generate_text", [RANKS], [RANKS | {"runner": "pooling"}], "--runner pooling: not with"),
+    ("ranks_compute_on_processors", [{}, platform()], [RANKS, platform()], "--device cpu alone"),
 ]  # fmt: skip
 
 

@@ -37,6 +37,7 @@ def test_what_a_command_line_gives_is_what_llm_gets() -> None:
         "max_model_len": 1000,
         "enable_prefix_caching": False,
         "kernels": ["a", "b"],
+        "tensor_parallel_size": 1,
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 3},
     }
     assert made.tensor_parallel_size == 1
