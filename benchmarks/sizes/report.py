@@ -45,12 +45,12 @@ threads.
 - **Memory.** The aim, 1.15 times the file, is met by the converted form and missed by GGUF: 1.02 times for the packed
   weights, 0.1 for the process and its cache, and, while the largest matrix is packed, its pages of the file. Without pages
   of files, which the system can take back, it was 1.12 times.
-- **Start.** `core serve` of the embedded model answers with its first token after 1.8 to 2.5 s with compiled modules, as an
-  installation has them (3.6 to 4.3 s where PYTHONDONTWRITEBYTECODE has every start compile them, in the same sitting); the
-  aim of 1.2 s is missed. Of 1.85 s, 0.85 were imports in the engine (torch alone took 0.8), 0.35 the model and its cache,
-  and the rest two starts of Python, the plan and the first token. Since then the first token no longer waits for a huge
-  page in each layer's cache: that of `LLM`, with other programs at work, took 0.46 s before and 0.04 to 0.21 s after. The
-  whole start was not measured again."""
+- **Start.** `core serve` of the embedded model answers with its first token after 1.73 s (median of seven starts on a
+  machine where most other programs were stopped), with compiled modules, as an installation has them;
+  PYTHONDONTWRITEBYTECODE has every start compile them and costs 1.5 to 2 s more. The aim of 1.2 s is missed: imports in the
+  engine take 0.85 (torch alone 0.8), the model and its cache 0.35, and the rest is two starts of Python and the plan. The
+  first token no longer waits for a huge page in each layer's KV cache: with `LLM` it took 0.37 s before and 0.009 s after
+  (medians of seven interleaved pairs)."""
 NOTES = """## How to read it
 
 - A ratio is ours divided by theirs in the same run, as the median over runs; each run has the engines one after the other.
