@@ -118,7 +118,7 @@ $(VENV)/hadolint/.installed: | $(VENV)/bin/python
 	touch $@
 
 test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
-	$(VENV)/hadolint/bin/hadolint deploy/Containerfile
+	$(VENV)/hadolint/bin/hadolint deploy/Containerfile deploy/Containerfile.ray
 	$(PYTHON) -m pytest -m slow tests/deploy
 	$(PYTHON) -m tests.deploy.image
 
