@@ -21,7 +21,7 @@ from ray import serve
 
 from examples.ray_serve import build
 
-LIMIT_S = 180
+LIMIT_S = 600
 ENGINE = "core.engine.process"
 ARGUMENTS = {
     "arguments": "--max-model-len 2048 --kv-cache-memory-bytes 128M --max-num-seqs 8 --served-model-name model "
