@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-media test-page test-pooling test-ranks \
+	test-control-text test-drafts test-fake-device test-media test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -118,9 +118,20 @@ $(VENV)/hadolint/.installed: | $(VENV)/bin/python
 	touch $@
 
 test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
-	$(VENV)/hadolint/bin/hadolint deploy/Containerfile
+	$(VENV)/hadolint/bin/hadolint deploy/Containerfile deploy/Containerfile.ray
 	$(PYTHON) -m pytest -m slow tests/deploy
 	$(PYTHON) -m tests.deploy.image
+
+# Ray has versions of its own of many libraries, so it gets an environment, in which this one lies behind.
+$(VENV)/ray/.installed: $(TEST_STAMP) pyproject.toml
+	python3 -m venv $(VENV)/ray
+	$(VENV)/ray/bin/python -m pip install --quiet --no-compile "ray[serve]>=2.60"
+	$(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
+		$$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
+	touch $@
+
+test-ray: $(VENV)/ray/.installed  ## examples/ray_serve.py with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
+	$(VENV)/ray/bin/python -m tests.deploy.ray_serve
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

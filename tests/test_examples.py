@@ -24,6 +24,15 @@ def test_offline(tmp_path: Path) -> None:
     assert len(lines) == 3 and all("→" in line for line in lines)
 
 
+def test_without_ray_the_ray_example_says_what_to_install(tmp_path: Path) -> None:
+    hidden = f"import runpy, sys; sys.modules['ray'] = None; runpy.run_path({str(EXAMPLES / 'ray_serve.py')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].endswith('install it with: pip install "core-engine[all,ray]"')
+
+
 @pytest.mark.slow
 def test_drafts_change_no_token(tmp_path: Path) -> None:
     assert "equal tokens: True" in run("speculative.py", tmp_path)

@@ -18,7 +18,44 @@ def closed(properties: dict[str, Any]) -> dict[str, Any]:
 LABELS = {"type": "object", "additionalProperties": TEXT}
 METADATA = {**closed({"name": TEXT, "labels": LABELS, "namespace": TEXT}), "required": ["name"]}
 
+NUMBER = {"type": "integer", "minimum": 0}
+GROUP = {"rayStartParams": {"type": "object", "additionalProperties": TEXT}, "template": {"type": "object"}}
+"""A group of a Ray cluster; its template is checked as a pod."""
+
 SCHEMAS = {
+    ("ray.io/v1", "RayService"): closed(
+        {
+            "apiVersion": TEXT,
+            "kind": TEXT,
+            "metadata": METADATA,
+            "spec": closed(
+                {
+                    "serveConfigV2": TEXT,
+                    "rayClusterConfig": closed(
+                        {
+                            "rayVersion": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+                            "authOptions": closed({"mode": {"enum": ["token", "disabled"]}}),
+                            "enableInTreeAutoscaling": {"type": "boolean"},
+                            "autoscalerOptions": closed({"securityContext": {"type": "object"}}),
+                            "headGroupSpec": closed(GROUP),
+                            "workerGroupSpecs": {
+                                "type": "array",
+                                "items": closed(
+                                    GROUP
+                                    | {
+                                        "groupName": TEXT,
+                                        "replicas": NUMBER,
+                                        "minReplicas": NUMBER,
+                                        "maxReplicas": NUMBER,
+                                    }
+                                ),
+                            },
+                        }
+                    ),
+                }
+            ),
+        }
+    ),
     ("monitoring.coreos.com/v1", "ServiceMonitor"): closed(
         {
             "apiVersion": TEXT,
@@ -40,6 +77,6 @@ SCHEMAS = {
                 }
             ),
         }
-    )
+    ),
 }
 """By API version and kind."""

@@ -174,6 +174,15 @@ def test_a_pod_may_do_little(overlay: str) -> None:
 def test_what_the_overlays_add() -> None:
     gpu = pod_of(rendered("gpu"))["containers"][0]
     assert gpu["resources"]["limits"]["nvidia.com/gpu"] == "1" and values_of(gpu["args"])["device"] == "cuda"
+    engines, single = (pod_of(rendered(name))["containers"][0] for name in ("data-parallel", "single"))
+    count = values_of(engines["args"])["data_parallel_size"]
+    assert count == 2 and values_of(engines["args"]).items() > values_of(single["args"]).items()
+    for kind in ("requests", "limits"):
+        of_one, of_all = single["resources"][kind], engines["resources"][kind]
+        assert of_one.keys() == of_all.keys()
+        for name, amount in of_one.items():
+            number, unit = amount.removesuffix("Gi"), "Gi" if amount.endswith("Gi") else ""
+            assert of_all[name] == f"{count * int(number)}{unit}", "each engine has what a single one has"
     kept = pod_of(rendered("persistent-kv"))
     (claim,) = (volume for volume in kept["volumes"] if "persistentVolumeClaim" in volume)
     assert claim["name"] == kept["containers"][0]["volumeMounts"][0]["name"]

@@ -1,10 +1,11 @@
 """What the ranks of a divided model send in one step, on paper: messages, bytes, and the part that takes longest. Torch-free.
 
 Owns: the formulas, from the shape of a model and a layout. Never does: communicate, choose a layout, or read a weight.
-Called by: reports about a layout that nobody has to start for them.
+Called by: `layout_cost`, reports about a layout that nobody has to start for them.
 
-A sum over N ranks is priced in the cheaper of two ways that both keep one order of additions. One shot: each rank sends its
-part to all others. Two shots: each rank adds up one Nth, for which it gets N - 1 pieces, and sends the result to all others.
+A message is what one rank gives to one other rank in one operation. A sum over N ranks is made in one of two ways that both
+keep one order of additions. One shot: each rank sends its part to all others. Two shots: each rank adds up one Nth, for which
+it gets N - 1 pieces, and sends the result to all others. The cheaper of the ways that a machine has is priced.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from core_runtime.specs.model_part import Part
 
 LOGIT_BYTES = 4
 TOKEN_BYTES = 8
+COMMAND_BYTES = 24
+"""Head of a plan on its way to the ranks."""
+NO_DRAFTS_BYTES = 9
+"""Length and content of an empty message of drafts."""
 WEIGHTS = "reading weights"
 
 
@@ -41,12 +46,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a step of one engine.
 
-    tokens: tokens that it computes. rows: rows of logits. dtype: of tensors between layers. sum_bytes: bytes of a number of a
-    partial sum.
+    tokens: tokens that it computes. rows: rows of logits. chunks: number of parts in which they are computed. dtype: of tensors
+    between layers. sum_bytes: bytes of a number of a partial sum.
     """
 
     tokens: int
     rows: int
+    chunks: int = 1
     dtype: str = "bfloat16"
     sum_bytes: int = 4
 
@@ -57,15 +63,21 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Speeds of a rank. latency: seconds of a message. bandwidth: bytes a second that it sends. memory: that it reads."""
+    """Speeds of a rank. latency: seconds of a message. bandwidth: bytes a second that it sends. memory: that it reads.
+
+    shots: ways in which its sums can be made.
+    """
 
     latency: float
     bandwidth: float
     memory: float
+    shots: tuple[int, ...] = (1, 2)
 
 
 class Share(msgspec.Struct, frozen=True):
     """One part of a step of one rank: the messages and bytes that it sends, and the seconds that this takes.
+
+    Rank 0 alone sends plans, sampled tokens and drafts; the others alone send logits.
 
     For `WEIGHTS`, the bytes that it reads: all of its matrices, although a step may use some of the experts and rows of the
     embedding alone.
@@ -93,17 +105,22 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """Return the report, one line a part."""
-        told = [
-            f"{share.name}: {share.messages} messages, {human_bytes(share.nbytes)}, {share.seconds * 1e3:.3f} ms"
-            for share in self.shares
-        ]
-        return [*told, f"stages idle: {self.idle:.0%}", f"largest: {self.largest.name}"]
+        told = []
+        for share in self.shares:
+            plural = "s" if share.messages > 1 else ""
+            sent = f"{share.messages} message{plural}, " if share.messages else ""
+            told.append(f"{share.name}: {sent}{human_bytes(share.nbytes)}, {share.seconds * 1e3:.3f} ms")
+        idle = [f"stages idle: {self.idle:.0%}"] if self.idle else []
+        return [*told, *idle, f"largest: {self.largest.name}"]
 
 
 def num_sums(spec: DecoderSpec) -> int:
     """Return how many tensors [tokens, hidden size] the ranks of a part add up in a step."""
     halves = sum(bool(block.mixers) + block.has_mlp for block in spec.blocks)
-    return halves + spec.holds_embedding
+    shared = sum(
+        spec.shared_mlp(index) is not None for index in range(len(spec.blocks))
+    )  # added up apart from the experts
+    return halves + shared + spec.holds_embedding
 
 
 def sum_traffic(count: int, nbytes: int, size: int, *, shots: int) -> tuple[int, int]:
@@ -141,13 +158,18 @@ def plan_bytes(sequences: int, new_blocks: int = 0) -> int:
     return len(message)
 
 
-def step_cost(spec: DecoderSpec, layout: Layout, step: StepShape, machine: Machine, flights: int = 0) -> StepCost:
-    """Return the cost of a step. flights: plans in flight; 0: one for each stage.
+def step_cost(
+    spec: DecoderSpec, layout: Layout, step: StepShape, machine: Machine, flights: int = 0, weights: int | None = None
+) -> StepCost:
+    """Return the cost of a step.
 
+    flights: plans in flight; 0: one for each stage.
+    weights: bytes of all matrices as the kernels hold them; None: as plain ones.
     Raises UserError for a model that cannot be divided this way.
     """
+    density = 1.0 if weights is None else weights / plain_bytes(spec, step.dtype)
     stages = [
-        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine)
+        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine, density)
         for blocks in stage_blocks(len(spec.blocks), layout.pipeline)
     ]
     seconds = [sum(share.seconds for share in shares) for shares in stages]
@@ -155,8 +177,13 @@ def step_cost(spec: DecoderSpec, layout: Layout, step: StepShape, machine: Machi
     return StepCost(shares=tuple(slowest), idle=idle_share(seconds, flights or layout.pipeline))
 
 
-def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine) -> list[Share]:
-    """Return the parts of a step of one rank of one stage."""
+def plain_bytes(spec: DecoderSpec, dtype: str) -> int:
+    """Return the bytes of all matrices without quantization."""
+    return weights_bytes(spec, None, dtype, lambda form: 1)
+
+
+def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine, density: float) -> list[Share]:
+    """Return the parts of a step of one rank of one stage. density: bytes of a matrix for each byte of a plain one."""
     tokens_bytes = step.tokens * local.hidden_size * step.item_bytes
     sums, sum_bytes = num_sums(local), step.tokens * local.hidden_size * step.sum_bytes
     shares = []
@@ -165,17 +192,19 @@ def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine
         if messages:
             shares.append(Share(name, messages, nbytes, messages * machine.latency + nbytes / machine.bandwidth))
 
-    ways = [sum_traffic(sums, sum_bytes, layout.tensor, shots=shots) for shots in (1, 2)]
+    ways = [sum_traffic(sums, sum_bytes, layout.tensor, shots=shots) for shots in machine.shots]
     add("sums", *min(ways, key=lambda way: way[0] * machine.latency + way[1] / machine.bandwidth))
     if local.holds_head and layout.tensor > 1:
-        add("logits", 1, step.rows * local.vocab_size * LOGIT_BYTES)
+        add("logits", step.chunks, step.rows * local.vocab_size * LOGIT_BYTES)
     if layout.pipeline > 1:
         add("activations", not local.holds_head, tokens_bytes)
-        add("sampled tokens", local.holds_head, step.rows * TOKEN_BYTES)
+    takers = (layout.tensor - 1 + (layout.pipeline > 1)) if local.holds_head else 0
+    add("sampled tokens", takers * step.chunks, takers * step.rows * TOKEN_BYTES)
     others = layout.data - 1
     expert_blocks = sum(block.experts is not None for block in local.blocks)
     add("experts' inputs and outputs", 2 * expert_blocks * others, 2 * expert_blocks * others * tokens_bytes)
     followers = layout.tensor * layout.pipeline - 1 if local.holds_embedding else 0
-    add("plans", followers, followers * plan_bytes(step.rows))
-    read = weights_bytes(local, None, step.dtype, lambda form: 1)
+    add("plans", followers, followers * (COMMAND_BYTES + plan_bytes(step.rows)))
+    add("drafts", 2 * followers, followers * NO_DRAFTS_BYTES)
+    read = round(density * plain_bytes(local, step.dtype))
     return [*shares, Share(WEIGHTS, 0, read, read / machine.memory)]

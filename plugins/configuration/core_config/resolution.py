@@ -15,6 +15,7 @@ from typing import Any
 
 from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import CoreError, PluginError
+from core_config.layout_cost import LayoutCost
 from core_config.selection.ranking import Selection
 from core_config.served.server_config import ServerConfig
 from core_config.stages.isolation import way_out
@@ -44,6 +45,7 @@ class Resolution:
     replaceable: chosen plugins that the user did not name and that others can replace.
     again: function that resolves again without the plugin of an error.
     computed: function that asks the plugins who computes which operation.
+    layout: what steps cost with several ranks or engines; None for one engine of one rank.
     """
 
     engine: EngineConfig
@@ -59,6 +61,7 @@ class Resolution:
     replaceable: set[ResolvedPlugin]
     again: Callable[[PluginError], Resolution]
     computed: Callable[[], list[Computed]]
+    layout: LayoutCost | None
 
     def without(self, error: PluginError) -> Resolution:
         """Resolve the same arguments again without the plugin that failed with `error`, and log a warning.

@@ -20,6 +20,7 @@ from core.api.errors import ConfigError, PluginError
 from core.plugin.registry import PluginRegistry
 from core_config.arguments.sources import Merged, merge
 from core_config.engine import engine_config
+from core_config.layout_cost import layout_cost
 from core_config.locating.files import magic_of, own_config
 from core_config.media import why_not
 from core_config.pooled.pooling import find_pooling
@@ -187,6 +188,13 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         replaceable=chosen.replaceable(),
         again=again,
         computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device, forms),
+        layout=layout_cost(
+            spec,
+            engine,
+            plan,
+            ranks=settings["tensor_parallel_size"],
+            gloo=settings["disable_custom_all_reduce"],
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from core.api.specs import KVGroup
 from core.commands.tables import print_table
 from core.kv.groups import UNLIMITED
 from core_config.explained import explained, hidden
+from core_config.layout_cost import LayoutCost
 from core_config.resolve import Resolution
 from core_config.stages.memory import MemoryPlan, human_bytes
 from core_formats.response_format import ResponseFormat
@@ -28,6 +29,7 @@ def explanation(resolution: Resolution) -> dict[str, Any]:
     """Return the whole resolution as plain values."""
     found = explained(resolution)
     found["operations"] = msgspec.to_builtins(resolution.computed())
+    found["layout"] = msgspec.to_builtins(resolution.layout)
     found["response_format"] = msgspec.to_builtins(response_format(resolution))
     return found
 
@@ -85,6 +87,18 @@ def print_explanation(resolution: Resolution) -> None:
         print("  none here: the engine's command explains its own, and its values are what the API server goes by")
     else:
         _print_memory(resolution.memory)
+    if resolution.layout is not None:
+        _print_layout(resolution.layout)
+
+
+def _print_layout(layout: LayoutCost) -> None:
+    _heading(f"A step on paper: what a rank sends and reads (engines: {layout.engines}, ranks of each: {layout.ranks})")
+    for name, cost in layout.steps.items():
+        print(f"  {name}")
+        for line in cost.lines():
+            print(f"      {line}")
+    for note in layout.notes:
+        print(f"  {note}")
 
 
 def _print_memory(plan: MemoryPlan) -> None:
