@@ -9,6 +9,8 @@ import pytest
 from core.api.errors import ConfigError
 from core.commands.main import main
 from core_config.resolve import Resolution, resolve
+from tests.families.oracle import reference
+from tests.tiny_models import save_checkpoint
 
 OWN = "import msgspec\nclass Own(msgspec.Struct, frozen=True):\n    states: str = 'scanned'\n"
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}
@@ -101,3 +103,19 @@ def test_an_argument_that_gives_up_the_guarantee_is_a_waiver(tiny_lfm2: Path, tm
     assert bits["attention.state",] == "no, with --attention-config.mine.states chunked"
     with pytest.raises(ConfigError, match=r"mine\.states chunked: it is not batch_invariant"):
         resolved(tiny_lfm2, **plugins, attention_config={"mine": {"states": "chunked"}}, batch_invariant=True)
+
+
+def test_a_start_says_when_heads_that_no_native_kernel_has_waive_the_promise(tmp_path: Path) -> None:
+    """Heads of 12 numbers; the native kernels compute multiples of 8 from 16."""
+    narrow = save_checkpoint(tmp_path / "narrow", hidden_size=48)
+    (told,) = [text for text in resolved(narrow).warnings if "torch_sdpa" in text]
+    assert "'full'" in told and "--numerics reference" in told
+    named = resolved(narrow, attention_backend="torch_sdpa")
+    assert named.waivers and not [text for text in named.warnings if "torch_sdpa" in text]
+    asked = resolved(narrow, numerics="reference")
+    assert asked.waivers == [] and not [text for text in asked.warnings if "torch_sdpa" in text]
+
+
+def test_an_encoder_starts_without_that_warning() -> None:
+    done = resolved(reference("bert").path)
+    assert done.waivers and not [text for text in done.warnings if "torch_sdpa" in text]

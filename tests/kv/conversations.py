@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, Mamba2Config, Qwen3NextConfig
+import torch
+from transformers import AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from core import LLM, SamplingParams
+from tests.families.architectures import tiny_config
+from tests.families.oracle import randomize
 from tests.tiny_models import SHAPE, save_checkpoint
 
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2")
-"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2."""
+MORE_STATES = ("mamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "qwen3_5_text")
+"""Other families with states, whose configurations are those of `tests.families`."""
+FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES)
+"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others with states."""
 WAYS = ("kept", "host", "disk", "restart", "crowded")
 """How keys, values and states leave the memory of the engine, if they do; crowded: all conversations compete for it."""
 LETTERS = (68, 69, 70, 71)
@@ -35,13 +40,27 @@ MAMBA = {
 
 def checkpoint(family: str, path: Path) -> Path:
     """Write a checkpoint of random weights."""
-    if family not in ("qwen3_next", "mamba2"):
+    if family not in ("qwen3_next", "mamba2", *MORE_STATES):
         return save_checkpoint(path, family=family)
-    config = Mamba2Config(**MAMBA) if family == "mamba2" else Qwen3NextConfig(**{**SHAPE, **DELTA})
     save_checkpoint(path)
     (path / "model.safetensors").unlink()
-    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    _model(family).save_pretrained(path)
     return path
+
+
+def _model(family: str) -> PreTrainedModel:
+    if family == "mamba2":
+        return AutoModelForCausalLM.from_config(Mamba2Config(**MAMBA))
+    if family == "qwen3_next":
+        return AutoModelForCausalLM.from_config(Qwen3NextConfig(**{**SHAPE, **DELTA}))
+    config = tiny_config(family)
+    if family == "jamba":  # plain torch would compute its heads of 12, with bits that depend on chunks and drafts
+        config.num_attention_heads = config.num_key_value_heads = 3
+    if hasattr(config, "max_position_embeddings"):
+        config.max_position_embeddings = 512
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    randomize(model)
+    return model
 
 
 @dataclass

@@ -25,11 +25,11 @@ def _by_family(way: str, families: tuple[str, ...]) -> list[object]:
 
 
 CASES = [
-    *_by_family("kept", ("deepseek_v3", "mamba2")),
-    *_by_family("host", ("llama", "qwen3_next", "lfm2")),
-    *_by_family("disk", ("gemma3", "mamba2")),
+    *_by_family("kept", ("deepseek_v3", "mamba2", "mamba", "nemotron_h")),
+    *_by_family("host", ("llama", "qwen3_next", "lfm2", "qwen3_5_text")),
+    *_by_family("disk", ("gemma3", "mamba2", "jamba")),
     *_by_family("restart", ("llama", "qwen3_next")),
-    *_by_family("crowded", ("gemma3", "lfm2")),
+    *_by_family("crowded", ("gemma3", "lfm2", "granitemoehybrid")),
 ]
 
 

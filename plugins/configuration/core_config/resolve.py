@@ -46,7 +46,7 @@ from core_config.stages.operations import computed
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
 from core_config.stages.sizes import plan_memory, planned_forms
-from core_config.stages.waivers import surprises, waivers
+from core_config.stages.waivers import attention_surprises, surprises, waivers
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
@@ -171,7 +171,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)
     forms = [] if plan is None else planned_forms(attempt, checkpoint, spec, platform.device)
-    waived = _waived(attempt, platform, forms)
+    waived = _waived(attempt, platform, forms, spec)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
     return Resolution(
@@ -198,7 +198,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
 
 
-def _waived(attempt: Attempt, platform: ChosenPlatform, forms: Sequence[Form]) -> list[str]:
+def _waived(attempt: Attempt, platform: ChosenPlatform, forms: Sequence[Form], spec: ModelSpec) -> list[str]:
     """Return the waivers. With `--batch-invariant` each is a problem; without it, those that nobody chose are warnings."""
     settings = attempt.settings
     device = device_type(platform.device.name)
@@ -209,6 +209,7 @@ def _waived(attempt: Attempt, platform: ChosenPlatform, forms: Sequence[Form]) -
         attempt.problems += [f"--batch-invariant: {sentence}." for sentence in found]
     else:
         attempt.warnings += surprises(attempt.chosen, device, forms)
+        attempt.warnings += attention_surprises(attempt.chosen, settings["numerics"], device, spec.mixers)
     return found
 
 

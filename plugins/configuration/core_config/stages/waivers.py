@@ -11,9 +11,10 @@ are verified by the target model with the request's own noise, unless the user c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from core.api.specs import AttentionSpec, MixerSpec
 from core.plugin.manifest import Manifest
 from core_config.selection.kernels import is_idle
 from core_config.selection.ranking import Check, Choice, no_reasons
@@ -57,6 +58,31 @@ def waivers(
             f"kernels: no plugin fits, and operations in plain torch depend on the batch they run in; {WAY_OUT}"
         )
     return list(dict.fromkeys(found))
+
+
+def attention_surprises(chosen: Chosen, numerics: str, device: str, mixers: Iterable[MixerSpec]) -> list[str]:
+    """Return a sentence for each attention plugin on a processor that the user did not name and that promises nothing.
+
+    Encoders are not named: they see a sequence whole, so there are no chunks that could change their bits.
+    """
+    if device != "cpu":
+        return []
+    encoding = {mixer.kind for mixer in mixers if isinstance(mixer, AttentionSpec) and not mixer.causal}
+    found = []
+    for stage, choice in chosen.stages.items():
+        part, _, kind = stage.partition(".")
+        if part != "attention" or kind in encoding:
+            continue
+        for manifest in choice.manifests:
+            name = manifest.row.name
+            if manifest.row in choice.named or promises(manifest.spec, numerics, kind):
+                continue
+            found.append(
+                f"attention plugin '{name}' computes the layers of kind '{kind}', and none that keeps a request's bits apart "
+                f"from batch, chunks and drafts can (`core config explain` says why); {WAY_OUT}, and --attention-backend "
+                f"{name} says that other bits are accepted."
+            )
+    return found
 
 
 def surprises(chosen: Chosen, device: str, forms: Sequence[Form]) -> list[str]:

@@ -29,7 +29,7 @@ class KernelArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "A request's bits do not depend on the batch that it is computed in: auto chooses only kernels and attention "
             "backends that declare so, and it is an error where others are needed or named. Without it, libraries compute "
-            "large products on a GPU. On a processor nothing changes."
+            "large products on a GPU. On a processor the native kernels keep this anyway."
         ),
     ] = False
     numerics: Annotated[
