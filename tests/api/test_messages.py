@@ -18,6 +18,7 @@ from core.api.messages import (
     EngineReady,
     EngineRequest,
     Leave,
+    MediaItem,
     Resume,
     Shutdown,
     TokenColumns,
@@ -35,6 +36,7 @@ FIRST_FIELDS: dict[str, str] = {
     "Resume": "output_token_ids num_cached_tokens",
     "EngineRequest": "request_id choice prompt_token_ids params seed stop_token_ids eos_token_ids bad_words_ids allowed_ids "
     "arrival_time priority cache_salt user deadline handle resume",
+    "MediaItem": "start stop digest token_id features rows",
     "TokenLogprobs": "token_ids logprobs ranks",
     "EngineOutput": "request_id choice start token_ids logprobs prompt_logprobs finish_reason stop_reason num_cached_tokens "
     "handle",
@@ -64,6 +66,7 @@ REQUEST = EngineRequest(
 RECORD = SequenceRecord(1.0, 2.0, 3.0, 4.0, 16, CacheMiss(32, "history_changed", 35), num_steps=7)
 SAMPLES: list[msgspec.Struct] = [
     Resume([1, 2], 3),
+    MediaItem(0, 2, "d", 5, b"f", b"r"),
     REQUEST,
     TokenLogprobs([1], [-0.5], [1]),
     EngineOutput("a", 0, 2, [3], finish_reason="stop", stop_reason=9, handle=1, record=RECORD),
@@ -115,7 +118,7 @@ def rebuilt(kind: type[msgspec.Struct], fields: list[tuple[str, Any, Any]]) -> t
 
 
 def newer(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    later = [("harbour", str | None, None), ("media", list[list[int]], msgspec.field(default_factory=list))]
+    later = [("harbour", str | None, None), ("cargo", list[list[int]], msgspec.field(default_factory=list))]
     return rebuilt(kind, [*fields_of(kind), *later])
 
 
@@ -151,7 +154,7 @@ def test_new_fields_are_at_the_end_and_have_defaults(name: str) -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
 def test_what_a_newer_peer_adds_is_ignored(sample: msgspec.Struct) -> None:
     kind = newer(type(sample))
-    for more in ({}, {"harbour": "north", "media": [[1, 2]]}):
+    for more in ({}, {"harbour": "north", "cargo": [[1, 2]]}):
         assert decode(wire.encode(as_version(sample, kind, **more)), type(sample)) == sample
 
 
@@ -159,7 +162,7 @@ def test_what_a_newer_peer_adds_is_ignored(sample: msgspec.Struct) -> None:
 def test_what_an_older_peer_lacks_has_its_default(sample: msgspec.Struct) -> None:
     kind = newer(type(sample))
     got: Any = msgspec.msgpack.decode(wire.encode(sample), type=kind)
-    assert (got.harbour, got.media) == (None, [])
+    assert (got.harbour, got.cargo) == (None, [])
     assert as_version(got, type(sample)) == sample
     fields = fields_of(type(sample))
     while fields and fields[-1][2] is not msgspec.NODEFAULT:

@@ -39,6 +39,7 @@ class DraftHarness(Harness):
         self.draft = draft
         self.target = target
         self.block_size = target.block_size
+        self.backend = target.backend
         spec = draft_decoder(draft, target.spec)
         inner = StateDictLoader(state)
         manifest = msgspec.structs.replace(inner.resolve(""), config=dict(hf_config))

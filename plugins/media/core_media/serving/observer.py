@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -25,8 +25,9 @@ from core.engine.gate import Gate
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core_media.config import MediaConfig, media_of
 from core_media.serving.row_cache import RowCache, RowKey
-from core_media.serving.tower import Tower
-from core_runtime.executor.steps.input_embeddings import positions_of
+
+if TYPE_CHECKING:
+    from core_media.serving.tower import Tower
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class MediaObserver(EngineObserver, Gate):
     order = 32  # before the gate of adapters, which must be the last
 
     _engine: Engine
+    _tower: Tower
 
     def __init__(self, media: MediaConfig) -> None:
         self.gate = self
@@ -65,6 +67,8 @@ class MediaObserver(EngineObserver, Gate):
 
     def attach(self, engine: Engine) -> None:
         """Read the tower. Raises UserError."""
+        from core_media.serving.tower import Tower  # imports torch, which an engine without media may do without
+
         self._engine = engine
         self._tower = Tower(engine.config, self._media)
 
@@ -147,6 +151,8 @@ class MediaObserver(EngineObserver, Gate):
 
     def _compute(self, request: EngineRequest) -> list[MediaItem]:
         """Return the request's items with their rows; runs in the thread. Raises UnfitMedia."""
+        from core_runtime.executor.steps.input_embeddings import positions_of
+
         _check_spans(request)
         token_ids = np.asarray(request.prompt_token_ids)
         made: list[MediaItem] = []
