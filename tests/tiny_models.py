@@ -13,6 +13,7 @@ from transformers import (
     Lfm2Config,
     LlamaConfig,
     MixtralConfig,
+    PretrainedConfig,
     Qwen3MoeConfig,
 )
 
@@ -65,6 +66,11 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)
+    return save_model(directory, config)
+
+
+def save_model(directory: Path, config: PretrainedConfig) -> Path:
+    """Write a checkpoint of this configuration, drawn from torch's generator as it is, and return its directory."""
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():

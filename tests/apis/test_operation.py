@@ -96,9 +96,10 @@ def test_a_server_is_ready_while_requests_are_computed(server: RunningServer) ->
     server.fake.silence_s = 121.0
     assert server.http.get("/ready").json()["error"]["code"] == "engine_stalled"
     server.fake.silence_s = 0.0
-    server.engine.restarts.died("crash")
+    server.engine.restarts.died("crash", "ValueError: secret")
     refused = server.http.get("/ready")
     assert refused.status_code == 503 and "the start of the next engine" in refused.json()["error"]["message"]
+    assert "secret" not in refused.text
     server.engine.restarts.recovered()
     assert server.http.get("/ready").status_code == 200
 

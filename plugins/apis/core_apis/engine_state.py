@@ -55,9 +55,11 @@ def check_ready(engine: ServingEngine) -> None:
     if state == "serving":
         return
     ends = ["the start of the next engine"] if state == "recovering" else []
+    rank = engine.restarts.latest[-1].rank if ends else ""
     ends += [holder.ends_with for holder in holders_of(engine) or ()]
     raise RequestError(
-        f"The server is not ready: it is {state}, and a request that comes now waits. What ends this: {'; '.join(ends)}.",
+        f"The server is not ready: it is {state}, and a request that comes now waits. "
+        f"{f'The reason: {rank}. ' if rank else ''}What ends this: {'; '.join(ends)}.",
         status=503,
         code="not_ready",
     )

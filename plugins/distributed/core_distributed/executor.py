@@ -111,11 +111,11 @@ class RanksExecutor:
             self._send(Kind.STEP, self._plans.encode(_for_others(plan)))
             result = self.worker.execute(plan)
             self._group.barrier()
-        except TimeoutError as error:
-            self._failure = self._children.silence(self._group.late, self._arguments.timeout_seconds)
-            faulthandler.dump_traceback()
-            raise EngineDeadError(self._failure) from error
         except BaseException as error:
+            if _is_of_silence(error):
+                self._failure = self._children.silence(self._group.late, self._arguments.timeout_seconds)
+                faulthandler.dump_traceback()
+                raise EngineDeadError(self._failure) from error
             self._raise_death(EngineDeadError)
             self._group.abort()
             said = self._children.words()
@@ -181,6 +181,13 @@ class RanksExecutor:
         self._children.look()
         if self._children.death:
             raise kind(self._children.death)
+
+
+def _is_of_silence(error: BaseException | None) -> bool:
+    """Whether a rank was silent for too long. The worker wraps errors of the platform's code, which waits for ranks."""
+    while error is not None and not isinstance(error, TimeoutError):
+        error = error.__cause__
+    return error is not None
 
 
 def _for_others(plan: StepPlan) -> StepPlan:

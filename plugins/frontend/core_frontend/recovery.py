@@ -129,7 +129,7 @@ class Recovery:
 
         Until the recovery is over, new requests must not be sent: it sends all requests that are live at its end.
         """
-        self._log.died(error.cause)
+        self._log.died(error.cause, str(error))
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
         self._stop()
         self._tasks[0] = asyncio.create_task(self._run(dead, error))

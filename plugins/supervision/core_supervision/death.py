@@ -6,6 +6,7 @@ Called by: `EngineProcess`.
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -23,6 +24,11 @@ CRASHES: Final = frozenset({
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
 })  # fmt: skip
 """Signals that a process causes itself; others come from outside."""
+
+_OF_RANK: Final = re.compile(
+    r"Rank \d+ of \d+ \(process \d+\) "
+    r"(was killed by signal \d+ \(\w+\)|exited with code \d+|did not answer within [\d.]+ s) in step \d+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +96,12 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "real-time"
+
+
+def of_rank(sentence: str) -> str:
+    """Return what a sentence about a death says of a rank; empty: nothing.
+
+    It consists of fixed words and numbers, so anybody may read it: the rest may quote an exception.
+    """
+    found = _OF_RANK.search(sentence)
+    return "" if found is None else found[0]

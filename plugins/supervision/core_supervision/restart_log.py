@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core_supervision.death import CAUSES
+from core_supervision.death import CAUSES, of_rank
 
 LATEST = 8
 
@@ -22,10 +22,12 @@ class PastDeath:
 
     cause: cause as in `core_supervision.death`.
     time: seconds since the epoch.
+    rank: what happened to a rank of the engine, see `of_rank`; empty: nothing.
     """
 
     cause: str
     time: float
+    rank: str = ""
 
 
 class RestartLog:
@@ -44,9 +46,9 @@ class RestartLog:
         self.paused_since: float | None = None
         self.on_recovered: Callable[[float], None] | None = None
 
-    def died(self, cause: str, *, pauses: bool = True) -> None:
-        """Record a death; a pause begins, unless there is one, or other engines compute (`pauses`)."""
-        self.latest.append(PastDeath(cause, time.time()))
+    def died(self, cause: str, sentence: str = "", *, pauses: bool = True) -> None:
+        """Record a death; a pause begins, unless there is one, or other engines compute (`pauses`). sentence: about it."""
+        self.latest.append(PastDeath(cause, time.time(), of_rank(sentence)))
         if pauses and self.paused_since is None:
             self.paused_since = time.monotonic()
 

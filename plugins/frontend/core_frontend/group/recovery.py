@@ -55,7 +55,7 @@ class GroupRecovery(Recovery):
         """Begin the recovery of the engine that died last, of `error`. dead: the group."""
         member = self.group.fallen.popleft()
         client = member.client
-        self._log.died(error.cause, pauses=not self.group.serves)
+        self._log.died(error.cause, str(error), pauses=not self.group.serves)
         logger.error("Engine %d: %s", member.index, error)
         num_explained = self._judge(client, error)
         self.group.drop(lambda name: self._requests.find(name) is None)
