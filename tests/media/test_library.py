@@ -43,7 +43,7 @@ def test_company_chunks_and_caches_change_nothing(llm: LLM, llava: Path) -> None
     alone = [ours(llm, [prompt])[0] for prompt in prompts]
     assert len({tuple(answer.token_ids) for answer in alone}) > 1
     assert ours(llm, [*prompts, {"prompt": "abc"}])[:4] == alone  # in company, and from the prefix cache
-    small = {"max_num_batched_tokens": 9, "max_num_seqs": 4, "num_gpu_blocks_override": 24}
+    small = {"max_num_batched_tokens": 9, "max_num_seqs": 4, "num_gpu_blocks_override": 17}
     with LLM(model=str(llava), dtype="float32", max_model_len=256, block_size=16, seed=0, **small) as other:
         assert ours(other, prompts) == alone  # in chunks that end inside pictures, with preemptions
         assert other.stats().num_preemptions
