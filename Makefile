@@ -107,8 +107,8 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
 
-test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test)
-	$(PYTHON) -m pytest tests/ranks
+test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
+	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

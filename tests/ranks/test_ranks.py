@@ -148,7 +148,17 @@ def saved(name: str, folder: Path) -> Path:
     return save_model(folder / "model", MODELS[name])
 
 
-@pytest.mark.parametrize("name", [*MODELS, "Q4 in GGUF"])
+IN_MAKE_TEST_RANKS = ("window", "untied and biased", "sinks")
+"""Models that `make test` leaves out: each takes two starts."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Q4 in GGUF",
+        *(pytest.param(name, marks=[pytest.mark.slow] * (name in IN_MAKE_TEST_RANKS)) for name in MODELS),
+    ],
+)
 def test_every_kind_of_model(name: str, tmp_path: Path) -> None:
     path = saved(name, tmp_path)
     settings = {"max_model_len": 128} if path.suffix else {}
