@@ -29,7 +29,9 @@ def expected(llava: Path) -> list[list[int]]:
     [
         {"tensor_parallel_size": 2, "speculative_config": NGRAM},
         pytest.param({"data_parallel_size": 2}, marks=pytest.mark.media),
-        {"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 20},
+        pytest.param(
+            {"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 20}, marks=pytest.mark.media
+        ),
     ],
     ids=["ranks and drafts", "a group", "adapters and host memory"],
 )
