@@ -171,7 +171,7 @@ def _groups() -> list[tuple[type[ArgumentGroup], str]]:
                 f"The arguments '{offer.name}' of {offer.distribution} cannot be used ({type(error).__name__}: {error}); "
                 "install the version that belongs to this engine, or uninstall it."
             ) from error
-    return sorted(found, key=lambda each: each[0].place)
+    return sorted(found, key=lambda each: (each[0].place, each[0].__name__))
 
 
 def flag_of(name: str) -> str:

@@ -8,7 +8,7 @@ from core.args.arg import Arg, ArgumentGroup
 class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Several engines with the same weights (data parallelism)."""
 
-    place: ClassVar[int] = 115
+    place: ClassVar[int] = 116
 
     data_parallel_size: Annotated[
         int,
