@@ -81,6 +81,10 @@ def print_explanation(resolution: Resolution) -> None:
     found = response_format(resolution)
     parts = [name for name, part in (("reasoning", found.row.reasoning), ("tool calls", found.row.calls)) if part]
     print(f"  {found.row.name}: {' and '.join(parts) or 'all of an answer is text'} ({found.reason})")
+    _print_sizes(resolution)
+
+
+def _print_sizes(resolution: Resolution) -> None:
     _heading("Memory, by shapes")
     remote = resolution.server.remote
     if remote is not None and remote.role == "api_server":

@@ -108,10 +108,7 @@ class Worker:
                 self.base_files = checkpoint.manifest.files
                 if config.adapters is not None:
                     self._fitting = fitting_of(checkpoint, config.adapters)
-                self.saved: SpilledWeights | None = kept_weights(config, checkpoint)
-                # Which excludes kept weights. A rank reads its part from the checkpoint again.
-                if config.sleeps and ranks is None:
-                    self.saved = SpilledWeights(config)
+                self.saved = self._saved_weights(checkpoint)
             with self._phase("load weights"):
                 self.instances = self.build_models(checkpoint, self.saved)
                 # So that `release_unused_memory` also frees what only the checkpoint refers to.
@@ -129,6 +126,12 @@ class Worker:
                 # Last, so that a failed start writes nothing.
                 self.saved.started()
             undo.pop_all()  # nothing failed: the device stays open until `close`
+
+    def _saved_weights(self, checkpoint: Checkpoint) -> SpilledWeights | None:
+        """Return the file for prepared weights; sleep excludes kept ones, and a rank reads the checkpoint again."""
+        if self.config.sleeps and self.ranks is None:
+            return SpilledWeights(self.config)
+        return kept_weights(self.config, checkpoint)
 
     def open_loader(self) -> Loader:
         """Make a new loader of the checkpoint."""

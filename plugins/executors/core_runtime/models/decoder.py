@@ -286,13 +286,9 @@ class Decoder:
             return False
         if self._reduce is not None and not is_recordable(self._reduce):
             return False
-        if self.embedding is not None and not self.embedding.is_plain:
-            return False
         if not needs(self.spec) <= self.kernels.recorded:
             return False
-        if not all(mixer.is_plain for mixer in self.mixers):
-            return False
-        if self.head is not None and not self.head.is_plain:
+        if not all(part is None or part.is_plain for part in (self.embedding, *self.mixers, self.head)):
             return False
         mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
         if not all(mlp.capturable for mlp in mlps):

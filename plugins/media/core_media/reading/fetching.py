@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from core.api.errors import RequestError
 from core_media.config import MediaConfig
@@ -72,13 +72,7 @@ class Fetcher:
 
     def _checked(self, url: str) -> Target:
         """Return the target of a URL to an allowed host. Raises RequestError."""
-        if any(character <= " " or character == "\\" or ord(character) == 127 for character in url):
-            raise RequestError("the URL holds a space, a backslash or a control character; encode it")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            raise RequestError("the URL is not valid") from None
+        parts, port = _split(url)
         scheme = parts.scheme.lower()
         host = (parts.hostname or "").rstrip(".").lower()
         if scheme not in PORTS:
@@ -193,3 +187,14 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise RequestError(f"the host took longer than {MAX_SECONDS:g} s")
     return left
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    """Return the parts of a URL, and its port if it has one. Raises RequestError for what is no plain URL."""
+    if any(character <= " " or character == "\\" or ord(character) == 127 for character in url):
+        raise RequestError("the URL holds a space, a backslash or a control character; encode it")
+    try:
+        parts = urlsplit(url)
+        return parts, parts.port
+    except ValueError:
+        raise RequestError("the URL is not valid") from None
