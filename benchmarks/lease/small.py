@@ -64,8 +64,8 @@ def small_kernels(place: Place) -> Iterator[Row]:
 
 def experts(place: Place) -> Iterator[Row]:
     """A layer of Qwen3-30B-A3B's experts."""
-    from core.api.specs import RoutingSpec
     from core_kernels.triton.kernels import TritonKernels
+    from core_runtime.specs.routing_spec import RoutingSpec
     from core_runtime.weights.experts import Experts
     from core_runtime.weights.formats import Dense
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.api.specs import RoutingSpec
 from core_kernels.triton.kernels import TritonKernels
 from core_kit.checks import experts as kit
 from core_kit.oracles.numbers import generator
 from core_runtime.layers.experts import route
+from core_runtime.specs.routing_spec import RoutingSpec
 
 KERNELS = TritonKernels()
 SUBJECT = SimpleNamespace(device="cpu", loaded=KERNELS)

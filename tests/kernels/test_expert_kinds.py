@@ -8,11 +8,11 @@ from transformers.models.llama4.modeling_llama4 import Llama4TextExperts, Llama4
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
-from core.api.specs import RoutingSpec
 from core_platforms.cpu.experts import NativeExperts
 from core_runtime.layers import experts as reference
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import Dense
 
 HIDDEN, INNER, EXPERTS, TOKENS = 48, 40, 6, 37

@@ -8,11 +8,11 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from core.api.specs import RoutingSpec
 from core_platforms.cpu.experts import NativeExperts
 from core_runtime.layers import experts as reference
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import Dense, IntGroups
 
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.api.specs import RoutingSpec
 from core_platforms.cpu.tape import Tape, record
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.models.mlp import DenseMLP, ExpertsMLP
 from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import Dense
 
 EXPERTS, TOP_K, HIDDEN, INNER, ROWS = 6, 2, 48, 32, 300

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.rows import RowKernels
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import Dense
 
 WIDTH, ROWS = 101, 37

@@ -10,10 +10,11 @@ from collections import Counter
 
 import msgspec
 
-from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, RopeSpec, StateSpec
+from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, StateSpec
 from core_config.stages.memory import human_bytes
 from core_runtime.specs.block_spec import ExpertsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.rope_spec import RopeSpec
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from core.api.specs import RoutingSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family
 from core_runtime.specs.block_spec import NormSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 
 def cohere_sizes(given: Mapping[str, Any]) -> Configuration:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from core.api.specs import RoutingSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
 from core_runtime.models.weight_rules import experts, modules
 from core_runtime.specs.block_spec import TemperatureSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 
 def llama4_sizes(given: Mapping[str, Any]) -> Configuration:

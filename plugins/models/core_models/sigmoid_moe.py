@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from core.api.specs import RoutingSpec
 from core_models import lfm2
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, NEVER, Family
 from core_runtime.models.weight_rules import Rename, modules
 from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 
 def sparse_mixer(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.api.specs import Activation, KernelQuery
 from core_runtime.contracts.linear_kernels import LinearKernel
+from core_runtime.specs.routing_spec import RoutingSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

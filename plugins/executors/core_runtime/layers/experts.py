@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
 from core_runtime.layers.linear import Linear
+from core_runtime.specs.routing_spec import RoutingSpec
 
 COMBINE_RANGES = 8
 """Maximum ranges of experts with partial sums of their own."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
 from core_runtime.contracts import HasFeatures, Kernels
 from core_runtime.layers import activations
+from core_runtime.specs.routing_spec import RoutingSpec
 
 
 def features_of(provider: Any) -> Collection[str]:

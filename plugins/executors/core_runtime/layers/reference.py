@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.api.specs import Activation, KernelQuery
 from core_runtime.contracts import GatedOperation, HeadsKernel, LowRankForm
 from core_runtime.layers import activations
 from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts, route
 from core_runtime.layers.heads import BatchedHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.low_rank import ReferenceLowRank
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups

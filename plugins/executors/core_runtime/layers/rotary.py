@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from core.api.specs import RopeSpec
+from core_runtime.specs.rope_spec import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Tensor:

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.api.specs import Activation, RoutingSpec
+from core.api.specs import Activation
 from core_runtime.contracts import HeadsKernel
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.reference import FEATURES, ReferenceKernels, ReferenceLinear
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.canonical import moved_into
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES

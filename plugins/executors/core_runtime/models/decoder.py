@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.api.specs import RopeSpec
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
@@ -36,6 +35,7 @@ from core_runtime.models.step_views import StepViews
 from core_runtime.models.taps import Taps
 from core_runtime.models.vector_head import VectorHead
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
+from core_runtime.specs.rope_spec import RopeSpec
 
 
 @dataclass(slots=True)

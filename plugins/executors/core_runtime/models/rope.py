@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import UserError
-from core.api.specs import RopeSpec
 from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.specs.rope_spec import RopeSpec
 
 TYPES = {name: name for name in ("default", "linear", "dynamic", "llama3", "yarn", "longrope")}
 TYPES |= {"mrope": "default", "su": "longrope"}

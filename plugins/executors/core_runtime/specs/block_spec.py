@@ -10,7 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.api.specs import LatentSpec, MixerSpec, StateSpec
+from core_runtime.specs.rope_spec import RopeSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
 """Placement of norms around mixer and MLP, see `DecoderSpec.order`."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.api.specs import Activation, KernelQuery
 from core_kernels.triton import activation as activations
 from core_kernels.triton import elementwise, norm, portable, rotary
 from core_kernels.triton.compiling.bound import bind_kernels
@@ -33,6 +33,7 @@ from core_kernels.triton.route import choose_experts
 from core_kernels.triton.sampler import logprobs, race
 from core_runtime.contracts import GatedOperation, LowRankForm
 from core_runtime.layers.activations import NUMBERS
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.canonical import INPUT_GROUP
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight

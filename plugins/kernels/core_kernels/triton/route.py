@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
 from core_kernels.triton import portable
 from core_kernels.triton.compiling.catalog import KernelRow
 from core_kernels.triton.compiling.launch import options, power_of_two
+from core_runtime.specs.routing_spec import RoutingSpec
 
 STEPS = ("logits_stride", "ids_stride", "weights_stride")
 LEAST = tl.constexpr(-3.4028234663852886e38)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.api.specs import Activation, RoutingSpec
+from core.api.specs import Activation
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks.sampling import optional_kernel
 from core_kit.fixtures.weights import activations, linear_query, random_weights
@@ -23,6 +23,7 @@ from core_runtime.layers.features import features_of, routing_feature
 from core_runtime.layers.kernels import weight_format
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import CanonicalWeight
 
 EXPERTS = 12

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
 from core_platforms.cpu.checks import check_rows, check_same, check_table
 from core_platforms.cpu.native_linear import activation_numbers, alone_numbers
+from core_runtime.specs.routing_spec import RoutingSpec
 
 SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.api.specs import Activation, KernelQuery
 from core_platforms.cpu.checks import (
     check_heads,
     check_logits,
@@ -43,6 +43,7 @@ from core_platforms.cpu.native_linear import (
 from core_platforms.cpu.saved_linear import LAYOUT, restored_linear, saved_linear
 from core_runtime.contracts import LinearKernel, LowRankForm, RaceCall, SavedKernel
 from core_runtime.layers.experts import COMBINE_RANGES
+from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import CanonicalWeight
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
+from core.api.specs import AttentionSpec, LatentSpec
 from core_runtime.models.configuration import Configuration, configuration, positive
 from core_runtime.models.families.row import Family, HeadNorm
 from core_runtime.models.families.scalars import has_bias, scalar
 from core_runtime.models.rope import check_factors, rope_spec, score_stretch
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec, TemperatureSpec
+from core_runtime.specs.rope_spec import RopeSpec
 
 
 def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:

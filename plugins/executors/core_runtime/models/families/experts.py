@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import UserError
-from core.api.specs import RoutingSpec
 from core_runtime.models.bounds import MOST_EXPERTS
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import Family
 from core_runtime.specs.decoder_spec import ExpertsSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 METHODS = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")}
 """Methods of choosing experts, as DeepSeek's configurations name them."""

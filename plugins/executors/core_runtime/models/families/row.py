@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.api.specs import RoutingSpec, StateSpec
+from core.api.specs import StateSpec
 from core_runtime.models.families.class_heads import OF_DECODERS, Heads
 from core_runtime.models.weight_rules import WeightRule
 from core_runtime.specs.block_spec import BlockSpec, HeadsSpec
 from core_runtime.specs.decoder_spec import BlockOrder, DecoderSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 Keys = str | tuple[str, ...]
 
