@@ -239,3 +239,12 @@ def test_load_counts_prompts_that_live(start_server: Starter, server: RunningSer
             assert running.http.get("/load").json() == {"server_load": 2}
         running.wait_idle()
         assert running.http.get("/load").json() == {"server_load": 0}
+
+
+def test_ciphers_are_the_users_own(tmp_path: Path) -> None:
+    key, cert = make_certificate(tmp_path, "first")
+    config = quiet(ssl_keyfile=str(key), ssl_certfile=str(cert), ssl_ciphers="ECDHE-RSA-AES256-GCM-SHA384")
+    old = [cipher["name"] for cipher in tls_context(config).get_ciphers() if cipher["protocol"] != "TLSv1.3"]
+    assert old == ["ECDHE-RSA-AES256-GCM-SHA384"]
+    with pytest.raises(UserError, match="--ssl-ciphers is 'NONE-SUCH', which names no cipher"):
+        tls_context(quiet(ssl_keyfile=str(key), ssl_certfile=str(cert), ssl_ciphers="NONE-SUCH"))

@@ -155,8 +155,8 @@ def _context(
     durable: DurableStreams | None,
     exchanges: Mapping[str, Exchange],
 ) -> ServingContext:
-    own = read_template(server.chat_template)
     tokenizer = engine.tokenizer
+    own = read_template(server.chat_template, tokenizer.named_templates)
     settings = settings_of(
         model,
         server,

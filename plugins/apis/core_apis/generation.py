@@ -19,6 +19,7 @@ from starlette.types import Receive
 
 from core.api.errors import RequestError
 from core_apis.answers.explaining import explain_terms
+from core_apis.answers.output_log import log_outputs
 from core_apis.answers.prompt_output import PromptOutput
 from core_apis.context import ServingContext
 from core_apis.field_names import OF_ENGINE, renamed
@@ -119,7 +120,7 @@ class PromptRun:
             places = dict(zip(ids, num_tokens, strict=True))
             queue.enter(places, self.arrival.key, again=self.again)
             runs = [self._run(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
-            async with aclosing(self.merged(runs)) as outputs:
+            async with aclosing(self._logged(self.merged(runs))) as outputs:
                 async for item in outputs:
                     yield item
         except RequestError as error:
@@ -127,6 +128,12 @@ class PromptRun:
         finally:
             for request_id in ids:
                 queue.end(request_id)
+
+    def _logged(self, outputs: AsyncGenerator[PromptOutput, None]) -> AsyncGenerator[PromptOutput, None]:
+        server = self.context.server
+        if not server.enable_log_outputs:
+            return outputs
+        return log_outputs(outputs, self.answer_id, server.max_log_len, pieces=server.enable_log_deltas)
 
     def _run(self, index: int, prompt: Prompt, request_id: str) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of one prompt, which starts at the first iteration."""

@@ -15,6 +15,7 @@ from fastapi import Request, Response
 
 from core_apis.answers.event_stream import EventStream
 from core_apis.answers.explaining import HEADER, explain
+from core_apis.answers.late_events import begun_events
 from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext, context_of, tenant_of, user_of
 from core_apis.exchange import Answer, Exchange
@@ -86,9 +87,15 @@ class Pipeline:
         return PromptRun(call.context, call.runs, answer_id, call.user, call.arrival)
 
     async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:
-        """Return the answer as a stream, once its first output is there."""
-        first = await run.first(call.request.receive)
-        events = answer.events(first, run.outputs)
+        """Return the answer as a stream, once its first output is there.
+
+        With comments in silence, the stream begins after that time at the latest; an error is then its last event.
+        """
+        patience = call.context.server.sse_keep_alive_interval
+        if patience:
+            events = await begun_events(call.request.receive, run.outputs, answer.events, patience)
+        else:
+            events = answer.events(await run.first(call.request.receive), run.outputs)
         return EventStream(events, exchange.done, exchange.failed, exchange.headers(run.answer_id))
 
     def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> Trail | None:

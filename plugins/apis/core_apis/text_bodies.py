@@ -21,7 +21,7 @@ from core_formats.answers.plan import check_template
 def tokenized(preparation: Preparation, body: TokenizeRequest) -> WrittenAnswer:
     """Return the answer to a body of /tokenize. Raises RequestError."""
     preparation.check_model(body.model)
-    use = body.check(preparation.settings.limits)
+    use = body.check(preparation.settings.limits, shows_uncallable=preparation.settings.template.shows_uncallable)
     check_template(use, preparation.template, preparation.settings.format)
     if body.prompt is None:
         ids = preparation.texts.rendered(preparation.render(body, use), bool(body.add_special_tokens)).ids

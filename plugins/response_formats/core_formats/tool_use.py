@@ -27,7 +27,7 @@ KINDS = ("function", "custom")
 class ToolUse(msgspec.Struct, frozen=True):
     """The tools of one request.
 
-    shown:    the definitions as templates take them; empty when no tool may be called.
+    shown:    the definitions as templates take them; empty when the model is to see none.
     callable: those that may be called, all or the allowed ones.
     choice:   `none`, `auto`, `required`, or the name of the tool to call.
     parallel: whether an answer may hold several calls.
@@ -49,8 +49,18 @@ class ToolUse(msgspec.Struct, frozen=True):
         return not is_free or any(tool.strict or tool.grammar is not None for tool in self.callable)
 
 
-def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool | None, limits: ServerLimits) -> ToolUse:
-    """Validate these fields of a request. Raises RequestError."""
+def tool_use(
+    tools: Sequence[Any] | None,
+    choice: Any,
+    parallel: bool | None,
+    limits: ServerLimits,
+    *,
+    shows_uncallable: bool = False,
+) -> ToolUse:
+    """Validate these fields of a request. Raises RequestError.
+
+    shows_uncallable: whether tools are shown although none may be called.
+    """
     if not tools:
         if choice not in (None, "none", "auto"):
             raise RequestError("tool_choice asks for a tool, but there are no tools; give some.", param="tool_choice")
@@ -58,7 +68,7 @@ def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool | None, li
     specs = _specs(tools, limits)
     mode, allowed = _choice(choice, [tool.name for tool in specs])
     if mode == "none":
-        return ToolUse()
+        return ToolUse(shown=[_shown(tool) for tool in tools] if shows_uncallable else [])
     return ToolUse(
         shown=[_shown(tool) for tool in tools],
         callable=[tool for tool in specs if tool.name in allowed],

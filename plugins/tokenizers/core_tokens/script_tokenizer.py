@@ -11,6 +11,7 @@ from typing import Any
 
 from core.api.errors import RequestError, nearest
 from core_tokens.chat.chat_template import ChatTemplate
+from core_tokens.chat.known_templates import known_templates
 from core_tokens.chat.templates import TOOL_TEMPLATE
 from core_tokens.chat.written_text import WrittenText, plain
 from core_tokens.content_encoding import ContentEncoder
@@ -30,14 +31,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def chat_template_of(tokenizer: Tokenizer, given: str | None, picture: str = "") -> ChatTemplate:
-    """Return the template that renders conversations: `given` as source or name, else the checkpoint's.
+    """Return the template that renders conversations: `given` as source, as a name of the checkpoint's or of ours, else the
+    checkpoint's default.
 
     picture: see `ChatTemplate`.
     """
     named = tokenizer.named_templates
     special = tokenizer.special_tokens
     if given:
-        return ChatTemplate(named.get(given, given), special, picture=picture)
+        return ChatTemplate({**known_templates(), **named}.get(given, given), special, picture=picture)
     return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE), picture=picture)
 
 

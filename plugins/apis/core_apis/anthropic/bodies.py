@@ -65,7 +65,7 @@ def count_tokens(preparation: Preparation, asked: tuple[CountTokensRequest, list
     body = chat_request(given, late_system=preparation.once(_late_system))
     preparation.check_model(body.model)
     with own_names(FIELD_NAMES):
-        use = body.check(preparation.settings.max_logprobs, preparation.settings.limits)
+        use = preparation.checked(body)
         check_template(use, preparation.template, preparation.settings.format)
         ids = preparation.texts.rendered(preparation.render(body, use), bool(body.add_special_tokens)).ids
     return CountedTokens(TokenCount(len(ids)), unknown)

@@ -59,7 +59,12 @@ class Preparation:
         self.names = ServedNames(settings.served_names, settings.served_names_file)
         picture = "" if settings.media is None else settings.media.placeholder
         self.template = ChatTemplate(
-            settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits, picture
+            settings.chat_template,
+            tokenizer.special_tokens,
+            settings.tool_template,
+            limits,
+            picture,
+            settings.template.content_format,
         )
         self._prompts = ConversationPrompts(self.template, settings.format)
         self._format = settings.format
@@ -87,7 +92,7 @@ class Preparation:
         """Run the steps after decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         pictures = take_media(body.messages or [], self.settings.media, self.settings.media_refusal)
-        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        use = self.checked(body)
         check_template(use, self.template, self.settings.format)
         plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)
         params = self.params(body)
@@ -120,6 +125,12 @@ class Preparation:
             guided=bool(use.shown) and self.settings.format is not None and self.settings.format.guide is not None,
             history=history,
         )
+
+    def checked(self, body: ChatRequest) -> ToolUse:
+        """Refuse a body that cannot be served. Return the tools that it offers. Raises RequestError."""
+        settings = self.settings
+        shows_uncallable = settings.template.shows_uncallable
+        return body.check(settings.max_logprobs, settings.limits, shows_uncallable=shows_uncallable)
 
     def _history(self, text: WrittenText, body: ChatRequest, use: ToolUse) -> History | None:
         """Return the history of a prompt; None where none is remembered, or only the prompt's end is used."""
@@ -171,7 +182,9 @@ class Preparation:
             continue_final_message=bool(conversation.continue_final_message),
             tools=use.shown,
             documents=conversation.documents,
-            **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
+            **conversation.template_variables(
+                self.template.variables(with_tools=bool(use.shown)), self.settings.template
+            ),
         )
 
 

@@ -22,6 +22,7 @@ from core_apis.protocol.pooling import PoolingBody
 from core_apis.protocol.responses import ResponsesRequest
 from core_apis.responses.items import KeptItem
 from core_apis.responses.tools import ToolTable
+from core_config.served.template_settings import TemplateSettings
 from core_formats.selection import AnswerFormat
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_spec import ToolSpec
@@ -48,6 +49,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: limit on the prompt tokens that may wait at all; 0: none.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
+    template:            what the template is told besides a conversation.
     tool_template:       Jinja source for conversations with tools; None: the same.
     format:              the model's form of reasoning and calls.
     auto_tool_choice:    whether the model may decide to call tools.
@@ -72,6 +74,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     defaults: dict[str, Any]
     chat_template: str | None
     tool_template: str | None = None
+    template: TemplateSettings = TemplateSettings()
     format: AnswerFormat | None = None
     auto_tool_choice: bool = True
     served_names_file: str | None = None

@@ -19,7 +19,7 @@ from core_tokens.tokenizer import Tokenizer
 
 def settings_of(model: ModelConfig, server: ServerConfig, tokenizer: Tokenizer, **more: Any) -> PreparationSettings:
     """Return the settings with which a server prepares requests. more: those that depend on its engine."""
-    own = read_template(server.chat_template)
+    own = read_template(server.chat_template, tokenizer.named_templates)
     return PreparationSettings(
         served_names=model.served_names,
         max_model_len=model.max_model_len,
@@ -28,6 +28,7 @@ def settings_of(model: ModelConfig, server: ServerConfig, tokenizer: Tokenizer, 
         defaults=recommended_values(model),
         chat_template=tokenizer.chat_template if own is None else own,
         tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
+        template=server.template,
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,

@@ -85,13 +85,14 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
         limit: int | None = getattr(self, name) if name else None
         return None if limit == NO_LIMIT else limit
 
-    def check(self, max_logprobs: int, limits: ServerLimits) -> ToolUse:
+    def check(self, max_logprobs: int, limits: ServerLimits, *, shows_uncallable: bool = False) -> ToolUse:
         """Refuse requests that cannot be served, before the template runs. Return the tools that the request offers.
 
         max_logprobs: the server's limit, -1 for none.
+        shows_uncallable: see `TemplateSettings`.
         """
         self.check_shared(limits)
-        use = self.check_conversation(limits)
+        use = self.check_conversation(limits, shows_uncallable=shows_uncallable)
         for name, way_out in UNSERVED.items():
             if getattr(self, name):
                 raise RequestError(f"{name} is not served; {way_out}.", param=name)

@@ -10,19 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from core.api.errors import RequestError
+from core_config.served.template_settings import EFFORTS, RESERVED, TemplateSettings
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse, tool_use
 from core_media.reading.parts import ShownPicture
 from core_tokens.chat.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
-
-RESERVED = frozenset(
-    {"add_generation_prompt", "chat_template", "continue_final_message", "documents", "messages", "self", "tools"}
-)
-
-
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 CALL_INPUTS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "function": ("arguments", (str, dict)),
@@ -41,7 +35,7 @@ class Conversation:
     add_generation_prompt: None means true, unless the final message is to be continued.
     tools, tool_choice, parallel_tool_calls: see `core_formats.tool_use`.
     chat_template_kwargs:  further variables for the template.
-    reasoning_effort:      one of `EFFORTS`: a variable for the template, or its switch of reasoning.
+    reasoning_effort:      one of `EFFORTS` of the settings: a variable for the template, or its switch of reasoning.
     chat_template:         always refused: templates are code, and come from the checkpoint or the command line.
     """
 
@@ -58,10 +52,10 @@ class Conversation:
     parallel_tool_calls: bool | None
     reasoning_effort: str | None
 
-    def check_conversation(self, limits: ServerLimits) -> ToolUse:
+    def check_conversation(self, limits: ServerLimits, *, shows_uncallable: bool = False) -> ToolUse:
         """Refuse messages and template settings that cannot be served, and bring contents into one form.
 
-        Return the tools that the conversation offers.
+        Return the tools that the conversation offers. shows_uncallable: see `TemplateSettings`.
         """
         if not self.messages:
             raise RequestError("messages is missing or empty; give at least one message.", param="messages")
@@ -89,7 +83,9 @@ class Conversation:
                     f"chat_template_kwargs may not set '{name}'; use the request's own fields.",
                     param="chat_template_kwargs",
                 )
-        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls, limits)
+        return tool_use(
+            self.tools, self.tool_choice, self.parallel_tool_calls, limits, shows_uncallable=shows_uncallable
+        )
 
     @property
     def opens_answer(self) -> bool:
@@ -98,18 +94,17 @@ class Conversation:
             return self.add_generation_prompt
         return not self.continue_final_message
 
-    def template_variables(self, read: Collection[str]) -> dict[str, Any]:
-        """Return further variables for a template that reads those in `read`."""
+    def template_variables(self, read: Collection[str], settings: TemplateSettings) -> dict[str, Any]:
+        """Return further variables for a template that reads those in `read`; the settings' where the request has none."""
         variables = dict(self.chat_template_kwargs or {})
         effort = self.reasoning_effort
-        if effort is None:
-            return variables
-        variables.setdefault("reasoning_effort", effort)
-        if "reasoning_effort" not in read:
-            for name in SWITCHES:
-                if name in read:
-                    variables.setdefault(name, effort != "none")
-        return variables
+        if effort is not None:
+            variables.setdefault("reasoning_effort", settings.efforts.get(effort, effort))
+            if "reasoning_effort" not in read:
+                for name in SWITCHES:
+                    if name in read:
+                        variables.setdefault(name, effort != "none")
+        return {**settings.variables, **variables}
 
 
 def message_text(message: Message) -> str:

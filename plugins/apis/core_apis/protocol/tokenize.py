@@ -37,11 +37,16 @@ class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
-    def check(self, limits: ServerLimits) -> ToolUse:
-        """Require exactly one of prompt and messages. Return the tools of the conversation."""
+    def check(self, limits: ServerLimits, *, shows_uncallable: bool = False) -> ToolUse:
+        """Require exactly one of prompt and messages. Return the tools of the conversation.
+
+        shows_uncallable: see `TemplateSettings`.
+        """
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("Give either prompt or messages, one of them.", param="prompt")
-        return ToolUse() if self.messages is None else self.check_conversation(limits)
+        if self.messages is None:
+            return ToolUse()
+        return self.check_conversation(limits, shows_uncallable=shows_uncallable)
 
 
 class TokenizeResponse(msgspec.Struct):

@@ -49,6 +49,7 @@ class HttpServer(uvicorn.Server):
                 ssl_certfile=server.ssl_certfile,
                 ssl_ca_certs=server.ssl_ca_certs,
                 ssl_cert_reqs=server.ssl_cert_reqs,
+                ssl_ciphers=server.ssl_ciphers,
                 log_config=None,  # `setup_logging` gives its loggers our form
                 timeout_graceful_shutdown=PATIENCE_SECONDS,
                 timeout_keep_alive=math.ceil(limits.keep_alive_timeout),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
 from core_apis.observed.tracing import check_tracing
-from core_apis.prepare.chat_template import read_template
 from core_apis.server.lifetime import ApiProcessError, LinkError, announce, close_engine, listen, unless_stopped
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.own_middleware import load_middleware
@@ -44,12 +43,11 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
 
     process: of the engine, already spawned.
 
-    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and
+    Raises UserError, before the engine starts, for a port in use, unreadable TLS files, and
     PluginError.
     """
     setup_logging(process="server", libraries=SERVER_LIBRARIES, config=resolution.server.log_config)
     check_tls_files(resolution.server)
-    read_template(resolution.server.chat_template)
     check_tracing(resolution.server.traces)
     load_middleware(resolution.server.middleware)
     listener = open_listener(resolution.server)

@@ -29,6 +29,14 @@ def tls_context(server: ServerConfig) -> ssl.SSLContext:
             f"--ssl-certfile '{certificate}' and --ssl-keyfile '{key}' cannot be used ({error}); expected PEM files that "
             "belong together."
         ) from None
+    if server.ssl_ciphers is not None:
+        try:
+            context.set_ciphers(server.ssl_ciphers)
+        except ssl.SSLError:
+            raise UserError(
+                f"--ssl-ciphers is '{server.ssl_ciphers}', which names no cipher that there is; expected OpenSSL's notation, "
+                "such as 'ECDHE+AESGCM'; `openssl ciphers` lists them."
+            ) from None
     context.verify_mode = ssl.VerifyMode(server.ssl_cert_reqs)
     if authorities is None:
         return context

@@ -5,6 +5,7 @@ Owns: `ServerConfig` and the checks between its arguments. Never does: open a so
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from core.api.errors import ConfigError
@@ -14,6 +15,7 @@ from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
 from core_config.served.server_config import JournalSettings, ServerConfig, TraceSettings
+from core_config.served.template_settings import template_settings
 from core_formats.server_limits import ServerLimits
 
 _SAME = (
@@ -31,10 +33,14 @@ _SAME = (
     "return_tokens_as_token_ids",
     "enable_log_requests",
     "max_log_len",
+    "enable_log_outputs",
+    "enable_log_deltas",
+    "sse_keep_alive_interval",
     "ssl_keyfile",
     "ssl_certfile",
     "ssl_ca_certs",
     "ssl_cert_reqs",
+    "ssl_ciphers",
     "enable_ssl_refresh",
     "enable_server_load_tracking",
     "enable_tokenizer_info_endpoint",
@@ -44,6 +50,8 @@ _SAME = (
     "api_server_count",
     "max_callback_ms",
 )
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+"""The name of a chat template."""
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 
 
@@ -81,6 +89,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
         log_config=log_config(merged.value("log_config_file")),
+        template=template_settings(merged, problems),
         **values,
     )
 
@@ -129,7 +138,7 @@ def _tls_problems(merged: Merged) -> list[str]:
             found.append(f"{flag_of(name)} {path}: no such file.")
     if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
         found.append("--ssl-keyfile: needs --ssl-certfile as well.")
-    for name in ("ssl_ca_certs", "ssl_cert_reqs", "enable_ssl_refresh"):
+    for name in ("ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "enable_ssl_refresh"):
         if merged.value(name) and not merged.value("ssl_certfile"):
             found.append(f"{flag_of(name)}: has no meaning without TLS; give --ssl-certfile, or leave it out.")
     if merged.value("ssl_cert_reqs") and not merged.value("ssl_ca_certs"):
@@ -161,8 +170,13 @@ def _key_problems(flag: str, keys: tuple[str, ...]) -> list[str]:
 
 
 def _template(given: str | None, problems: list[str]) -> str | None:
-    """Return the template's text: the argument itself when it looks like a template, else the file that it names."""
+    """Return the template's text: the argument itself when it looks like a template, else the file that it names.
+
+    A name of a template stays one: which names there are depends on the checkpoint.
+    """
     if given is None or "{" in given or "\n" in given:
+        return given
+    if NAME.fullmatch(given) and not _is_file(given):
         return given
     try:
         return Path(given).expanduser().read_text(encoding="utf-8")

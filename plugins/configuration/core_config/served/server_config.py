@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.plugin_choices import ResolvedPlugin
+from core_config.served.template_settings import TemplateSettings
 from core_formats.answers.settings import AnswerSettings
 from core_formats.server_limits import ServerLimits
 
@@ -21,6 +22,7 @@ __all__ = [
     "RemoteSettings",
     "ServerConfig",
     "ServerLimits",
+    "TemplateSettings",
     "TraceSettings",
 ]
 
@@ -89,6 +91,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: keys, one of which every request must carry; empty: none is needed.
     admin_api_keys: keys of the operator; see `core_apis.callers.access.operators`.
     served_model_name_file: file with further names of the model, read again when it changes.
+    template: what the chat template is told besides a conversation.
+    ssl_ciphers: None: Python's choice.
     ssl_cert_reqs: requirement for clients' certificates, a number of `ssl.VerifyMode`.
     middleware: import paths of the user's own middleware.
     vllm_metrics: whether metrics are written under vLLM's names, too.
@@ -96,6 +100,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_config: argument of `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
+    enable_log_deltas: whether the pieces of logged answers are logged, too.
+    sse_keep_alive_interval: seconds of silence after which a stream sends a comment; 0: never.
     max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
         measured.
     journal: None: no request outlives the server.
@@ -112,6 +118,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_api_keys: tuple[str, ...] = ()
     public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
+    template: TemplateSettings = TemplateSettings()
     response_role: str = "assistant"
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_methods: tuple[str, ...] = ("*",)
@@ -122,6 +129,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ssl_certfile: str | None = None
     ssl_ca_certs: str | None = None
     ssl_cert_reqs: int = 0
+    ssl_ciphers: str | None = None
     enable_ssl_refresh: bool = False
     middleware: tuple[str, ...] = ()
     enable_server_load_tracking: bool = False
@@ -140,6 +148,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     enable_log_requests: bool = False
     max_log_len: int | None = None
+    enable_log_outputs: bool = False
+    enable_log_deltas: bool = False
+    sse_keep_alive_interval: float = 0.0
     shutdown_timeout: float = 5.0
     api_server_count: int = 1
     max_callback_ms: float | None = None

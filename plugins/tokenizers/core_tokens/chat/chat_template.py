@@ -19,6 +19,7 @@ from core_tokens.chat.message_forms import (
     PROBE_ARGUMENTS,
     PROBE_TOOL,
     REASONING_NAMES,
+    ContentFormat,
     MessageForms,
     TemplateForms,
     forms_of,
@@ -47,7 +48,8 @@ ROLES: Mapping[str, str] = MappingProxyType(
 '|>'`.
 """
 NO_TEMPLATE = (
-    "The model has no chat template. Give one with --chat-template, or send a plain prompt instead of messages."
+    "The model has no chat template. Give one with --chat-template (a file, or chatml, llama2, llama3, mistral, gemma, vicuna, "
+    "alpaca, zephyr or phi3), or send a plain prompt instead of messages."
 )
 
 
@@ -64,6 +66,7 @@ class ChatTemplate:
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
     limits: of work and memory, for compiling and each rendering.
     picture: what stands for a picture where the template takes no parts; empty: messages have no pictures.
+    content_format: form of contents: `string`, `openai` (a list of parts), or `auto`, which is what the template reads.
     """
 
     def __init__(
@@ -73,15 +76,19 @@ class ChatTemplate:
         for_tools: str | None = None,
         limits: Limits | None = None,
         picture: str = "",
+        content_format: ContentFormat = "auto",
     ) -> None:
         self.limits: Limits = ThreadLimits() if limits is None else limits
         self.source = source
         self._picture = picture
+        self._content_format = content_format
         self.special_tokens = dict(special_tokens or {})
         self._own_words = {name: written(text) for name, text in self.special_tokens.items()}
         self._with_tools: ChatTemplate | None = None
         if for_tools is not None:
-            self._with_tools = ChatTemplate(for_tools, special_tokens, limits=limits, picture=picture)
+            self._with_tools = ChatTemplate(
+                for_tools, special_tokens, limits=limits, picture=picture, content_format=content_format
+            )
         self._template: tuple[jinja2.Template, TemplateForms] | None = None
         self._wants_objects: bool | None = None
 
@@ -151,7 +158,7 @@ class ChatTemplate:
     def _compile(self, source: str) -> tuple[jinja2.Template, TemplateForms]:
         sandbox = TemplateSandbox()
         try:
-            forms = forms_of(source, sandbox.parse(source))
+            forms = forms_of(source, sandbox.parse(source), self._content_format)
             return sandbox.from_string(source), forms
         except (jinja2.TemplateError, RecursionError) as error:
             raise RequestError(

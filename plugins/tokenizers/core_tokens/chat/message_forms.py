@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import nodes
 
@@ -18,6 +18,8 @@ from core_tokens.chat.written_text import joined, written
 
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 """Field names under which clients send, and templates read, the reasoning of earlier turns."""
+
+ContentFormat = Literal["auto", "string", "openai"]
 
 PICTURE = "image"
 """Type of the part that stands for a picture."""
@@ -43,22 +45,28 @@ class TemplateForms:
     """The properties of a template.
 
     parts: it accepts a message's content as a list of parts.
+    no_text: it gets contents as lists of parts alone.
     variables: the names that occur in it, including its own.
     developer: it supports the role `developer`.
     reasoning: the names in `REASONING_NAMES` that it reads.
     """
 
     parts: bool
+    no_text: bool
     variables: frozenset[str]
     developer: bool
     reasoning: tuple[str, ...]
 
 
-def forms_of(source: str, tree: nodes.Template) -> TemplateForms:
-    """Determine the properties from a template's source and syntax tree, without rendering."""
+def forms_of(source: str, tree: nodes.Template, content_format: ContentFormat = "auto") -> TemplateForms:
+    """Determine the properties from a template's source and syntax tree, without rendering.
+
+    content_format: form of contents, if it is not to be determined.
+    """
     names = frozenset(node.name for node in tree.find_all(nodes.Name))
     return TemplateForms(
-        parts=_iterates_content(tree),
+        parts=_iterates_content(tree) if content_format == "auto" else content_format == "openai",
+        no_text=content_format == "openai",
         variables=names,
         developer="developer" in source,
         reasoning=tuple(name for name in REASONING_NAMES if name in source),
@@ -100,6 +108,8 @@ class MessageForms:
     def adapt(self, message: dict[str, Any]) -> dict[str, Any]:
         """Change `message`, a copy of the next one, in place. Raises RequestError."""
         content = message.get("content")
+        if isinstance(content, str) and self._forms.no_text:
+            message["content"] = [{"type": "text", "text": content}]
         if isinstance(content, list) and not self._forms.parts:
             message["content"] = "\n".join(map(part_text, content)) if not self._picture else self._joined(content)
         role = message.get("role")

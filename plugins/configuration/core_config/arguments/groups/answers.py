@@ -22,6 +22,9 @@ class AnswersArgs(ArgumentGroup, frozen=True, kw_only=True):
     enable_auto_tool_choice: Annotated[
         bool, Arg("Let the model decide on tool calls; without it requests have to ask for one.")
     ] = True
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Arg("Do not show the model the tools of a request whose tool_choice is none.")
+    ] = True
     tool_call_parser: Annotated[
         str,
         Arg("Format in which the model writes tool calls; auto: found from its chat template; none: it writes none."),

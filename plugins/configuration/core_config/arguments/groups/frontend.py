@@ -1,6 +1,6 @@
 """Arguments about the HTTP server. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -48,7 +48,35 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
             "body before the first question (.json: messages, tools). What else is cached each key has for itself.",
         ),
     ] = None
-    chat_template: Annotated[str | None, Arg("Chat template: a file, or the template itself.")] = None
+    chat_template: Annotated[
+        str | None,
+        Arg(
+            "Chat template: a file, the template itself, or a name: a template of the checkpoint, or one of chatml, llama2, "
+            "llama3, mistral, gemma, vicuna, alpaca, zephyr and phi3 for a checkpoint without any."
+        ),
+    ] = None
+    chat_template_content_format: Annotated[
+        str,
+        Arg(
+            "How a template gets the content of a message: string: as text; openai: as a list of parts; auto: as the template "
+            "reads it.",
+            choices=("auto", "string", "openai"),
+        ),
+    ] = "auto"
+    default_chat_template_kwargs: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            "Variables of the chat template for requests that do not set them in chat_template_kwargs, such as "
+            '{"enable_thinking": false}.'
+        ),
+    ] = None
+    reasoning_effort_map: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            'What a template gets as reasoning_effort for the effort that a request names, such as {"minimal": "low"}; others '
+            "stay as they are."
+        ),
+    ] = None
     response_role: Annotated[str, Arg("Role of generated messages.")] = "assistant"
     allowed_origins: Annotated[list[str], Arg("CORS: origins.")] = msgspec.field(default_factory=lambda: ["*"])
     allowed_methods: Annotated[list[str], Arg("CORS: methods.")] = msgspec.field(default_factory=lambda: ["*"])
@@ -80,6 +108,9 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
         int,
         Arg("Whether clients need a certificate: 0 no, 1 it is checked when there is one, 2 yes.", choices=(0, 1, 2)),
     ] = 0
+    ssl_ciphers: Annotated[
+        str | None, Arg("Ciphers of TLS up to 1.2, in OpenSSL's notation; unset: Python's choice.")
+    ] = None
     enable_ssl_refresh: Annotated[
         bool, Arg("Read the TLS files again when they change; connections that are open keep the old ones.")
     ] = False
@@ -90,8 +121,22 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
             "(request, call_next). The last one is the outermost."
         ),
     ] = None
+    sse_keep_alive_interval: Annotated[
+        float,
+        Arg(
+            "Seconds of silence after which a stream sends a comment, so that no proxy takes it for dead; 0: never.",
+            ge=0,
+            le=3600,
+        ),
+    ] = 0.0
     enable_server_load_tracking: Annotated[
         bool, Arg("Serve GET /load: the prompts of this process that wait or run.")
+    ] = False
+    enable_log_outputs: Annotated[
+        bool, Arg("Log each answer when it ends: its text, its number of tokens and why it ended.")
+    ] = False
+    enable_log_deltas: Annotated[
+        bool, Arg("With --enable-log-outputs: log every piece of an answer as well, as it is streamed.")
     ] = False
     enable_tokenizer_info_endpoint: Annotated[
         bool, Arg("Serve GET /tokenizer_info: special tokens, added tokens and the chat template.")
