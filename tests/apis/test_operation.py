@@ -1,6 +1,7 @@
 """Everything around the completions: keys, CORS, ids, TLS, docs, health, metrics, tokens."""
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -406,3 +407,15 @@ def test_a_profile_is_asked_for_and_refused(start_server: Starter, server: Runni
         refused = running.http.post("/start_profile", headers=key)
         assert refused.status_code == 409 and "stop it first" in refused.json()["error"]["message"]
         assert running.http.post("/stop_profile", headers=key).json() == {"path": "/traces/one"}
+
+
+def test_a_balancer_that_asks_is_told_the_load_in_a_header(server: RunningServer) -> None:
+    body = {"prompt": "Hi", "max_tokens": 2}
+    plain = server.http.post("/v1/completions", json=body)
+    assert "endpoint-load-metrics" not in plain.headers
+    as_json = server.http.post("/v1/completions", json=body, headers={"endpoint-load-metrics-format": "json"})
+    form, _, told = as_json.headers["endpoint-load-metrics"].partition(" ")
+    metrics = json.loads(told)["named_metrics"]
+    assert form == "JSON" and set(metrics) == {"kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"}
+    as_text = server.http.get("/health", headers={"endpoint-load-metrics-format": "TEXT"})
+    assert as_text.headers["endpoint-load-metrics"].startswith("TEXT named_metrics.kv_cache_usage_perc=")

@@ -41,6 +41,7 @@ from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
 from core_apis.server.drain import DrainGate
+from core_apis.server.load_reports import LoadReports
 from core_apis.server.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core_apis.server.own_middleware import load_middleware
 from core_apis.server.turnstile import Turnstile
@@ -109,6 +110,7 @@ def _add_middleware(app: FastAPI, context: ServingContext, open_paths: list[str]
         needs_key = bool(server.api_keys)
         app.add_middleware(Authentication, keys=server.keys, open_paths=open_paths, needs_key=needs_key)
     app.add_middleware(HeadRequests)
+    app.add_middleware(LoadReports, stats=lambda: engine.stats)
     if server.enable_request_id_headers:
         app.add_middleware(RequestIds)
     if engine.config.weight_transfer is not None:
