@@ -2,14 +2,15 @@
 
 Each instruction set's source file is compiled with its own flags. The build's environment variable `CORE_NATIVE` names
 the sets (see `named_sets`): by default the best one of this machine alone, since each takes most of a minute. Files are
-compiled in parallel, and object files are kept in `build/` next to this file, so an editable installation, `build_ext
---inplace` and a wheel share them and compile only what is missing or has changed. A failed build does not fail the
-installation: the compiler's output is kept in `native_build_error.txt`.
+compiled in parallel, and object files are kept in `build/` next to this file together with a digest of what they were
+made of, so an editable installation, `build_ext --inplace` and a wheel share them and compile only what is missing or has
+changed. A failed build does not fail the installation: the compiler's output is kept in `native_build_error.txt`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
@@ -23,7 +24,6 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, CompileError, ExecError, OptionError
-from setuptools.modified import newer_group
 
 PACKAGE = "core_platforms.cpu"
 NATIVE = Path(*PACKAGE.split("."), "native")
@@ -185,22 +185,47 @@ class BuildNative(build_ext):
         return made
 
     def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]]) -> str:
-        """Return the object file of a source, compiled unless the cached one is newer than all its inputs."""
+        """Return the object file of a source, compiled unless the cached one was made of the same text by the same command.
+
+        Contents are compared, not times: a fresh checkout, a branch and an installation by pip have new times for old files.
+        """
         arguments = [*COMMON, *flags]
         (made,) = self.compiler.object_filenames([source], output_dir=str(OBJECTS))
-        # The command is written last: an interrupted build leaves none, and its object file is not used.
-        record = Path(f"{made}.command")
+        # The record is written last: an interrupted build leaves none, and its object file is not used.
+        record = Path(f"{made}.record")
         # Of the include directories only Python's own counts. The others name the virtual environment, whose headers
         # are not read; comparing them would make a wheel built in an isolated environment compile everything again.
         command = repr((self.compiler.compiler_so, sysconfig.get_path("include"), macros, arguments))
-        if not self.force and record.exists() and record.read_text(encoding="utf-8") == command:
-            headers = map(str, sorted(NATIVE.glob("*.h")))
-            if not newer_group([source, *headers], made, "newer"):
-                return made
-        record.unlink(missing_ok=True)
-        self.compiler.compile([source], output_dir=str(OBJECTS), macros=macros, extra_postargs=arguments)
-        record.write_text(command, encoding="utf-8")
+        files = digest(command.encode(), *(path.read_bytes() for path in (Path(source), *sorted(NATIVE.glob("*.h")))))
+        was = record.read_text(encoding="utf-8").split() if record.exists() and not self.force else []
+        if len(was) == 2 and was[0] == files:
+            return made
+        # Most files include few of the headers, so a change of another header leaves the text that is compiled unchanged.
+        text = self._preprocessed(source, arguments, macros)
+        compiled = digest(command.encode(), text) if text else ""
+        if len(was) != 2 or was[1] != compiled or not compiled:
+            record.unlink(missing_ok=True)
+            self.compiler.compile([source], output_dir=str(OBJECTS), macros=macros, extra_postargs=arguments)
+        record.write_text(f"{files} {compiled or '-'}", encoding="utf-8")
         return made
+
+    def _preprocessed(self, source: str, arguments: list[str], macros: list[tuple[str, str | None]]) -> bytes:
+        """Return what the compiler reads of a source and its headers; empty when it does not say."""
+        defined = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in macros]
+        include = f"-I{sysconfig.get_path('include')}"
+        command = [*self.compiler.compiler_so, *arguments, *defined, include, "-E", "-P", source]
+        try:
+            return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            return b""
+
+
+def digest(*parts: bytes) -> str:
+    """Return the SHA-256 of several texts."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()
 
 
 def num_processors() -> int:

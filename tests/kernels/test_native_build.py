@@ -67,6 +67,11 @@ def test_what_the_compiler_says_is_kept_until_a_build_succeeds(source):
     assert built and not error.exists()
 
 
+def reads(call):
+    """Whether a call asks for the text of a source alone, and compiles nothing."""
+    return " -E " in call
+
+
 def calls_of(source, text):
     """The calls of a compiler that notes them, and the one for the dispatch."""
     compiler = source / "compiler"
@@ -74,7 +79,7 @@ def calls_of(source, text):
     compiler.chmod(stat.S_IRWXU)
     error, built = compile_with(source, compiler)
     assert built and not error.exists()
-    calls = (source / "log").read_text().splitlines()
+    calls = [call for call in (source / "log").read_text().splitlines() if not reads(call)]
     return calls, next(call for call in calls if "dispatch.cpp" in call)
 
 
@@ -93,7 +98,7 @@ def compiled(source):
     log = source / "log"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
-    return sorted(word for line in lines for word in line.split() if word.endswith(".cpp"))
+    return sorted(word for line in lines if not reads(line) for word in line.split() if word.endswith(".cpp"))
 
 
 def test_a_second_installation_compiles_what_has_changed_alone(source):
@@ -110,12 +115,40 @@ def test_a_second_installation_compiles_what_has_changed_alone(source):
     assert built and not compiled(source)
     changed = source / PACKAGE / "native" / "tape.cpp"
     changed.write_text(changed.read_text() + "// changed\n")
-    later = changed.stat().st_mtime + 10
-    os.utime(changed, (later, later))
     _, built = compile_with(source, compiler)
     assert built and compiled(source) == [str(PACKAGE / "native" / "tape.cpp")]
+    for file in (source / PACKAGE / "native").iterdir():  # as after a fresh checkout
+        os.utime(file)
+    _, built = compile_with(source, compiler)
+    assert built and not compiled(source)
     compile_with(source, compiler, "--force")
     assert len(compiled(source)) > 10
+
+
+READING_COMPILER = """#!/bin/sh
+# Reads sources as the machine's own compiler does, and writes empty outputs.
+echo "$@" >> {log}
+case "$*" in *-dM*) exit 1;; *" -E "*) exec c++ "$@";; esac
+while [ "$1" != "-o" ]; do shift; done
+touch "$2"
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
+def test_a_header_counts_for_those_that_include_it(source):
+    compiler = source / "compiler"
+    compiler.write_text(READING_COMPILER.format(log=source / "log"))
+    compiler.chmod(stat.S_IRWXU)
+    compile_with(source, compiler)
+    compiled(source)
+    header = source / PACKAGE / "native" / "ranks.h"
+    header.write_text(header.read_text() + "// a comment\n")
+    compile_with(source, compiler)
+    assert not compiled(source)
+    header.write_text(header.read_text() + "constexpr int another = 1;\n")
+    compile_with(source, compiler)
+    users = [file for file in header.parent.glob("*.cpp") if '#include "ranks.h"' in file.read_text()]
+    assert compiled(source) == sorted(str(PACKAGE / "native" / user.name) for user in users) != []
 
 
 HOST_COMPILER = """#!/bin/sh
