@@ -1,7 +1,7 @@
 """The setup of logging: one line per record, in the same format in every process.
 
 Owns: the format and the handler for the loggers of our own packages, and for libraries that a process names; lines in that
-format without a logger; the filter against floods.
+format without a logger.
 Never does: touch other loggers or the root otherwise.
 Called by: the engine process, and `core_observers.logging` for all others; a library user configures `logging` as usual.
 """
@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 from core.api.errors import UserError
-from core.log_repeats import RepeatFilter
 from core.own_packages import OWN
 
 LOGGERS = OWN
@@ -36,12 +35,12 @@ def setup_logging(
     libraries: loggers of other packages that use our format, at levels of their own.
     config:    the user's configuration for `logging.config.dictConfig`; its settings of a logger replace those made here.
                Raises UserError when it cannot be used.
-    filters:   filters of records, in addition to the one against floods.
+    filters:   filters of records.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER_NAME)
     handler.setFormatter(_formatter(process))
-    for each in (*filters, RepeatFilter()):
+    for each in filters:
         handler.addFilter(each)
     level = level.upper() if isinstance(level, str) else level
     for name in (*LOGGERS, *libraries):

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from core import logging_setup
 from core.api.errors import UserError
+from core.engine.observer import EngineStart
 from core.logging_setup import LOGGERS, log_line
+from core_observers.engine.flood_guard import FloodGuard
 from core_observers.logging import setup_logging
+from tests.engine.fakes import make_config
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +80,14 @@ def test_looks_of_the_page_are_not_in_the_access_log(capsys: pytest.CaptureFixtu
         logger.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "GET", path, "1.1", status)
     logged = [line.partition('"')[2] for line in capsys.readouterr().err.splitlines()]
     assert logged == ['GET /metrics HTTP/1.1" 200', 'GET /health?look HTTP/1.1" 503', 'GET /v1/x?look= HTTP/1.1" 200']
+
+
+def test_the_log_of_an_engine_process_is_kept_from_floods(capsys: pytest.CaptureFixture[str]) -> None:
+    logging_setup.setup_logging("info", "engine")
+    start = EngineStart(make_config())
+    for _ in range(2):
+        assert FloodGuard.open(start) is None
+    for number in range(100):
+        logging.getLogger("core_runtime.executor").warning("It repeats: %d", number)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "It repeats: 0" in lines[0]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.log_repeats import MAX_KINDS, RepeatFilter
+from core_observers.log_repeats import MAX_KINDS, RepeatFilter
 
 
 class Unprintable:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from core import logging_setup
+from core_observers.log_repeats import RepeatFilter
 from core_observers.page_looks import PageLooks
 
 SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access", "opentelemetry")
@@ -26,6 +27,6 @@ def setup_logging(
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Set up logging as `core.logging_setup.setup_logging` does, but drop lines about the page's own successful
-    requests.
+    requests and about floods of one record.
     """
-    logging_setup.setup_logging(level, process, libraries, config, [PageLooks()])
+    logging_setup.setup_logging(level, process, libraries, config, [PageLooks(), RepeatFilter()])

@@ -1,7 +1,8 @@
 """A filter against floods of the same log line: one per minute passes.
 
 Owns: the rule which records count as the same, and their rate. Never does: format, since a suppressed record
-should cost no more than a lookup. Called by: `core.logging_setup`.
+should cost no more than a lookup. Called by: `core_observers.logging` and, in an engine process,
+`core_observers.engine.flood_guard`.
 """
 
 from __future__ import annotations
