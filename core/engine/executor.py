@@ -27,7 +27,8 @@ class Executor(Protocol):
     phases:     (name, seconds) of the start.
 
     An executor may also have `lockstep`, a bool: whether steps that compute nothing reach it too, because other engines
-    compute theirs at the same time.
+    compute theirs at the same time; and `apart`, a bool: whether it can begin a step only when all tokens that the step
+    computes are known, so that sequences in flight are no part of the next step.
     """
 
     num_blocks: int

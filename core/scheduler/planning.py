@@ -43,12 +43,23 @@ class StepPlanner:
         self._chunk_starts: list[int] = []
         self._chunk_slots: list[int] = []
 
+    def plan_decodes_at_rest(self, num_steps: int) -> None:
+        """Give sequences that await no token their next one, as many as an equal share of `num_steps` steps has."""
+        running = self.state.running
+        decoding = running.view.sequences
+        share = -(-len(decoding) // num_steps)
+        at_rest = [sequence for sequence in decoding if running.is_at_rest(sequence)]
+        self._plan_decodes(running.select(at_rest[:share]))
+
     def plan_decodes(self, *, in_flight: bool) -> None:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
-        running = self.state.running
-        view = running.view
+        view = self.state.running.view
         if in_flight and len(view.slots):
             view = self._without_ending(view)
+        self._plan_decodes(view)
+
+    def _plan_decodes(self, view: DecodeView) -> None:
+        running = self.state.running
         if len(view.slots) > self.budget:
             # The list is in the policy's order, so the first ones are served.
             view = running.select(view.sequences[: self.budget])

@@ -51,6 +51,7 @@ class Scheduler:
     clock:         returns seconds; deadlines are given on the same clock.
     max_in_flight: maximum number of steps without a result. At most 2 where states are cached, and 1 where they are rolled back
                    after drafts.
+    apart:         whether a step computes known tokens alone, although others are in flight.
     lockstep:      whether a step that computes nothing is sent to the executor like any other, and so awaits a result.
     vectorized:    False handles every sequence on its own; the plans are the same.
     cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
@@ -66,6 +67,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         max_in_flight: int = 2,
         lockstep: bool = False,
+        apart: bool = False,
         vectorized: bool = True,
         cost: StepCost | None = None,
         advise: AdviceFactory | None = None,
@@ -73,6 +75,7 @@ class Scheduler:
         self.config = config
         self.max_in_flight = max_in_flight
         self.lockstep = lockstep
+        self.apart = apart
         self.in_flight: deque[Step] = deque()
         self._make_kv = make_kv
         self._vectorized = vectorized
@@ -354,7 +357,10 @@ class Scheduler:
         """Plan a step without suspects."""
         state = self._state
         num_preemptions = state.stats.num_preemptions
-        planner.plan_decodes(in_flight=bool(self.in_flight))
+        if self.apart and self.max_in_flight > 1:
+            planner.plan_decodes_at_rest(self.max_in_flight)
+        else:
+            planner.plan_decodes(in_flight=bool(self.in_flight))
         planner.plan_chunks()
         # A step that preempts admits nothing: that would only exchange one sequence for another. While a suspect lacks
         # blocks nothing is admitted either, so that running sequences end and free them.
