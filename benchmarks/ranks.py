@@ -2,7 +2,7 @@
 
 Measures one stream's decode, one long prompt and eight streams at once, with one rank of N threads and N ranks of one
 thread, in turns, each in a process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor
-time of an idle rank. With `--stages`, the ranks have different layers (`--pipeline-parallel-size`), otherwise parts of every layer.
+time of an idle rank. With `--stages`, the ranks have different layers, otherwise parts of every layer.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError
+from core_config.parallel_cost import WEIGHTS
 from core_config.resolve import resolve
 from core_distributed import executor
+from core_distributed.arguments import LEAST_TOGETHER
 from core_distributed.stages_executor import StagesExecutor
+from core_platforms.cpu.ranks import SharedGroup, SharedLink
 from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, MODELS, PROMPTS, answers, saved, started
 from tests.tiny_models import save_checkpoint
 
@@ -34,6 +38,14 @@ def executor_of(llm: LLM) -> StagesExecutor:
 
 def tokens(llm: LLM, prompts: list[list[int]]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, TOKENS, use_tqdm=False)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_steps() -> Iterator[None]:
+    """Two sequences are enough for a step of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagesExecutor, "apart", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +211,48 @@ def test_every_kind_of_model(name: str, tmp_path: Path) -> None:
 def test_what_stages_cannot_do_is_refused_by_name(llama: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve({"model": str(llama), **FEW, **settings}, context="serve", environ={})
+
+
+def test_stages_send_what_is_explained(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Counter[tuple[str, str]]] = []
+    begin, write, recv = SharedGroup.begin, SharedGroup.write, SharedLink.recv
+
+    def count(name: str, nbytes: int) -> None:
+        if sent:
+            sent[-1][name, "messages"] += 1
+            sent[-1][name, "nbytes"] += nbytes
+
+    def begun(group: SharedGroup, number: int) -> None:
+        sent.append(Counter())
+        begin(group, number)
+
+    def written(group: SharedGroup, data: bytes) -> None:
+        count("plans", len(data))
+        write(group, data)
+
+    def received(link: SharedLink, x: Any) -> None:
+        count("activations", x.nbytes)
+        recv(link, x)
+
+    monkeypatch.setattr(StagesExecutor, "apart", LEAST_TOGETHER)
+    monkeypatch.setattr(SharedGroup, "begin", begun)
+    monkeypatch.setattr(SharedGroup, "write", written)
+    monkeypatch.setattr(SharedLink, "recv", received)
+    settings = {"pipeline_parallel_size": 2, "max_model_len": 64, "kv_cache_memory_bytes": "8M", "max_num_seqs": 16}
+    layout = resolve({"model": str(llama), **settings}, context="explain").layout
+    assert layout is not None and layout.ranks == 2
+    llm = LLM(str(llama), **settings, use_tqdm_on_load=False)
+    for sequences, cost in zip((1, 16), layout.steps.values(), strict=True):
+        sent.clear()
+        prompts = [[1, 2, 3 + place] for place in range(sequences)]
+        llm.generate(prompts, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), use_tqdm=False)
+        told = {
+            share.name: (share.messages, share.nbytes)
+            for shares in cost.stages.values()
+            for share in shares
+            if share.name != WEIGHTS
+        }
+        for step in sent[6:12]:
+            assert {name: (step[name, "messages"], step[name, "nbytes"]) for name, _ in step} == told
+        assert any("stages idle: " in line for line in cost.lines())
+    executor_of(llm).close()

@@ -104,7 +104,7 @@ class FollowingRank:
         stage = self._ranks.stage
         message = command.payload
         if stage is not None:
-            outcomes, message = decode_step(message)
+            outcomes, message = decode_step(command.number, message)
             for outcome in outcomes:
                 stage.learn(outcome)
             stage.number = command.number

@@ -19,7 +19,7 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.step_plan import StepPlan, StepResult
 from core_distributed import executor
-from core_distributed.arguments import RanksArguments
+from core_distributed.arguments import LEAST_TOGETHER, RanksArguments
 from core_distributed.calls import Call, Outcome
 from core_distributed.commands import Kind
 from core_distributed.executor import RanksExecutor
@@ -38,10 +38,10 @@ class StagesExecutor(RanksExecutor):
     """Runs steps on ranks in stages. The engine core owns it.
 
     max_in_flight: steps that may be submitted before the result of the first is requested.
-    apart: steps in flight must not share a sequence whose next token is unknown; see `Executor`.
+    apart: least sequences of a step that shares none with the others in flight; see `Executor`.
     """
 
-    apart = True
+    apart = LEAST_TOGETHER
 
     def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
         self.max_in_flight = arguments.stages
@@ -56,7 +56,7 @@ class StagesExecutor(RanksExecutor):
         message = self._plans.encode(executor._for_others(plan))
         if len(message) > LARGE:
             self._compute_until(self._number)
-        self._send(Kind.STEP, encode_step(self._outcomes, message))
+        self._send(Kind.STEP, encode_step(self._number + 1, self._outcomes, message))
         self._outcomes = []
         self._submitted.append((self._number, plan))
         return self._number

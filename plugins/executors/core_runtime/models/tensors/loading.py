@@ -72,13 +72,13 @@ class WeightLoading:
         whole = sum(tensor.nbytes for tensor in tensors.values())
         wholly = sum(tensors[name].nbytes for name in read)
         logger.info(
-            "Rank %d of %d%s needs %d of the %d bytes of %s.%s",
+            "Rank %d of %d needs %d of the %d bytes of %s%s.%s",
             part.rank,
             part.size,
-            "" if part.blocks is None else f" with blocks {part.blocks[0]} to {part.blocks[1] - 1}",
             self.packing.read_nbytes + wholly,
             whole,
             self.manifest.ref,
+            "" if part.blocks is None else f" for blocks {part.blocks[0]} to {part.blocks[1] - 1}",
             "" if keeps_tensors(loader) else " Its loader reads each of their tensors as a whole.",
         )
 
