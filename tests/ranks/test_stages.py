@@ -14,9 +14,10 @@ from core.api.errors import ConfigError, EngineDeadError
 from core_config.parallel_cost import WEIGHTS
 from core_config.resolve import resolve
 from core_distributed import executor
-from core_distributed.arguments import LEAST_TOGETHER
 from core_distributed.stages_executor import StagesExecutor
 from core_platforms.cpu.ranks import SharedGroup, SharedLink
+from core_runtime.executor.ranks import Ranks
+from core_runtime.specs.stages import FEWEST_UNEVEN
 from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, MODELS, PROMPTS, answers, saved, started
 from tests.tiny_models import save_checkpoint
 
@@ -44,7 +45,7 @@ def tokens(llm: LLM, prompts: list[list[int]]) -> list[list[int]]:
 def small_steps() -> Iterator[None]:
     """Two sequences are enough for a step of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StagesExecutor, "apart", 2)
+        patch.setattr(Ranks, "fewest_together", lambda ranks, spec: 2)
         yield
 
 
@@ -234,15 +235,15 @@ def test_stages_send_what_is_explained(llama: Path, monkeypatch: pytest.MonkeyPa
         count("activations", x.nbytes)
         recv(link, x)
 
-    monkeypatch.setattr(StagesExecutor, "apart", LEAST_TOGETHER)
+    monkeypatch.setattr(Ranks, "fewest_together", lambda ranks, spec: FEWEST_UNEVEN)
     monkeypatch.setattr(SharedGroup, "begin", begun)
     monkeypatch.setattr(SharedGroup, "write", written)
     monkeypatch.setattr(SharedLink, "recv", received)
-    settings = {"pipeline_parallel_size": 2, "max_model_len": 64, "kv_cache_memory_bytes": "8M", "max_num_seqs": 16}
+    settings = {"pipeline_parallel_size": 2, "max_model_len": 64, "kv_cache_memory_bytes": "8M", "max_num_seqs": 32}
     layout = resolve({"model": str(llama), **settings}, context="explain").layout
     assert layout is not None and layout.ranks == 2
     llm = LLM(str(llama), **settings, use_tqdm_on_load=False)
-    for sequences, cost in zip((1, 16), layout.steps.values(), strict=True):
+    for sequences, cost in zip((1, 32), layout.steps.values(), strict=True):
         sent.clear()
         prompts = [[1, 2, 3 + place] for place in range(sequences)]
         llm.generate(prompts, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), use_tqdm=False)

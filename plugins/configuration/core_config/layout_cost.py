@@ -13,9 +13,9 @@ import msgspec
 from core.api.config import EngineConfig
 from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, step_cost
 from core_config.stages.memory import MemoryPlan
-from core_distributed.arguments import LEAST_TOGETHER
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stages import fewest_together, stages_of
 
 LATENCY: Final = 1e-6
 BANDWIDTH: Final = 8e9
@@ -55,8 +55,9 @@ def layout_cost(
     steps = {}
     if isinstance(spec, DecoderSpec):
         machine = Machine(latency=LATENCY, bandwidth=BANDWIDTH, memory=MEMORY / (ranks * engines), shots=(1,))
+        fewest = fewest_together(spec, stages_of(spec, stages))
         for sequences in sorted({1, memory.limits.sequences}):
-            rows = sequences if stages == 1 else min(sequences, max(-(-sequences // stages), LEAST_TOGETHER))
+            rows = sequences if stages == 1 else min(sequences, max(-(-sequences // stages), fewest))
             flights = -(-sequences // rows)
             chunks = -(-rows // memory.limits.logit_rows)
             step = StepShape(tokens=rows, rows=rows, chunks=chunks, dtype=dtype, alternates=flights > 1)

@@ -6,17 +6,9 @@ like.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
-
-
-LEAST_TOGETHER: Final = 8
-"""Sequences that stages compute in one step rather than in several at the same time.
-
-Stages of one host share its memory, and each step reads all weights. Two stages of Gemma 3 270M took 22 ms for a token of 8
-sequences in one step and 29 ms in two; with 32 sequences 53 ms in one and 48 ms in two (two cores of a server processor).
-"""
 
 
 class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):

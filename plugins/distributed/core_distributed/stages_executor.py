@@ -19,7 +19,7 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.step_plan import StepPlan, StepResult
 from core_distributed import executor
-from core_distributed.arguments import LEAST_TOGETHER, RanksArguments
+from core_distributed.arguments import RanksArguments
 from core_distributed.calls import Call, Outcome
 from core_distributed.commands import Kind
 from core_distributed.executor import RanksExecutor
@@ -41,14 +41,13 @@ class StagesExecutor(RanksExecutor):
     apart: least sequences of a step that shares none with the others in flight; see `Executor`.
     """
 
-    apart = LEAST_TOGETHER
-
     def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
         self.max_in_flight = arguments.stages
         self._submitted: deque[tuple[int, StepPlan]] = deque()
         self._results: dict[int, StepResult | Exception] = {}
         self._outcomes: list[StepOutcome] = []
         super().__init__(config, arguments)
+        self.apart = self._ranks.fewest_together(self.worker.whole)
 
     def submit(self, plan: StepPlan) -> int:
         """Send a plan to all ranks; returns the number of the step. Raises EngineDeadError when a rank has ended."""

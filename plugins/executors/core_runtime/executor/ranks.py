@@ -29,7 +29,7 @@ from core_runtime.sampling.sampler import RunCall, run_plainly
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import of_stage
-from core_runtime.specs.stages import mixer_ranges, stages_of
+from core_runtime.specs.stages import fewest_together, mixer_ranges, stages_of
 
 Drafts = dict[Slot, list[int]]
 _DRAFTS: msgspec.msgpack.Decoder[Drafts] = msgspec.msgpack.Decoder(Drafts)
@@ -124,6 +124,11 @@ class Ranks:
             return cache
         mixers = mixer_ranges(spec, stages_of(spec, self.stage.count))
         return msgspec.structs.replace(cache, groups=of_stage(cache.groups, mixers[self.stage.index]))
+
+    def fewest_together(self, spec: ModelSpec) -> int:
+        """Return how many sequences are computed in one step rather than divided among steps in flight."""
+        count = 1 if self.stage is None else self.stage.count
+        return fewest_together(spec, stages_of(spec, count))
 
     def sampler(self) -> type[Sampler]:
         """Return the type of this rank's sampler."""

@@ -68,6 +68,7 @@ class Worker:
     ranks: this worker's place among several that compute the model together; None: it computes the whole.
     runtime, device: the opened device, and its allocations.
     instances: the models; the first is the target.
+    whole: shape of the whole target, of which a rank has a part.
     kv_memory: the cache that they share; absent while it is released.
     runner: runs the steps.
     base_files: files of the checkpoint.
@@ -174,7 +175,7 @@ class Worker:
                 f"{config.model.model} is a converted model, of whole layers; use one rank, or the checkpoint itself."
             )
         part = WHOLE if ranks is None else ranks.part_of(checkpoint.spec)
-        self._whole = checkpoint.spec
+        self.whole = checkpoint.spec
         reduce = Reduce(ranks.communicator) if ranks is not None and ranks.divides_layers else None
         model = build(config, checkpoint, self.device, self.plugins, part, reduce=reduce, recorder=recorder, store=own)
         if ranks is not None:
@@ -254,7 +255,7 @@ class Worker:
         self.device.trim()
         cache = self.config.cache
         if self.ranks is not None:
-            cache = self.ranks.cache_of(cache, self._whole)
+            cache = self.ranks.cache_of(cache, self.whole)
         memory = share_cache(self.instances, cache, self.device, self.config.kv_file)
         if self.config.plugins.kv_connectors:
             memory.prepare_transfers()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Final
 
 from core.api.errors import UserError
 from core_runtime.specs.block_parts import mixer_parts
@@ -17,6 +18,14 @@ from core_runtime.specs.module_spec import ModelSpec
 
 Range = tuple[int, int]
 """First block, and the one after the last."""
+EVEN: Final = 0.9
+FEWEST_EVEN: Final = 4
+FEWEST_UNEVEN: Final = 16
+"""Sequences that are computed in one step rather than divided among several, where stages take equal times and where they do
+not. Each step reads all weights, so with few sequences two steps take twice as long as one; stages then gain only what they
+compute at the same time. On two cores of a server processor, two stages of Llama 8B (6 layers, Q4_K_M, 0.95 even) took 79 ms
+for a token of 8 sequences in two steps and 89 ms in one; Gemma 3 270M (0.77 even) took 29 ms and 22 ms, with 32 sequences 48 ms
+and 53 ms."""
 
 
 def stages_of(spec: ModelSpec, count: int) -> list[Range]:
@@ -32,8 +41,7 @@ def stages_of(spec: ModelSpec, count: int) -> list[Range]:
         return [(0, len(getattr(spec, "blocks", ())))]
     if not isinstance(spec, DecoderSpec):
         raise UserError("Layers of transformers cannot be divided into stages; use one.")
-    weights = [_block_numbers(spec, index) for index in range(len(spec.blocks))]
-    head = math.prod(spec.head().shape) if spec.holds_head and spec.causal_lm else 0
+    weights, head = _numbers(spec)
     has_cache = [bool(block.mixers) for block in spec.blocks]
     found = _divide(weights, head, has_cache, count)
     if found is None:
@@ -45,12 +53,27 @@ def stages_of(spec: ModelSpec, count: int) -> list[Range]:
     return found
 
 
+def fewest_together(spec: ModelSpec, stages: Sequence[Range]) -> int:
+    """Return how many sequences are computed in one step rather than divided among steps in flight."""
+    if not isinstance(spec, DecoderSpec):
+        return FEWEST_EVEN
+    weights, head = _numbers(spec)
+    times = [sum(weights[start:stop]) + head * (stop == len(weights)) for start, stop in stages]
+    return FEWEST_EVEN if sum(times) >= EVEN * max(times) * len(times) else FEWEST_UNEVEN
+
+
 def mixer_ranges(spec: ModelSpec, stages: Sequence[Range]) -> list[Range]:
     """Return the mixers of each stage, as numbers in the order of the whole model."""
     if not isinstance(spec, DecoderSpec):
         return [(0, len(spec.mixers))]
     ends = [0, *accumulate(len(block.mixers) for block in spec.blocks)]
     return [(ends[start], ends[stop]) for start, stop in stages]
+
+
+def _numbers(spec: DecoderSpec) -> tuple[list[int], int]:
+    """Return how many numbers the matrices of each block have, and the head."""
+    head = math.prod(spec.head().shape) if spec.holds_head and spec.causal_lm else 0
+    return [_block_numbers(spec, index) for index in range(len(spec.blocks))], head
 
 
 def _block_numbers(spec: DecoderSpec, index: int) -> int:
