@@ -87,7 +87,7 @@ class Children:
 
         The rank that rank 0 waits for may itself wait for an earlier stage, whose process has been stopped.
         """
-        stopped = [other for other in self._processes if _state(self.pid(other)).startswith(("T", "t", "D"))]
+        stopped = [other for other in self._processes if _state(self.pid(other)).startswith(("T", "t"))]
         rank = stopped[0] if stopped and rank not in stopped else rank
         state = _state(self.pid(rank))
         for process in self._processes.values():

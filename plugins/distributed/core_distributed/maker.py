@@ -21,7 +21,7 @@ class RanksMaker:
     def build(self, config: EngineConfig) -> RanksExecutor:
         """Start all ranks and read the weights."""
         if config.device != "cpu":
-            raise UserError(f"--tensor-parallel-size: ranks compute on cpu alone so far, not on {config.device}.")
+            raise UserError(f"Several ranks compute on cpu alone so far, not on {config.device}; use one rank.")
         if self._arguments.stages > 1:
             return StagesExecutor(config, self._arguments)
         return RanksExecutor(config, self._arguments)

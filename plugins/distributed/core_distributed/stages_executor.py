@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 from core.api.config import EngineConfig
@@ -29,9 +28,9 @@ from core_runtime.executor.stage import Stage
 
 logger = logging.getLogger(__name__)
 
-LARGE: Final = 1 << 18
-"""Bytes of a plan that is sent only while no step is in flight: the other ranks may be waiting for rank 0 to take in what they
-have computed, and would not read so much meanwhile."""
+ROOM: Final = 1 << 19
+"""Bytes that the other ranks need not have read. They may be waiting for rank 0 to take in what they have computed, so a plan
+that is larger than its share of this is sent only while no step is in flight."""
 
 
 class StagesExecutor(RanksExecutor):
@@ -53,7 +52,7 @@ class StagesExecutor(RanksExecutor):
         """Send a plan to all ranks; returns the number of the step. Raises EngineDeadError when a rank has ended."""
         self.check()
         message = self._plans.encode(executor._for_others(plan))
-        if len(message) > LARGE:
+        if len(message) > ROOM // (self.max_in_flight + 1):
             self._compute_until(self._number)
         self._send(Kind.STEP, encode_step(self._number + 1, self._outcomes, message))
         self._outcomes = []
@@ -78,7 +77,7 @@ class StagesExecutor(RanksExecutor):
         """Run one step on all ranks and return the result of rank 0."""
         return self.result(self.submit(plan))
 
-    def _ask(self, call: Call) -> Sequence[Outcome]:
+    def _ask(self, call: Call) -> list[Outcome]:
         """Carry out a call on all ranks, after all steps that were submitted."""
         self._compute_until(self._number)
         return super()._ask(call)

@@ -9,7 +9,7 @@ another would leave room empty in the second one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 
 import msgspec
@@ -42,8 +42,10 @@ def groups_of_stages(
     counts = _counts([[_held(alike[window], stage) for stage in stages] for window in kinds]) if is_divided else [1]
     groups: list[KVGroup] = []
     for window, count in zip(kinds, counts, strict=False):
-        kind = "full" if window is None else "sliding"
-        groups += [KVGroup(kind, members, window) for members in _spread(alike[window], stages, count)]
+        groups += [
+            KVGroup("full" if window is None else "sliding", members, window)
+            for members in _spread(alike[window], stages, count)
+        ]
     groups += _state_groups(groups, layer_bytes, stages, states, drafts=drafts)
     return tuple(groups)
 
@@ -83,7 +85,8 @@ def _counts(held: Sequence[Sequence[Sequence[int]]]) -> list[int]:
     """
     num_layers = sum(len(layers) for kind in held for layers in kind)
 
-    def empty(counts: Sequence[int]) -> tuple[int, int]:
+    def empty(counts: Iterable[int]) -> tuple[int, int]:
+        counts = tuple(counts)
         places = 0
         for stage in zip(*held, strict=True):
             places += max(-(-len(layers) // count) for layers, count in zip(stage, counts, strict=True))
