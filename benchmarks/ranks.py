@@ -1,7 +1,8 @@
 """Ranks against threads: `python -m benchmarks.ranks --model PATH`.
 
-Measures one stream's decode and one long prompt, with one rank of N threads and N ranks of one thread, in turns, each in a
-process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor time of an idle rank.
+Measures one stream's decode, one long prompt and eight streams at once, with one rank of N threads and N ranks of one
+thread, in turns, each in a process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor
+time of an idle rank. With `--stages`, the ranks have different layers, otherwise parts of every layer.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from typing import Any
 
 TOKENS = 64
 PROMPT = 512
+STREAMS = 8
 
 
-def serve(model: str, ranks: int, threads: int) -> None:
-    """Answer each line of the standard input with the seconds of a decode and of a prompt."""
+def serve(model: str, ranks: int, stages: int, threads: int) -> None:
+    """Answer each line of the standard input with the seconds of a decode, of a prompt, and of a token of all streams."""
     from core import LLM, SamplingParams
 
     llm = LLM(
-        model=model, tensor_parallel_size=ranks, max_model_len=1024, kv_cache_memory_bytes="256M", max_num_seqs=4,
-        platform_config={"threads": threads}, use_tqdm_on_load=False, enable_prefix_caching=False,
+        model=model, tensor_parallel_size=ranks, pipeline_parallel_size=stages, max_model_len=1024,
+        kv_cache_memory_bytes="256M", max_num_seqs=STREAMS, platform_config={"threads": threads},
+        use_tqdm_on_load=False, enable_prefix_caching=False,
     )  # fmt: skip
     long, short = [[5 + place * 7 % 900 for place in range(count)] for count in (PROMPT, 8)]
 
-    def seconds(prompt: list[int], count: int) -> float:
+    def seconds(prompt: list[int], count: int, streams: int = 1) -> float:
         begin = time.perf_counter()
-        llm.generate([prompt], SamplingParams(max_tokens=count, temperature=0, ignore_eos=True), use_tqdm=False)
+        params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)
+        llm.generate([[5 + stream, *prompt] for stream in range(streams)], params, use_tqdm=False)
         return time.perf_counter() - begin
 
     def ticks() -> int:
@@ -51,14 +55,16 @@ def serve(model: str, ranks: int, threads: int) -> None:
             print(json.dumps((ticks() - before) / os.sysconf("SC_CLK_TCK") / 10), flush=True)
             continue
         one = seconds(short, 1)
-        print(json.dumps([(seconds(short, TOKENS + 1) - one) / TOKENS, seconds(long, 1)]), flush=True)
+        together = (seconds(short, TOKENS + 1, STREAMS) - seconds(short, 1, STREAMS)) / TOKENS
+        print(json.dumps([(seconds(short, TOKENS + 1) - one) / TOKENS, seconds(long, 1), together]), flush=True)
 
 
 class Engine:
     """A process that measures on request."""
 
-    def __init__(self, model: str, ranks: int, threads: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.ranks", "--model", model, "--serve", str(ranks), str(threads)]
+    def __init__(self, model: str, ranks: int, stages: int, threads: int) -> None:
+        numbers = map(str, (ranks, stages, threads))
+        command = [sys.executable, "-m", "benchmarks.ranks", "--model", model, "--serve", *numbers]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._read() == "ready"
 
@@ -120,7 +126,8 @@ def main() -> None:
     parser.add_argument("--model", default="")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--serve", nargs=2, type=int)
+    parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--serve", nargs=3, type=int)
     parser.add_argument("--sum", nargs=2, type=int)
     options = parser.parse_args()
     if options.serve:
@@ -130,15 +137,16 @@ def main() -> None:
         sums(*options.sum)
         return
     print(f"sum of 4 KB: {sum_microseconds():.2f} us")
+    layout = (1, options.ranks) if options.stages else (options.ranks, 1)
     engines = {
-        "threads": Engine(options.model, 1, options.ranks),
-        "ranks": Engine(options.model, options.ranks, options.ranks),
+        "threads": Engine(options.model, 1, 1, options.ranks),
+        "ranks": Engine(options.model, *layout, options.ranks),
     }
     found: dict[str, list[list[float]]] = {name: [] for name in engines}
     for turn in range(options.turns):
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             found[name].append(engines[name].ask())
-    for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}")):
+    for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}", f"token of {STREAMS} streams")):
         threads, ranks = [[turn[place] for turn in found[name]] for name in ("threads", "ranks")]
         ratio = statistics.median(one / two for one, two in zip(threads, ranks, strict=True))
         ends = [statistics.median(each) * 1000 for each in (threads, ranks)]

@@ -55,6 +55,7 @@ def build_scheduler(
             _load_policy(config, plugins),
             max_in_flight=queue.max_in_flight,
             lockstep=queue.lockstep,
+            apart=queue.apart,
             cost=None if queue.trace is None else queue.trace.cost,
             advise=find_advice(config.scheduler),
         )

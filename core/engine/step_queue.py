@@ -48,6 +48,7 @@ class StepQueue:
 
     max_in_flight: number of steps that may be submitted before the result of the first is requested.
     lockstep:      whether steps that compute nothing are submitted too.
+    apart:         see `Executor`; 0: a step may compute tokens that are still in flight.
     trace:         receives each step; None: there is none.
     """
 
@@ -56,6 +57,7 @@ class StepQueue:
         self.max_in_flight = max_in_flight
         self.trace = trace
         self.lockstep = bool(getattr(executor, "lockstep", False))
+        self.apart = int(getattr(executor, "apart", 0))
 
     def submit(self, plan: StepPlan) -> object:
         """Submit a plan, to be computed after all earlier ones; returns a ticket. Errors are raised by `result`."""

@@ -12,6 +12,8 @@ A step that is planned ahead of results assumes the greatest length that each of
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
@@ -20,6 +22,12 @@ from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Chunk, Step
+
+PIECES: Final = 4
+"""Pieces of a prompt for each of the steps in flight that share no sequence: the first and the last piece keep some of the
+steps waiting."""
+LEAST_PIECE: Final = 64
+"""Tokens of a prompt that are not divided any further."""
 
 
 class StepPlanner:
@@ -37,17 +45,28 @@ class StepPlanner:
         self.budget = budget
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
+        self._apart = self._least_apart = 1
         self._room = None if state.stall is None else PromptRoom(state.stall)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
         self._chunk_slots: list[int] = []
 
+    def keep_apart(self, num_steps: int, least: int) -> None:
+        """Plan only sequences that await no token, an equal share of all for each of `num_steps` steps in flight.
+
+        least: number of sequences that are not divided any further.
+        """
+        self._apart = num_steps
+        self._least_apart = least
+
     def plan_decodes(self, *, in_flight: bool) -> None:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
-        if in_flight and len(view.slots):
+        if self._apart > 1:
+            view = self._at_rest(view)
+        elif in_flight and len(view.slots):
             view = self._without_ending(view)
         if len(view.slots) > self.budget:
             # The list is in the policy's order, so the first ones are served.
@@ -98,6 +117,9 @@ class StepPlanner:
         threshold = config.long_prefill_token_threshold
         if threshold > 0 and config.enable_chunked_prefill:
             num_tokens = min(num_tokens, threshold)
+        if self._apart > 1 and config.enable_chunked_prefill:
+            # Several pieces are in flight at a time: a single one would keep the other steps waiting.
+            num_tokens = min(num_tokens, max(-(-(start + num_tokens) // (PIECES * self._apart)), LEAST_PIECE))
         if self._room is not None:
             num_tokens = self._room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
@@ -120,12 +142,19 @@ class StepPlanner:
         plan.removed = seats.take_removed()
         has_changed = plan.removed or plan.new or plan.num_drafts
         has_lengths = self._chunk_slots or self._query_lens is not None
-        repeats = seats.repeats(plan.slots)
+        # An idle plan is not computed, so a plan after it may repeat the one before it.
+        repeats = not self.step.is_idle and seats.repeats(plan.slots)
         plan.same_batch = repeats and not has_changed and not has_lengths
         has_drafts = plan.num_drafts or plan.draft_budget
         self.step.one_each = self._query_lens is None and not has_drafts
         self.step.num_departures = seats.running.num_departures
         return self.step
+
+    def _at_rest(self, view: DecodeView) -> DecodeView:
+        """Return sequences that await no token, as many as an equal share of all steps in flight has."""
+        share = max(-(-len(view.sequences) // self._apart), self._least_apart)
+        at_rest = [sequence for sequence in view.sequences if self.state.running.is_at_rest(sequence)]
+        return self.state.running.select(at_rest[:share])
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
         """Leave out sequences that end with the token in flight because it reaches their length limit."""

@@ -51,6 +51,8 @@ class Scheduler:
     clock:         returns seconds; deadlines are given on the same clock.
     max_in_flight: maximum number of steps without a result. At most 2 where states are cached, and 1 where they are rolled back
                    after drafts.
+    apart:         more than 0: steps in flight share no sequence whose next token is unknown, and sequences are divided among
+                   them, but not into fewer than this number.
     lockstep:      whether a step that computes nothing is sent to the executor like any other, and so awaits a result.
     vectorized:    False handles every sequence on its own; the plans are the same.
     cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
@@ -66,6 +68,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         max_in_flight: int = 2,
         lockstep: bool = False,
+        apart: int = 0,
         vectorized: bool = True,
         cost: StepCost | None = None,
         advise: AdviceFactory | None = None,
@@ -73,6 +76,7 @@ class Scheduler:
         self.config = config
         self.max_in_flight = max_in_flight
         self.lockstep = lockstep
+        self.apart = apart
         self.in_flight: deque[Step] = deque()
         self._make_kv = make_kv
         self._vectorized = vectorized
@@ -194,6 +198,8 @@ class Scheduler:
         state.drafts.begin_step(state.running)
         mixed_budget = self._admission.mixed_budget(self._mixed_budget)
         planner = StepPlanner(state, self._token_budget, mixed_budget, vectorized=self._vectorized)
+        if self.apart:
+            planner.keep_apart(self.max_in_flight, self.apart)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
         state.current = None

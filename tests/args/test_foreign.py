@@ -110,10 +110,10 @@ def test_values_that_ask_for_nothing_are_accepted(row):
     "words, there",
     [
         (
-            ["--pipeline-parallel-size", "2"],
-            ["--pipeline-parallel-size 2: this engine does not serve", "by layers' parts"],
+            ["--decode-context-parallel-size", "2"],
+            ["--decode-context-parallel-size 2: this engine does not serve", "by parts of layers"],
         ),
-        (["-pp2"], ["--pipeline-parallel-size 2", "leave it out"]),
+        (["-dcp2"], ["--decode-context-parallel-size 2", "leave it out"]),
         (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
         (["-ep"], ["--enable-expert-parallel: this engine"]),
@@ -149,7 +149,7 @@ def test_spellings_of_the_command_line(words, there):
 @pytest.mark.parametrize(
     "words",
     [
-        ["-pp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
+        ["-dcp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
         ["-cc.custom_ops", "[]", "-cc.compile_cache_save_format", "binary", "-cc.full_cuda_graph=false"],
         ["--mm-processor-cache-gb", "4", "--model-impl", "vllm", "--ignore-patterns", "original/**/*"],
     ],
@@ -160,10 +160,10 @@ def test_spellings_of_what_holds_anyway(words):
 
 def test_the_value_that_wins_is_the_one_that_counts(tmp_path):
     path = tmp_path / "engine.yaml"
-    path.write_text("pipeline-parallel-size: 2\n")
+    path.write_text("decode-context-parallel-size: 2\n")
     (problem,) = merge({"config": str(path)}, {}).problems
-    assert f"{path}: pipeline_parallel_size 2: " in problem
-    assert merge({"config": str(path), "pipeline_parallel_size": Given("1", ORIGIN)}, {}).problems == []
+    assert f"{path}: decode_context_parallel_size 2: " in problem
+    assert merge({"config": str(path), "decode_context_parallel_size": Given("1", ORIGIN)}, {}).problems == []
 
 
 def test_keys_of_a_mapping_are_refused_one_by_one():
@@ -195,7 +195,9 @@ def test_what_was_removed_is_told_even_without_a_value():
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
     assert (
-        values["port"] == 1 and values["pipeline_parallel_size"] == 1 and values["enable_tower_connector_lora"] is False
+        values["port"] == 1
+        and values["decode_context_parallel_size"] == 1
+        and values["enable_tower_connector_lora"] is False
     )
     assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
     for unknown in ("swap_space", "junk"):

@@ -10,6 +10,7 @@ import torch
 
 from core_config.parallel_cost import (
     COMMAND_BYTES,
+    HEAD_BYTES,
     WEIGHTS,
     Layout,
     Machine,
@@ -17,12 +18,12 @@ from core_config.parallel_cost import (
     idle_share,
     num_sums,
     plan_bytes,
-    stage_blocks,
     step_cost,
     sum_traffic,
 )
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.model_part import Part
+from core_runtime.specs.stages import stages_of
 from tests.models.harness import Harness
 from tests.models.test_parts import CONFIGS, IDS, SEQUENCES, checkpoint
 
@@ -108,16 +109,17 @@ def test_a_part_adds_up_as_much_as_the_formula_says(name: str, size: int) -> Non
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
 def test_stages_add_up_their_own_blocks_and_send_the_residual_stream(name: str) -> None:
-    blocks = stage_blocks(3, 2)
-    assert blocks == [(0, 1), (1, 3)]
+    blocks = stages_of(whole(name).spec, 2)
+    assert blocks == [(0, 2), (2, 3)]  # the head counts for the last one
     found = [counted(name, Part(0, 2, each)) for each in blocks]
     for rank, sums, _ in found:
         assert len(sums) == num_sums(rank.spec)
     assert sum(len(sums) for _, sums, _ in found) == num_sums(whole(name).spec)
     residual = found[0][0].model.workspace.buffer("residual")[:TOKENS]
-    told = shares(name, Layout(pipeline=3))
-    assert told.get("activations", (1, residual.nbytes)) == (1, residual.nbytes)
-    assert "sums" not in told and ("activations" in told) != ("sampled tokens" in told)
+    cost = step_cost(decoder_spec(CONFIGS[name].to_dict()), Layout(pipeline=2), STEP, MACHINE)
+    first, last = ({share.name: (share.messages, share.nbytes) for share in stage} for stage in cost.stages.values())
+    assert first["activations"] == (2, HEAD_BYTES + residual.nbytes)
+    assert "sums" not in first and "plans" not in first and "activations" not in last
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])

@@ -19,6 +19,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.families import decoder_spec
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.specs.model_part import Part
+from core_runtime.specs.stages import stages_of
 from tests.loaders.gguf_files import HIDDEN, LAYERS, write_gguf
 from tests.models.harness import Harness
 from tests.models.part_models import SEQUENCES, checkpoint, divided, settings
@@ -76,6 +77,19 @@ def test_ranks_read_the_checkpoint_once_together(form: str, request, caplog) -> 
     assert [rank for rank, *_ in told] == [0, 1, 2, 3]
     read, total = sum(args[2] for args in told), told[0][3]
     assert total <= read <= 1.1 * total
+
+
+def test_stages_read_the_checkpoint_once_together(in_safetensors, caplog) -> None:
+    """A tied head is the embedding, which the first stage and the last one read."""
+    given = {**settings("native"), "dtype": "bfloat16", "loader": in_safetensors}
+    stages = stages_of(decoder_spec(in_safetensors.manifest.config), 2)
+    with caplog.at_level(logging.INFO):
+        for blocks in stages:
+            Harness(in_safetensors.manifest.config, {}, part=Part(blocks=blocks), **given)
+    told = [record.args for record in caplog.records if record.getMessage().startswith("Rank ")]
+    read, total = sum(args[2] for args in told), told[0][3]
+    tied = in_safetensors.manifest.tensors["model.embed_tokens.weight"].nbytes if len(told) == 2 else 0
+    assert len(told) == 2 and read <= 1.1 * (total + tied)
 
 
 def test_a_loader_that_reads_whole_tensors_is_said_to(caplog) -> None:

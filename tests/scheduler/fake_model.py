@@ -84,6 +84,7 @@ def make_scheduler(
     clock=None,
     vectorized=True,
     max_in_flight=2,
+    apart=0,
     groups=(),
     states=False,
     explains="own",
@@ -104,7 +105,7 @@ def make_scheduler(
         return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}
-    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight, "advise": advise}
+    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight, "apart": apart, "advise": advise}
     return Scheduler(config, make_kv, POLICIES[config.policy](), **options)
 
 

@@ -175,7 +175,8 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
     return CacheConfig(
         block_size=settings["block_size"],
         dtype=settings["kv_cache_dtype"],
-        num_blocks=settings["num_gpu_blocks_override"],
+        # Stages hold unequal parts of a block, so the number that all of them have room for is settled here.
+        num_blocks=plan.num_blocks if settings["pipeline_parallel_size"] > 1 else settings["num_gpu_blocks_override"],
         memory_bytes=plan.kv,
         enable_prefix_caching=settings["enable_prefix_caching"],
         hash_algorithm=settings["prefix_caching_hash_algo"],

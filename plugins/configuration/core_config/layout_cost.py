@@ -15,6 +15,7 @@ from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, step
 from core_config.stages.memory import MemoryPlan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stages import fewest_together, stages_of
 
 LATENCY: Final = 1e-6
 BANDWIDTH: Final = 8e9
@@ -40,23 +41,31 @@ class LayoutCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout_cost(
-    spec: ModelSpec, engine: EngineConfig, memory: MemoryPlan, *, ranks: int, gloo: bool
+    spec: ModelSpec, engine: EngineConfig, memory: MemoryPlan, *, dtype: str, tensor: int, stages: int, gloo: bool
 ) -> LayoutCost | None:
     """Return the cost of steps in which every sequence gets a token; None for one engine of one rank.
 
-    gloo: whether sums are made with gloo.
+    dtype: of tensors between layers.
+    tensor, stages: see `core_config.parallel_cost.Layout`.
+    gloo: whether ranks exchange tensors with gloo.
     """
-    engines = engine.data_parallel_size
+    engines, ranks = engine.data_parallel_size, tensor * stages
     if ranks == engines == 1:
         return None
     steps = {}
     if isinstance(spec, DecoderSpec):
         machine = Machine(latency=LATENCY, bandwidth=BANDWIDTH, memory=MEMORY / (ranks * engines), shots=(1,))
+        fewest = fewest_together(spec, stages_of(spec, stages))
         for sequences in sorted({1, memory.limits.sequences}):
-            chunks = -(-sequences // memory.limits.logit_rows)
-            step = StepShape(tokens=sequences, rows=sequences, chunks=chunks, dtype=engine.model.dtype)
+            rows = sequences if stages == 1 else min(sequences, max(-(-sequences // stages), fewest))
+            flights = -(-sequences // rows)
+            chunks = -(-rows // memory.limits.logit_rows)
+            step = StepShape(tokens=rows, rows=rows, chunks=chunks, dtype=dtype, alternates=flights > 1)
             name = f"a token of {sequences} sequence{'s' if sequences > 1 else ''}"
-            steps[name] = step_cost(spec, Layout(tensor=ranks), step, machine, weights=memory.weights)
+            if flights > 1:
+                name += f", {rows} in each of {flights} steps in flight"
+            layout = Layout(tensor=tensor, pipeline=stages)
+            steps[name] = step_cost(spec, layout, step, machine, flights, memory.weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
     return LayoutCost(
         ranks=ranks, engines=engines, steps=steps, notes=[*apart, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED]

@@ -11,7 +11,6 @@ it gets N - 1 pieces, and sends the result to all others. The cheaper of the way
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ from core_config.stages.memory import human_bytes, weights_bytes
 from core_runtime.executor.steps.plan_wire import PlanEncoder
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part
+from core_runtime.specs.stages import stages_of
 
 LOGIT_BYTES = 4
 TOKEN_BYTES = 8
@@ -28,6 +28,10 @@ COMMAND_BYTES = 24
 """Head of a plan on its way to the ranks."""
 NO_DRAFTS_BYTES = 9
 """Length and content of an empty message of drafts."""
+OUTCOME_BYTES = 13
+"""What a plan for several stages has besides the plan and the tokens that were drawn since the last one."""
+HEAD_BYTES = 16
+"""Number and rows of a step, sent before its hidden states."""
 WEIGHTS = "reading weights"
 
 
@@ -47,7 +51,7 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a step of one engine.
 
     tokens: tokens that it computes. rows: rows of logits. chunks: number of parts in which they are computed. dtype: of tensors
-    between layers. sum_bytes: bytes of a number of a partial sum.
+    between layers. sum_bytes: bytes of a number of a partial sum. alternates: whether the previous step had other sequences.
     """
 
     tokens: int
@@ -55,6 +59,7 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int = 1
     dtype: str = "bfloat16"
     sum_bytes: int = 4
+    alternates: bool = False
 
     @property
     def item_bytes(self) -> int:
@@ -77,7 +82,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True):
     """One part of a step of one rank: the messages and bytes that it sends, and the seconds that this takes.
 
-    Rank 0 alone sends plans, sampled tokens and drafts; the others alone send logits.
+    Rank 0 alone sends plans, sampled tokens and drafts; the others alone send logits. With several stages, rank 0 is in the
+    last one, and the plans contain sampled tokens and drafts.
 
     For `WEIGHTS`, the bytes that it reads: all of its matrices, although a step may use some of the experts and rows of the
     embedding alone.
@@ -93,10 +99,12 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a rank of the slowest stage.
 
     shares: its parts that are not empty. idle: share of the time in which the stages wait for each other.
+    stages: the parts of every stage, by its name; one stage has none.
     """
 
     shares: tuple[Share, ...]
     idle: float
+    stages: dict[str, tuple[Share, ...]] = {}
 
     @property
     def largest(self) -> Share:
@@ -106,12 +114,16 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     def lines(self) -> list[str]:
         """Return the report, one line a part."""
         told = []
-        for share in self.shares:
-            plural = "s" if share.messages > 1 else ""
-            sent = f"{share.messages} message{plural}, " if share.messages else ""
-            told.append(f"{share.name}: {sent}{human_bytes(share.nbytes)}, {share.seconds * 1e3:.3f} ms")
-        idle = [f"stages idle: {self.idle:.0%}"] if self.idle else []
+        for name, shares in (self.stages or {"": self.shares}).items():
+            told += [f"{name}{', ' if name else ''}{_line(share)}" for share in shares]
+        idle = [f"stages idle: {self.idle:.0%}"] if self.stages or self.idle else []
         return [*told, *idle, f"largest: {self.largest.name}"]
+
+
+def _line(share: Share) -> str:
+    plural = "s" if share.messages > 1 else ""
+    sent = f"{share.messages} message{plural}, " if share.messages else ""
+    return f"{share.name}: {sent}{human_bytes(share.nbytes)}, {share.seconds * 1e3:.3f} ms"
 
 
 def num_sums(spec: DecoderSpec) -> int:
@@ -131,12 +143,6 @@ def sum_traffic(count: int, nbytes: int, size: int, *, shots: int) -> tuple[int,
     return 2 * count * others, 2 * count * others * nbytes // size
 
 
-def stage_blocks(num_blocks: int, stages: int) -> list[tuple[int, int]]:
-    """Return the range of blocks of each stage, as equal as they can be."""
-    bounds = [stage * num_blocks // stages for stage in range(stages + 1)]
-    return list(pairwise(bounds))
-
-
 def idle_share(stage_seconds: Sequence[float], flights: int) -> float:
     """Return the mean share of time in which stages are idle, with `flights` equal plans always in flight.
 
@@ -146,12 +152,15 @@ def idle_share(stage_seconds: Sequence[float], flights: int) -> float:
     return 1.0 - flights * sum(stage_seconds) / (len(stage_seconds) * cycle)
 
 
-def plan_bytes(sequences: int, new_blocks: int = 0) -> int:
-    """Return the bytes of the plan of a steady step that decodes `sequences`, of which `new_blocks` get a block."""
+def plan_bytes(sequences: int, new_blocks: int = 0, *, alternating: bool = False) -> int:
+    """Return the bytes of the plan of a steady step that decodes `sequences`, of which `new_blocks` get a block.
+
+    alternating: whether the previous plan was for other sequences.
+    """
     encoder = PlanEncoder()
     slots, ones = np.arange(sequences, dtype=np.int32), np.ones(sequences, np.int32)
     for step in range(2):
-        plan = StepPlan(slots, ones, ones + step, total_num_tokens=sequences, same_batch=step == 1)
+        plan = StepPlan(slots, ones, ones + step, total_num_tokens=sequences, same_batch=step == 1 and not alternating)
         if step:
             plan.new_block_ids = {slot: [[sequences + slot]] for slot in range(new_blocks)}
         message = encoder.encode(plan)
@@ -167,14 +176,18 @@ def step_cost(
     weights: bytes of all matrices as the kernels hold them; None: as plain ones.
     Raises UserError for a model that cannot be divided this way.
     """
+    held = stages_of(spec, layout.pipeline)
     density = 1.0 if weights is None else weights / plain_bytes(spec, step.dtype)
     stages = [
-        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine, density)
-        for blocks in stage_blocks(len(spec.blocks), layout.pipeline)
+        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine, density) for blocks in held
     ]
     seconds = [sum(share.seconds for share in shares) for shares in stages]
     slowest = stages[seconds.index(max(seconds))]
-    return StepCost(shares=tuple(slowest), idle=idle_share(seconds, flights or layout.pipeline))
+    names = [
+        f"stage {number} of {len(held)}, blocks {start} to {stop - 1}" for number, (start, stop) in enumerate(held, 1)
+    ]
+    named = {name: tuple(shares) for name, shares in zip(names, stages, strict=True)} if len(held) > 1 else {}
+    return StepCost(shares=tuple(slowest), idle=idle_share(seconds, flights or layout.pipeline), stages=named)
 
 
 def plain_bytes(spec: DecoderSpec, dtype: str) -> int:
@@ -196,15 +209,19 @@ def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine
     add("sums", *min(ways, key=lambda way: way[0] * machine.latency + way[1] / machine.bandwidth))
     if local.holds_head and layout.tensor > 1:
         add("logits", step.chunks, step.rows * local.vocab_size * LOGIT_BYTES)
-    if layout.pipeline > 1:
-        add("activations", not local.holds_head, tokens_bytes)
-    takers = (layout.tensor - 1 + (layout.pipeline > 1)) if local.holds_head else 0
+    if not local.holds_head:
+        add("activations", 2, HEAD_BYTES + tokens_bytes)
+    takers = layout.tensor - 1 if layout.pipeline == 1 else 0
     add("sampled tokens", takers * step.chunks, takers * step.rows * TOKEN_BYTES)
     others = layout.data - 1
     expert_blocks = sum(block.experts is not None for block in local.blocks)
     add("experts' inputs and outputs", 2 * expert_blocks * others, 2 * expert_blocks * others * tokens_bytes)
-    followers = layout.tensor * layout.pipeline - 1 if local.holds_embedding else 0
-    add("plans", followers, followers * (COMMAND_BYTES + plan_bytes(step.rows)))
-    add("drafts", 2 * followers, followers * NO_DRAFTS_BYTES)
+    followers = layout.tensor * layout.pipeline - 1 if local.holds_head else 0
+    if layout.pipeline > 1:
+        sent = plan_bytes(step.rows, alternating=step.alternates) + OUTCOME_BYTES + step.rows * TOKEN_BYTES
+        add("plans", followers, followers * (COMMAND_BYTES + sent))
+    else:
+        add("plans", followers, followers * (COMMAND_BYTES + plan_bytes(step.rows)))
+        add("drafts", 2 * followers, followers * NO_DRAFTS_BYTES)
     read = round(density * plain_bytes(local, step.dtype))
     return [*shares, Share(WEIGHTS, 0, read, read / machine.memory)]

@@ -10,8 +10,17 @@ from typing import Final
 from core.api.errors import UserError
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stages import Range, stages_of
 
 MOST_TRIED: Final = 64
+
+
+def stages_in(spec: ModelSpec, count: int) -> list[Range]:
+    """Return the blocks of each stage. Raises UserError, with the numbers of stages that work."""
+    try:
+        return stages_of(spec, count)
+    except UserError as error:
+        raise UserError(f"--pipeline-parallel-size {count}: {error}.") from error
 
 
 def part_of(spec: ModelSpec, size: int) -> ModelSpec:

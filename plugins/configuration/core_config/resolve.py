@@ -192,7 +192,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             spec,
             engine,
             plan,
-            ranks=settings["tensor_parallel_size"],
+            dtype=attempt.facts.capability("activation_dtype") or settings["dtype"],
+            tensor=settings["tensor_parallel_size"],
+            stages=settings["pipeline_parallel_size"],
             gloo=settings["disable_custom_all_reduce"],
         ),
     )

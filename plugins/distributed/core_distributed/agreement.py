@@ -17,6 +17,8 @@ from core.api.errors import CoreError, UserError
 from core_runtime.executor.worker import Worker
 
 Answer = TypeVar("Answer")
+COMMON: Final = ("version", "weights")
+"""What ranks of different stages have in common."""
 ROOM: Final = 8192
 """Bytes of an answer, which all ranks send with the same length."""
 
@@ -31,6 +33,7 @@ class Standing(msgspec.Struct, frozen=True):
     weights: digest of the files that weights were read from.
     groups: digest of the groups of layers that share a block table.
     num_blocks: blocks that its cache has room for.
+    stage: of its layers.
     """
 
     error: str = ""
@@ -40,16 +43,18 @@ class Standing(msgspec.Struct, frozen=True):
     weights: str = ""
     groups: str = ""
     num_blocks: int = 0
+    stage: int = 0
 
 
-def standing_of(worker: Worker) -> Standing:
-    """Return how a rank stands whose worker was built."""
+def standing_of(worker: Worker, stage: int) -> Standing:
+    """Return how a rank stands whose worker was built. stage: of its layers."""
     return Standing(
         version=version("core-engine"),
         numerics=worker.numerics,
         weights=_digest(worker.base_files),
         groups=_digest(worker.groups),
         num_blocks=worker.num_blocks,
+        stage=stage,
     )
 
 
@@ -77,13 +82,20 @@ def agreed_blocks(standings: Sequence[Standing]) -> int:
         if standing.error:
             kind = UserError if standing.of_user else CoreError
             raise kind(f"Rank {rank} could not start: {standing.error}")
-    first = standings[0]
     for rank, standing in enumerate(standings):
-        for name in ("version", "numerics", "weights", "groups"):
-            own, other = getattr(first, name), getattr(standing, name)
+        # Stages have layers of their own, whose arithmetic and groups may differ.
+        peer = next(index for index, other in enumerate(standings) if other.stage == standing.stage)
+        for name in ("version", "weights", "numerics", "groups"):
+            model = 0 if name in COMMON else peer
+            own, other = getattr(standings[model], name), getattr(standing, name)
             if own != other:
-                raise CoreError(f"Rank {rank} differs from rank 0 in {name}: {other!r} instead of {own!r}.")
+                raise CoreError(f"Rank {rank} differs from rank {model} in {name}: {other!r} instead of {own!r}.")
     return min(standing.num_blocks for standing in standings)
+
+
+def joint_numerics(standings: Sequence[Standing]) -> str:
+    """Return the arithmetic of all stages."""
+    return " then ".join(dict.fromkeys(standing.numerics for standing in standings))
 
 
 def _digest(value: object) -> str:

@@ -119,4 +119,4 @@ class RanksReloader:
 
 
 def _refused(what: str) -> UserError:
-    return UserError(f"With --tensor-parallel-size above 1 there are no {what} yet; start the engine again instead.")
+    return UserError(f"With several ranks there are no {what} yet; start the engine again instead.")

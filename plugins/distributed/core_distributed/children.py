@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.processes import child_environment, python_command
+from core_distributed.layout import Layout
 from core_supervision.death import how_ended
 
 END_S = 2.0
@@ -33,25 +34,25 @@ class Children:
     death: what happened to the first child that ended by itself; empty while all run.
     """
 
-    def __init__(self, size: int, memory: int, slot_bytes: int, on_death: Callable[[], None]) -> None:
+    def __init__(self, layout: Layout, memory: int, slot_bytes: int, on_death: Callable[[], None]) -> None:
         self.death = ""
         self.step = 0
-        self._size = size
+        self._size = layout.size
         self._on_death = on_death
         self._ending = False
         self._noticed = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._words: dict[int, int] = {}
         self._alarm, self._bell = os.pipe()
-        for rank in range(1, size):
-            self._start(rank, memory, slot_bytes)
+        for rank in range(1, layout.size):
+            self._start(rank, layout, memory, slot_bytes)
         self._watcher = threading.Thread(target=self._watch, name="ranks-watch", daemon=True)
         self._watcher.start()
 
-    def _start(self, rank: int, memory: int, slot_bytes: int) -> None:
+    def _start(self, rank: int, layout: Layout, memory: int, slot_bytes: int) -> None:
         reading, writing = os.pipe()
-        numbers = (memory, writing, rank, self._size, slot_bytes)
-        names = ("memory", "words", "rank", "size", "slot-bytes")
+        numbers = (memory, writing, rank, layout.tensor, layout.stages, slot_bytes)
+        names = ("memory", "words", "rank", "tensor", "stages", "slot-bytes")
         options = [f"--{name}={number}" for name, number in zip(names, numbers, strict=True)]
         self._processes[rank] = subprocess.Popen(
             python_command("core_distributed.rank", *options),
@@ -82,7 +83,12 @@ class Children:
         return f"process {self.pid(rank)}"
 
     def silence(self, rank: int, seconds: float) -> str:
-        """Describe a rank that did not answer, and have all ranks write their stacks to the log."""
+        """Describe a rank that did not answer, and have all ranks write their stacks to the log.
+
+        The rank that rank 0 waits for may itself wait for an earlier stage, whose process has been stopped.
+        """
+        stopped = [other for other in self._processes if _state(self.pid(other)).startswith(("T", "t"))]
+        rank = stopped[0] if stopped and rank not in stopped else rank
         state = _state(self.pid(rank))
         for process in self._processes.values():
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """The choice of a communicator for a rank.
 
-Owns: `Group`, the group of an engine's ranks; `ranks_of`. Never does: communicate. Called by: the executor and the other ranks.
+Owns: `ranks_of`, a worker's place among the ranks. Never does: communicate. Called by: the executor and the other ranks.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from core_distributed.arguments import RanksArguments
-from core_platforms.cpu.ranks import SharedGroup
-from core_runtime.contracts import Communicator, Runtime
+from core_distributed.layout import Groups
+from core_platforms.cpu.ranks import SharedGroup, SharedLink
+from core_runtime.contracts import Communicator, Link, Runtime
 from core_runtime.executor.ranks import Ranks
+from core_runtime.executor.stage import Stage
 from core_runtime.specs.model_part import Part
 
 LEAST_SLOT: Final = 1 << 20
-
-Group = SharedGroup
 
 
 def slot_bytes(vocab_size: int, size: int) -> int:
@@ -35,11 +35,38 @@ class GlooRanks(Ranks):
         return GlooCommunicator(self.group, self.timeout_s)
 
 
-def ranks_of(group: SharedGroup, arguments: RanksArguments) -> Ranks:
-    """Return a worker's place in a group."""
-    part = Part(group.rank, group.size)
+def ranks_of(groups: Groups, arguments: RanksArguments) -> Ranks:
+    """Return a worker's place among the ranks."""
+    layout = groups.layout
+    share = Part(layout.place_of(groups.rank), layout.tensor)
+    # A rank that has its layers alone sums nothing.
+    group = groups.stage or groups.world
+    stage = None if layout.stages == 1 else _stage(groups, arguments)
     if arguments.communicator == "native":
-        return Ranks(part, group)
-    ranks = GlooRanks(part, group)
+        return Ranks(share, group, stage)
+    ranks = GlooRanks(share, group, stage)
     ranks.timeout_s = arguments.timeout_seconds
     return ranks
+
+
+def _stage(groups: Groups, arguments: RanksArguments) -> Stage:
+    """Return a rank's place in the row of stages, with its ways from and to the neighbours."""
+    layout = groups.layout
+
+    def link(group: SharedGroup | None) -> Link | None:
+        if group is None:
+            return None
+        if arguments.communicator == "native":
+            return SharedLink(group)
+        from core_distributed.gloo import GlooLink
+
+        return GlooLink(group, arguments.timeout_seconds)
+
+    return Stage(
+        layout.stage_of(groups.rank),
+        layout.stages,
+        leads=groups.rank == 0,
+        before=link(groups.before),
+        after=link(groups.after),
+        group=groups.stage,
+    )

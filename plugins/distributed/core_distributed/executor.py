@@ -12,12 +12,13 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, EngineDeadError, UserError
+from core.api.errors import CoreError, EngineDeadError
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
@@ -26,10 +27,11 @@ from core_distributed.arguments import RanksArguments
 from core_distributed.calls import Call, Outcome, RanksReloader, perform
 from core_distributed.children import Children
 from core_distributed.commands import Command, Kind
-from core_distributed.communicators import Group, ranks_of, slot_bytes
+from core_distributed.communicators import ranks_of, slot_bytes
+from core_distributed.layout import Groups, Layout, layout_bytes
 from core_distributed.rank import Start
 from core_distributed.rank_config import is_crowded, rank_config
-from core_platforms.cpu.ranks import SPIN_MICROSECONDS, group_bytes
+from core_platforms.cpu.ranks import SPIN_MICROSECONDS
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.plan_wire import PlanEncoder
 from core_runtime.executor.worker import Worker
@@ -48,22 +50,24 @@ class RanksExecutor:
 
     def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
         self._arguments = arguments
-        self._size = arguments.ranks
+        self._layout = Layout(arguments.ranks, arguments.stages)
+        self._size = self._layout.size
         self._number = 0
         self._plans = PlanEncoder()
         self._failure = ""
         self._closed = False
-        room = slot_bytes(config.model.vocab_size, self._size)
-        memory = anonymous_file("core-ranks", group_bytes(self._size, room))
+        room = slot_bytes(config.model.vocab_size, self._layout.tensor)
+        memory = anonymous_file("core-ranks", layout_bytes(self._layout, room))
         try:
-            self._group = Group(memory, 0, self._size, room)
-            self._children = Children(self._size, memory, room, self._group.end)
+            self._groups = Groups(memory, 0, self._layout, room)
+            self._group = self._groups.world
+            self._children = Children(self._layout, memory, room, self._groups.end)
         finally:
             os.close(memory)
         try:
             self._start(config)
         except BaseException:
-            self._group.end()
+            self._groups.end()
             self._children.end()
             raise
 
@@ -71,17 +75,19 @@ class RanksExecutor:
         """Build the workers of all ranks at the same time."""
         own = rank_config(config, 0, self._size)
         spin = 0 if is_crowded(own, self._size) else SPIN_MICROSECONDS
-        self._group.set_patience(0, spin)
+        self._groups.set_patience(0, spin)
         configs = [rank_config(config, rank, self._size) for rank in range(self._size)]
         start = Start(configs, self._arguments, spin)
         self._send(Kind.START, msgspec.msgpack.encode(start))
         try:
-            self.worker = Worker(own, ranks_of(self._group, self._arguments))
+            self._ranks = ranks_of(self._groups, self._arguments)
+            self.worker = Worker(own, self._ranks)
         except Exception:
             self._raise_death(CoreError)
             raise
         try:
-            answers = self._group.exchange(agreement.encode(agreement.standing_of(self.worker)))
+            standing = agreement.standing_of(self.worker, self._layout.stage_of(0))
+            answers = self._group.exchange(agreement.encode(standing))
         except Exception:
             self.worker.close()
             self._raise_death(CoreError)
@@ -93,11 +99,11 @@ class RanksExecutor:
             self.worker.close()
             raise
         self.page_bytes = self.worker.kv_memory.page_bytes
-        self.numerics = self.worker.numerics
+        self.numerics = agreement.joint_numerics(standings)
         self.phases = self.worker.phases
         self.state = self.worker.state
         self._spin = spin
-        self._group.set_patience(self._arguments.timeout_seconds, spin)
+        self._groups.set_patience(self._arguments.timeout_seconds, spin)
         self._own = Reloader(self.worker)
         self.reloader = RanksReloader(self._own, self._ask)
 
@@ -112,22 +118,29 @@ class RanksExecutor:
             result = self.worker.execute(plan)
             self._group.barrier()
         except BaseException as error:
-            if _is_of_silence(error):
-                self._failure = self._children.silence(self._group.late, self._arguments.timeout_seconds)
-                faulthandler.dump_traceback()
-                raise EngineDeadError(self._failure) from error
-            self._raise_death(EngineDeadError)
-            self._group.abort()
-            said = self._children.words()
-            if said and isinstance(error, Exception):
-                raise RuntimeError(said) from error
+            self._explain(error, self._group.abort)
             raise
         return result
+
+    def _explain(self, error: BaseException, give_up: Callable[[], None]) -> None:
+        """Raise what an error of a step means. give_up: has the other ranks leave the step.
+
+        Raises EngineDeadError when a rank has ended or is silent, RuntimeError for an error of another rank.
+        """
+        if _is_of_silence(error):
+            self._failure = self._children.silence(self._groups.late, self._arguments.timeout_seconds)
+            faulthandler.dump_traceback()
+            raise EngineDeadError(self._failure) from error
+        self._raise_death(EngineDeadError)
+        give_up()
+        said = self._children.words()
+        if said and isinstance(error, Exception):
+            raise RuntimeError(said) from error
 
     def _ask(self, call: Call) -> list[Outcome]:
         """Carry out a call on all ranks. Raises EngineDeadError when one has ended."""
         self.check()
-        self._group.set_patience(0, self._spin)  # reading weights may take minutes
+        self._groups.set_patience(0, self._spin)  # reading weights may take minutes
         try:
             self._send(Kind.CALL, msgspec.msgpack.encode(call))
             answers = self._group.exchange(agreement.encode(perform(self._own, call)))
@@ -135,7 +148,7 @@ class RanksExecutor:
             self._raise_death(EngineDeadError)
             raise
         finally:
-            self._group.set_patience(self._arguments.timeout_seconds, self._spin)
+            self._groups.set_patience(self._arguments.timeout_seconds, self._spin)
         return [agreement.decode(answer, Outcome) for answer in answers]
 
     def check(self) -> None:
@@ -166,7 +179,7 @@ class RanksExecutor:
         if not self._children.death and not self._failure:
             self._send(Kind.END, b"")
         self._children.end()
-        self._group.end()
+        self._groups.end()
         self.worker.close()
 
     def _send(self, kind: Kind, payload: bytes) -> None:
@@ -199,16 +212,3 @@ def _for_others(plan: StepPlan) -> StepPlan:
 
 def _without_grammar(new: NewSequence) -> NewSequence:
     return replace(new, request=msgspec.structs.replace(new.request, grammar=None))
-
-
-class RanksMaker:
-    """Builds the executor; implements `core.engine.executor.ExecutorMaker`. arguments: the executor's own."""
-
-    def __init__(self, arguments: RanksArguments) -> None:
-        self._arguments = arguments
-
-    def build(self, config: EngineConfig) -> RanksExecutor:
-        """Start all ranks and read the weights."""
-        if config.device != "cpu":
-            raise UserError(f"--tensor-parallel-size: ranks compute on cpu alone so far, not on {config.device}.")
-        return RanksExecutor(config, self._arguments)

@@ -1,6 +1,6 @@
 """A communicator over torch's gloo, for comparison and for doubts about the native one.
 
-Owns: `GlooCommunicator`. Never does: choose it (`--disable-custom-all-reduce` does). Called by: workers of ranks.
+Owns: `GlooCommunicator`, `GlooLink`. Never does: choose it (`--disable-custom-all-reduce` does). Called by: workers of ranks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ class GlooCommunicator:
     def __init__(self, group: RankGroup, timeout_s: float) -> None:
         self.rank = group.rank
         self.size = group.size
-        store = _store(group)
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = datetime.timedelta(seconds=timeout_s)
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        self._group = _process_group(group, timeout_s)
 
     def all_reduce(self, x: Tensor) -> None:
         """Replace x by the sum over all ranks. Gathered first: gloo's own order of additions depends on sizes."""
@@ -66,6 +62,35 @@ class GlooCommunicator:
         options = dist.BroadcastOptions()
         options.rootRank = root
         self._group.broadcast([x], options).wait()
+
+
+class GlooLink:
+    """Sends from rank 0 of a group of two to rank 1; implements `core_runtime.contracts.Link`."""
+
+    def __init__(self, group: RankGroup, timeout_s: float) -> None:
+        self._group = _process_group(group, timeout_s)
+        self._under_way: list[tuple[dist.Work, Tensor]] = []
+
+    def send(self, x: Tensor) -> None:
+        """Send a copy of x once the previous tensors have arrived."""
+        if x.numel():
+            copy = x.clone().view(torch.uint8)
+            self._under_way = [(work, sent) for work, sent in self._under_way if not work.is_completed()]
+            self._under_way.append((self._group.send([copy], 1, 0), copy))
+
+    def recv(self, x: Tensor) -> None:
+        """Replace x, contiguous, by the next tensor."""
+        if x.numel():
+            self._group.recv([x.view(torch.uint8)], 0, 0).wait()
+
+
+def _process_group(group: RankGroup, timeout_s: float) -> dist.ProcessGroupGloo:
+    """Join the processes of a group over the loopback interface."""
+    store = _store(group)
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = datetime.timedelta(seconds=timeout_s)
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return dist.ProcessGroupGloo(store, group.rank, group.size, options)
 
 
 def _tree(parts: list[Tensor]) -> Tensor:

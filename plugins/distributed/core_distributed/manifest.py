@@ -24,6 +24,6 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Make the builder of the executor."""
-    from core_distributed.executor import RanksMaker
+    from core_distributed.maker import RanksMaker
 
     return RanksMaker(context.arguments or RanksArguments())

@@ -22,9 +22,13 @@ from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
 from core_distributed.arguments import RanksArguments
 from core_distributed.commands import Command, Kind
-from core_distributed.communicators import Group, ranks_of
-from core_platforms.cpu.ranks import GAVE_UP, SharedGroup
+from core_distributed.communicators import ranks_of
+from core_distributed.layout import Groups, Layout
+from core_distributed.step_wire import decode_step
+from core_platforms.cpu.ranks import GAVE_UP
+from core_runtime.executor.ranks import Ranks
 from core_runtime.executor.reloading.reloader import Reloader
+from core_runtime.executor.stage import FAILED_ELSEWHERE
 from core_runtime.executor.steps.plan_wire import PlanDecoder
 from core_runtime.executor.worker import Worker
 
@@ -47,9 +51,11 @@ class Start(msgspec.Struct, frozen=True):
 class FollowingRank:
     """A rank that does what rank 0 says. words: descriptor for sentences about failures."""
 
-    def __init__(self, group: SharedGroup, words: int) -> None:
-        self._group = group
+    def __init__(self, groups: Groups, words: int) -> None:
+        self._groups = groups
+        self._group = groups.world
         self._words = words
+        self._ranks: Ranks | None = None
         self._number = 0
         self._plans = PlanDecoder()
         self._worker: Worker | None = None
@@ -75,11 +81,12 @@ class FollowingRank:
         start = msgspec.msgpack.decode(command.payload, type=Start)
         config = start.configs[self._group.rank]
         setup_logging("WARNING", f"rank {self._group.rank}", config=config.log_config)
-        self._group.set_patience(0, start.spin_microseconds)
+        self._groups.set_patience(0, start.spin_microseconds)
         try:
-            self._worker = Worker(config, ranks_of(self._group, start.arguments))
+            self._ranks = ranks_of(self._groups, start.arguments)
+            self._worker = Worker(config, self._ranks)
             self._reloader = Reloader(self._worker)
-            standing = agreement.standing_of(self._worker)
+            standing = agreement.standing_of(self._worker, self._groups.layout.stage_of(self._group.rank))
         except Exception as error:
             logger.exception("Rank %d could not start.", self._group.rank)
             standing = agreement.failed(error)
@@ -93,17 +100,29 @@ class FollowingRank:
         self._group.exchange(agreement.encode(calls.perform(self._reloader, call)))
 
     def _step(self, command: Command) -> None:
-        assert self._worker is not None, "the first command is START"
-        plan = self._plans.decode(command.payload)
+        assert self._worker is not None and self._ranks is not None, "the first command is START"
+        stage = self._ranks.stage
+        message = command.payload
+        if stage is not None:
+            outcomes, message = decode_step(command.number, message)
+            for outcome in outcomes:
+                stage.learn(outcome)
+            stage.number = command.number
+        plan = self._plans.decode(message)
         try:
             self._worker.execute(plan)
-            self._group.barrier()
+            if stage is None:
+                self._group.barrier()
         except Exception as error:
-            if GAVE_UP in str(error):
+            if not any(known in str(error) for known in (GAVE_UP, FAILED_ELSEWHERE)):
+                # Said first: rank 0 reads it once the step is given up.
+                os.write(self._words, f"{type(error).__name__}: {error}\n".encode()[:4096])
+            elif stage is None:
                 return
-            # Said first: rank 0 reads it once the step is given up.
-            os.write(self._words, f"{type(error).__name__}: {error}\n".encode()[:4096])
-            self._group.abort()
+            if stage is None:
+                self._group.abort()
+            else:
+                stage.give_up()
             logger.error("Step %d failed on rank %d.", command.number, self._group.rank, exc_info=error)
 
     def close(self) -> None:
@@ -119,11 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # rank 0 asks for stacks when a rank is silent
     parser = argparse.ArgumentParser(prog="core_distributed.rank", description="One rank; started by the engine.")
-    for name in ("memory", "words", "rank", "size", "slot-bytes"):
+    for name in ("memory", "words", "rank", "tensor", "stages", "slot-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args(arguments)
-    group = Group(options.memory, options.rank, options.size, options.slot_bytes)
-    rank = FollowingRank(group, options.words)
+    layout = Layout(options.tensor, options.stages)
+    rank = FollowingRank(Groups(options.memory, options.rank, layout, options.slot_bytes), options.words)
     try:
         return rank.run()
     finally:

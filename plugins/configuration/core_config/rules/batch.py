@@ -112,7 +112,9 @@ def async_where_the_device_computes_alone(facts: Facts) -> Findings:
     if facts["async_scheduling"] is not None:
         return
     platform = facts.platform.name if facts.platform else "cpu"
-    if platform == "cpu":
+    if facts["pipeline_parallel_size"] > 1:
+        yield Derive("async_scheduling", True, "on: stages compute different steps at the same time")
+    elif platform == "cpu":
         yield Derive("async_scheduling", False, "off: planning would take a core from computing")
     else:
         yield Derive("async_scheduling", True, "on: the device computes by itself")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from core.args.schema import flag_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
+MOST_RANKS = 64
+
 WHOLE = (
     "enable_lora",
     "enable_prompt_embeds",
@@ -24,24 +26,41 @@ WHOLE = (
 )
 """Arguments for what an executor with several ranks cannot do."""
 
+SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+
 DRAFTS_OF_RANK_0 = ("ngram", "suffix")
 """Methods that draft from tokens alone, which rank 0 does for all."""
 
 
+def num_ranks(facts: Facts) -> int:
+    """Return the number of ranks."""
+    tensor: int = facts["tensor_parallel_size"]
+    stages: int = facts["pipeline_parallel_size"]
+    return tensor * stages
+
+
+def _asked(facts: Facts) -> str:
+    """Return the arguments that ask for several ranks, with their values."""
+    return " and ".join(f"{flag_of(name)} {facts[name]}" for name in SIZES if facts[name] > 1)
+
+
 def ranks_run_on_mp(facts: Facts) -> Findings:
     """More than one rank is the executor `mp`; one rank is computed in the engine's process, whatever it is called."""
-    size, backend = facts["tensor_parallel_size"], facts["distributed_executor_backend"]
+    size, backend = num_ranks(facts), facts["distributed_executor_backend"]
     if size > 1 and backend == "uni":
         yield Problem(
-            f"--distributed-executor-backend uni: it has one rank, not --tensor-parallel-size {size}; leave it out, or give mp."
+            f"--distributed-executor-backend uni: it has one rank, not {_asked(facts)}; leave it out, or give mp."
         )
     if size == 1:
         return
+    if size > MOST_RANKS:
+        yield Problem(f"{_asked(facts)}: {size} ranks, expected at most {MOST_RANKS}; lower one of them.")
     for name in ("executor", "executor_config"):
         if facts.given(name):
             yield Problem(f"{flag_of(name)}: ranks are computed by the executor mp; leave it out, or the ranks.")
     own = {
-        "ranks": size,
+        "ranks": facts["tensor_parallel_size"],
+        "stages": facts["pipeline_parallel_size"],
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }
@@ -53,40 +72,35 @@ def one_rank_has_no_others(facts: Facts) -> Findings:
     """Arguments about what ranks exchange have no effect on one rank."""
     names = ("distributed_timeout_seconds", "disable_custom_all_reduce")
     given = [flag_of(name) for name in names if facts.given(name)]
-    if given and facts["tensor_parallel_size"] == 1:
+    if given and num_ranks(facts) == 1:
         yield Warn(f"{', '.join(given)}: no effect with one rank.")
 
 
 def ranks_lack_some_features(facts: Facts) -> Findings:
     """Some features need the whole model in one process."""
-    size = facts["tensor_parallel_size"]
-    if size == 1:
+    if num_ranks(facts) == 1:
         return
+    asked = _asked(facts)
     for name in WHOLE:
         if facts[name]:
-            yield Problem(f"{flag_of(name)}: not with --tensor-parallel-size {size} yet; leave one of them out.")
+            yield Problem(f"{flag_of(name)}: not with {asked} yet; leave one of them out.")
     method = facts.speculative.get("method")
     if method is not None and method not in DRAFTS_OF_RANK_0:
         yield Problem(
-            f"--speculative-config.method {method}: with --tensor-parallel-size {size} drafts come from "
-            f"{' or '.join(DRAFTS_OF_RANK_0)} alone."
+            f"--speculative-config.method {method}: with {asked} drafts come from {' or '.join(DRAFTS_OF_RANK_0)} alone."
         )
 
 
 def ranks_generate_text(facts: Facts) -> Findings:
     """Models that answer with vectors run on one rank."""
-    size = facts["tensor_parallel_size"]
-    if size > 1 and facts["runner"] == "pooling":
-        yield Problem(f"--runner pooling: not with --tensor-parallel-size {size} yet; leave it out.")
+    if num_ranks(facts) > 1 and facts["runner"] == "pooling":
+        yield Problem(f"--runner pooling: not with {_asked(facts)} yet; leave it out.")
 
 
 def ranks_compute_on_processors(facts: Facts) -> Findings:
     """Several ranks compute on the processors of one host so far."""
-    size = facts["tensor_parallel_size"]
-    if size > 1 and facts.platform is not None and facts.platform.name != "cpu":
-        yield Problem(
-            f"--tensor-parallel-size {size}: ranks compute on --device cpu alone, not on {facts['device']}; leave it out."
-        )
+    if num_ranks(facts) > 1 and facts.platform is not None and facts.platform.name != "cpu":
+        yield Problem(f"{_asked(facts)}: ranks compute on --device cpu alone, not on {facts['device']}; leave it out.")
 
 
 RULES: tuple[Rule, ...] = (

@@ -24,8 +24,9 @@ from core.api.specs import (
 )
 from core.api.step_limits import StepLimits
 from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
-from core_runtime.specs.kv_groups import group_layers, page_bytes
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
+from core_runtime.specs.stages import Range
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 NO_LIMITS = StepLimits()
@@ -120,12 +121,19 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 
 
 def kv_groups(
-    mixers: Sequence[MixerSpec], block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+    mixers: Sequence[MixerSpec],
+    block_size: int,
+    dtype: str,
+    *,
+    hybrid: bool,
+    drafts: bool = False,
+    stages: Sequence[Range] = (),
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
     mixers: mixers of the model, then of its draft, in the worker's numbering.
     hybrid, drafts: see `group_layers`.
+    stages: mixers of each stage; empty: there is one.
     """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
@@ -138,8 +146,9 @@ def kv_groups(
         else:
             windows.append(mixer.window)
             layer_bytes.append(block_bytes([mixer], block_size, dtype))
-    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states, drafts=drafts)
-    return groups, page_bytes(groups, layer_bytes)
+    held = stages or [(0, len(mixers))]
+    groups = groups_of_stages(windows, layer_bytes, held, hybrid=hybrid, states=states, drafts=drafts)
+    return groups, stages_page_bytes(groups, layer_bytes, held)
 
 
 def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:

@@ -15,7 +15,7 @@ from core.api.specs import AttentionSpec, MixerSpec
 from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
-from core_config.ranks import part_of
+from core_config.ranks import part_of, stages_in
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.checkpoint import Checkpoint
@@ -25,6 +25,7 @@ from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspac
 from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stages import mixer_ranges
 
 STEPS_HELD = 2
 """Number of steps that hold blocks at a time: one is planned while the other is computed."""
@@ -42,7 +43,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     mixers = part_of(spec, ranks).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
-    groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
+    held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
+    dtype = settings["kv_cache_dtype"]
+    groups, facts.block_bytes = kv_groups(mixers, block_size, dtype, hybrid=hybrid, drafts=drafts, stages=held)
     facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)

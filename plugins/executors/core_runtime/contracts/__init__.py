@@ -25,7 +25,7 @@ from core_runtime.contracts.attention import (
     StateBackend,
     TurnsHeads,
 )
-from core_runtime.contracts.communicator import Communicates, Communicator, RowsOfPart
+from core_runtime.contracts.communicator import Communicates, Communicator, Link, RowsOfPart
 from core_runtime.contracts.experts_kernels import (
     ExpertsKernel,
     GatedOperation,
@@ -176,6 +176,7 @@ __all__ = [
     "KnowsRequests",
     "LatentBackend",
     "LinearKernel",
+    "Link",
     "Loader",
     "LogitsProcessor",
     "LogitsRow",

@@ -56,6 +56,21 @@ class Communicator(Protocol):
         ...
 
 
+class Link(Protocol):
+    """One end of the way for tensors from one rank to another, in the order in which they are sent.
+
+    An operation raises RuntimeError when a rank has ended, TimeoutError when the other one is silent.
+    """
+
+    def send(self, x: Tensor) -> None:
+        """Send x, contiguous. May return before it has arrived."""
+        ...
+
+    def recv(self, x: Tensor) -> None:
+        """Replace x, contiguous, by the next tensor, which has its size."""
+        ...
+
+
 @runtime_checkable
 class Communicates(Protocol):
     """Optional part of a runtime: its device can compute one of several ranks of a model."""

@@ -95,6 +95,7 @@ class ForwardPass:
     adapters: adapters of the model; None: there are none.
 
     adapted: rows of the adapters' tables that the current step uses; the caller sets them before the step.
+    has_head: whether this part of the model computes logits; otherwise those of all rows are empty.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ class ForwardPass:
         self.model = model
         self.adapters = adapters
         self.adapted: tuple[int, ...] = ()
+        self.has_head = not isinstance(model, Decoder) or model.head is not None
+        self._no_logits = torch.empty(model.max_logits, 0)
         self.groups = groups
         self.buffers = buffers
         self.recorder = recorder
@@ -212,6 +215,8 @@ class ForwardPass:
 
     def logits(self, count: int) -> Tensor:
         """Compute float32 logits [count, V] of the residual rows in `buffers.logit_rows`; valid until the next call."""
+        if not self.has_head:
+            return self._no_logits[:count]
         rows = self.choose(count)
         self.buffers.send()
         return self.head(count, rows)
@@ -263,15 +268,16 @@ class ForwardPass:
         if self._planning or not self._is_recordable or self.changes_head:
             return False
         kind = self._name(DECODE)
-        is_padded = recorder.size(kind, count) is not None or recorder.size(HEAD, count) is not None
-        if is_padded:
+        kinds = (kind, HEAD) if self.has_head else (kind,)
+        if any(recorder.size(one, count) is not None for one in kinds):  # padded
             return False
-        return recorder.has(kind, count) and recorder.has(HEAD, count)
+        return all(recorder.has(one, count) for one in kinds)
 
     def replay(self, count: int) -> None:
         """Replay decoding and head for `count` sequences, when `captured`; `logits_view` then has all logits."""
         self.recorder.run(self._name(DECODE), count, count, _never)
-        self.recorder.run(HEAD, count, 0, _never)
+        if self.has_head:
+            self.recorder.run(HEAD, count, 0, _never)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copy keys and values of some of the step's tokens, in all layers, to the places of others. moves: (from, to)."""

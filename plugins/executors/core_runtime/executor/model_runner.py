@@ -130,6 +130,10 @@ class ModelRunner:
         self._draft(settled, result, positions)
         return result
 
+    def follow(self, prepared: Prepared) -> None:
+        """Run the model on a prepared step whose tokens another rank draws."""
+        self._compute(prepared.step, StepResult())
+
     @property
     def guesses(self) -> bool:
         """Whether anything proposes drafts, which needs the tokens before them on the host."""
@@ -243,7 +247,7 @@ class ModelRunner:
             self.pooler.begin(step, self.batch)
         self.forward.run(self.batch.views(step), given=self._given(step))
         # A step that continues computes only generated tokens.
-        if self.batch.scored and not step.continues:
+        if self.batch.scored and not step.continues and self.forward.has_head:
             score_prompts(step, self.batch, result, self._logits, self.max_logits, self.sampler)
         if self.pooler is not None:
             self.pooler.run(step, self.batch, result)

@@ -4,7 +4,8 @@ Owns: `Ranks`: which part of the model a worker holds, and what it exchanges wit
 plans. Called by: the worker and the parts that it builds.
 
 Rank 0 decides: it draws the tokens and makes the drafts of a step, and the other ranks take them over. So grammars, logits
-processors, proposers and log-probabilities exist on rank 0 alone, and ranks cannot drift apart.
+processors, proposers and log-probabilities exist on rank 0 alone, and ranks cannot drift apart. Ranks of one stage get the
+tokens while they compute the step; with several stages, all of them get the tokens with a later plan (see `stage`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ import msgspec
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.api.config import CacheConfig
 from core.api.errors import UserError
 from core.api.step_plan import Slot
 from core_runtime.contracts import Communicates, Communicator, Runtime
+from core_runtime.executor.stage import Stage
 from core_runtime.models.decoder import Decoder
 from core_runtime.sampling import Sampler
 from core_runtime.sampling.rows import SampleRows
 from core_runtime.sampling.sampler import RunCall, run_plainly
 from core_runtime.specs.model_part import Part
+from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.stage_groups import of_stage
+from core_runtime.specs.stages import fewest_together, mixer_ranges, stages_of
 
 Drafts = dict[Slot, list[int]]
 _DRAFTS: msgspec.msgpack.Decoder[Drafts] = msgspec.msgpack.Decoder(Drafts)
@@ -74,17 +80,61 @@ class RankSampler(Sampler):
             rows.errors |= {start + row: ELSEWHERE for row in (tokens < 0).nonzero()[0].tolist()}
 
 
+class SilentSampler(Sampler):
+    """Draws nothing: the tokens come with a later plan."""
+
+    def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
+        """Do nothing."""
+
+
 class Ranks:
     """What a worker needs to be one of several ranks. The executor makes it.
 
-    part: the part of the model that this rank holds.
-    group: the processes of the ranks.
+    share: the rank's share of each layer.
+    group: the processes of the ranks that divide the same layers.
+    stage: the place in the row of stages; None: every rank has all layers.
     """
 
-    def __init__(self, part: Part, group: RankGroup) -> None:
-        self.part = part
+    def __init__(self, share: Part, group: RankGroup, stage: Stage | None = None) -> None:
+        self._share = share
         self.group = group
+        self.stage = stage
         self._communicator: Communicator | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that draws tokens and makes drafts."""
+        return self._share.rank == 0 if self.stage is None else self.stage.leads
+
+    @property
+    def divides_layers(self) -> bool:
+        """Whether several ranks share each layer."""
+        return self._share.size > 1
+
+    def part_of(self, spec: ModelSpec) -> Part:
+        """Return the part of a model that this rank holds. Raises UserError."""
+        if self.stage is None:
+            return self._share
+        stages = stages_of(spec, self.stage.count)
+        return msgspec.structs.replace(self._share, blocks=stages[self.stage.index])
+
+    def cache_of(self, cache: CacheConfig, spec: ModelSpec) -> CacheConfig:
+        """Return the configuration of this rank's cache. cache: of the whole model."""
+        if self.stage is None:
+            return cache
+        mixers = mixer_ranges(spec, stages_of(spec, self.stage.count))
+        return msgspec.structs.replace(cache, groups=of_stage(cache.groups, mixers[self.stage.index]))
+
+    def fewest_together(self, spec: ModelSpec) -> int:
+        """Return how many sequences are computed in one step rather than divided among steps in flight."""
+        count = 1 if self.stage is None else self.stage.count
+        return fewest_together(spec, stages_of(spec, count))
+
+    def sampler(self) -> type[Sampler]:
+        """Return the type of this rank's sampler."""
+        if self.stage is None:
+            return RankSampler
+        return Sampler if self.leads else SilentSampler
 
     @property
     def communicator(self) -> Communicator:
@@ -108,9 +158,12 @@ class Ranks:
         """Connect a built model. Raises UserError for modules of transformers, which cannot be divided."""
         if not isinstance(model, Decoder):
             raise UserError("Layers of transformers cannot be divided; use one rank.")
-        model.join(self.communicator, vocab_size)
+        if self.divides_layers:
+            model.join(self.communicator, vocab_size)
 
     def share(self, proposed: Mapping[Slot, list[int]]) -> Drafts:
         """Return the drafts of rank 0. proposed: drafts of this rank."""
+        if self.stage is not None:
+            return self.stage.share(dict(proposed))
         data = msgspec.msgpack.encode(proposed) if self.group.rank == 0 else b""
         return _DRAFTS.decode(self.group.share(data))

@@ -165,7 +165,7 @@ class RunnerBuilder:
     def _sampler(self) -> Sampler:
         config = self._config
         kernels = self._model.kernels
-        kind = Sampler if self._ranks is None else RankSampler
+        kind = Sampler if self._ranks is None else self._ranks.sampler()
         sampler = kind(
             self._vocab_size,
             kernels.race,
@@ -206,7 +206,7 @@ class RunnerBuilder:
         name = config.plugins.speculative
         if name is None or config.draft is not None:
             return None
-        if self._ranks is not None and self._ranks.part.rank > 0:
+        if self._ranks is not None and not self._ranks.leads:
             return None
         parts = shared_parts(self._model.weights)
         proposer: Proposer = load_plugin(config, self._plugins, "speculative", name, options=parts)

@@ -68,6 +68,7 @@ class Worker:
     ranks: this worker's place among several that compute the model together; None: it computes the whole.
     runtime, device: the opened device, and its allocations.
     instances: the models; the first is the target.
+    whole: shape of the whole target, of which a rank has a part.
     kv_memory: the cache that they share; absent while it is released.
     runner: runs the steps.
     base_files: files of the checkpoint.
@@ -173,8 +174,9 @@ class Worker:
             raise UserError(
                 f"{config.model.model} is a converted model, of whole layers; use one rank, or the checkpoint itself."
             )
-        part = WHOLE if ranks is None else ranks.part
-        reduce = None if ranks is None else Reduce(ranks.communicator)
+        part = WHOLE if ranks is None else ranks.part_of(checkpoint.spec)
+        self.whole = checkpoint.spec
+        reduce = Reduce(ranks.communicator) if ranks is not None and ranks.divides_layers else None
         model = build(config, checkpoint, self.device, self.plugins, part, reduce=reduce, recorder=recorder, store=own)
         if ranks is not None:
             ranks.join(model.model, checkpoint.spec.vocab_size)
@@ -251,7 +253,10 @@ class Worker:
         """Allocate the cache of all models, and what transfers of its blocks need."""
         # What was needed to prepare weights may lie in the runtime's cache of freed memory.
         self.device.trim()
-        memory = share_cache(self.instances, self.config.cache, self.device, self.config.kv_file)
+        cache = self.config.cache
+        if self.ranks is not None:
+            cache = self.ranks.cache_of(cache, self.whole)
+        memory = share_cache(self.instances, cache, self.device, self.config.kv_file)
         if self.config.plugins.kv_connectors:
             memory.prepare_transfers()
         return memory
@@ -354,7 +359,8 @@ class Worker:
             return self.finish(self.begin(plan))
         with self._blaming():
             saved = self._copy(plan)
-            result = self.runner.execute(plan)
+            stage = None if self.ranks is None else self.ranks.stage
+            result = self.runner.execute(plan) if stage is None else stage.execute(self.runner, plan)
         result.pages = None if saved is None else saved.wait()
         return result
 

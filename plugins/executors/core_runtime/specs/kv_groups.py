@@ -101,12 +101,12 @@ def _state_groups(keyed: Sequence[KVGroup], states: Collection[int], layer_bytes
     places = place_bytes([*keyed, *groups], layer_bytes)
     counted: list[KVGroup] = []
     for group in groups:
-        num_blocks = _num_state_blocks(group, places, layer_bytes)
+        num_blocks = state_blocks(group, places, layer_bytes)
         counted.append(msgspec.structs.replace(group, num_state_blocks=num_blocks))
     return tuple(counted)
 
 
-def _num_state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequence[int]) -> int:
+def state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequence[int]) -> int:
     """Blocks that hold a sequence's state in each layer. places: bytes of one block in each buffer."""
     most = 0
     for layer, place in zip(group.layers, places, strict=False):

@@ -22,6 +22,7 @@ from core_platforms.cpu.checks import check_rows
 from core_platforms.cpu.extension import kernels_or_reason
 
 SPIN_MICROSECONDS = 30
+ALIGNMENT = mmap.ALLOCATIONGRANULARITY
 GAVE_UP = "another rank gave this step up"
 """Message of the RuntimeError in a command that another rank has aborted; `native/module.cpp` has it too."""
 
@@ -45,17 +46,18 @@ class SharedGroup:
 
     descriptor: the memory, a zeroed file of `group_bytes`.
     slot_bytes: bytes that a rank can show the others at a time.
+    offset: place of the group in the memory, a multiple of `ALIGNMENT`.
 
     Operations of one command are counted from `begin`. All of them raise RuntimeError once the group is broken, and in a
     command that a rank gave up.
     """
 
-    def __init__(self, descriptor: int, rank: int, size: int, slot_bytes: int) -> None:
+    def __init__(self, descriptor: int, rank: int, size: int, slot_bytes: int, offset: int = 0) -> None:
         self.native = native_ranks()
         self.rank = rank
         self.size = size
         self.slot_bytes = slot_bytes
-        self._memory = mmap.mmap(descriptor, group_bytes(size, slot_bytes))
+        self._memory = mmap.mmap(descriptor, group_bytes(size, slot_bytes), offset=offset)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self.handle: Any = self.native.ranks_open(self._bytes.data_ptr(), rank, size, slot_bytes)
         self._length = np.zeros(1, np.int64)
@@ -78,7 +80,7 @@ class SharedGroup:
 
     @property
     def late(self) -> int:
-        """The rank that the latest TimeoutError waited for."""
+        """The rank that the latest TimeoutError waited for; negative: there was none."""
         rank: int = self.native.ranks_late(self.handle)
         return rank
 
@@ -89,7 +91,7 @@ class SharedGroup:
     def read(self, count: int) -> bytes:
         """Read bytes that rank 0 has sent; waits as long as it takes."""
         data = np.empty(count, np.uint8)
-        self.native.ranks_read(self.handle, _address(data), count)
+        self.native.ranks_read(self.handle, _address(data), count, False)
         return data.tobytes()
 
     def barrier(self) -> None:
@@ -171,6 +173,23 @@ class SharedCommunicator:
     def _check_width(self, width: int) -> None:
         if 4 * width + 64 > self._group.slot_bytes:
             raise ValueError(f"{width} numbers a row, expected at most {(self._group.slot_bytes - 64) // 4}")
+
+
+class SharedLink:
+    """The stream of a group of two ranks; implements `core_runtime.contracts.Link`. Rank 0 of the group sends."""
+
+    def __init__(self, group: SharedGroup) -> None:
+        self._group = group
+
+    def send(self, x: Tensor) -> None:
+        """Send x, contiguous; waits while the stream is full."""
+        if x.nbytes:
+            self._group.native.ranks_write(self._group.handle, x.data_ptr(), x.nbytes)
+
+    def recv(self, x: Tensor) -> None:
+        """Replace x, contiguous, by the next tensor; waits as long as the group's patience lasts."""
+        if x.nbytes:
+            self._group.native.ranks_read(self._group.handle, x.data_ptr(), x.nbytes, True)
 
 
 def _address(array: NDArray[Any]) -> int:

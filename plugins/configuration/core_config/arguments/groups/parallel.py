@@ -20,11 +20,21 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        Arg(
+            "Stages: parts of the model's layers, each on ranks of its own, which compute different steps at the same time; "
+            "threads and the KV cache are shared out among all ranks.",
+            short=("pp",),
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     distributed_executor_backend: Annotated[
         str | None,
         Arg(
             "What ranks run on: mp (processes of this host), or uni (the engine's own process, for one rank). Unset: what "
-            "--tensor-parallel-size needs.",
+            "--tensor-parallel-size and --pipeline-parallel-size need.",
             choices=("uni", "mp"),
         ),
     ] = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,10 @@ class TokenTable:
     def count(self, slot: Slot) -> int:
         """Return the number of known tokens of one sequence."""
         return int(self._ends[slot]) - slot * self._length
+
+    def lives(self, slots: Any) -> Any:
+        """Return the life of one slot or of several: a number that changes with each sequence in it."""
+        return self._lives[slots]
 
     def output(self, slot: Slot) -> Int32Array:
         """Return the output of one sequence so far, int32 [n]; valid until the next step."""

@@ -8,7 +8,7 @@ Called by: the model's instance, once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -57,24 +57,28 @@ class WeightLoading:
         self._check_tensors()
         self._check_tied(loader)
         waiting = PendingModel.of(self.spec, self._whole, self.packing)
+        part = self.packing.part
+        # A rank that shares layers reads parts of tensors, which the packing counts.
+        whole = [] if part.size > 1 else [name for one in waiting.pending for name in one.missing]
         vectors = self._read(loader, waiting.pending, waiting.vectors, progress=progress)
-        if self.packing.part.size > 1:
-            self._report(loader, vectors)
+        if part != WHOLE:
+            self._report(loader, [*whole, *vectors])
         return self._built(waiting, vectors)
 
-    def _report(self, loader: Loader, vectors: Mapping[str, Tensor]) -> None:
-        """Log how much of the checkpoint a rank has read."""
+    def _report(self, loader: Loader, read: Sequence[str]) -> None:
+        """Log how much of the checkpoint a rank has read. read: names of the tensors that it has read as a whole."""
         part = self.packing.part
         tensors = self.manifest.tensors
         whole = sum(tensor.nbytes for tensor in tensors.values())
-        small = sum(tensors[name].nbytes for name in vectors)
+        wholly = sum(tensors[name].nbytes for name in read)
         logger.info(
-            "Rank %d of %d needs %d of the %d bytes of %s.%s",
+            "Rank %d of %d needs %d of the %d bytes of %s%s.%s",
             part.rank,
             part.size,
-            self.packing.read_nbytes + small,
+            self.packing.read_nbytes + wholly,
             whole,
             self.manifest.ref,
+            "" if part.blocks is None else f" for blocks {part.blocks[0]} to {part.blocks[1] - 1}",
             "" if keeps_tensors(loader) else " Its loader reads each of their tensors as a whole.",
         )
 
@@ -212,7 +216,7 @@ class WeightLoading:
         """Check that a head stored next to the embedding that it is tied to is equal to it."""
         spec = self.spec
         both = [f"{spec.embedding().name}.weight", OWN_HEAD]
-        if not spec.tied or not all(name in self.manifest.tensors for name in both):
+        if not spec.tied or not spec.holds_head or not all(name in self.manifest.tensors for name in both):
             return
         # Neither tensor has changed since the previous model, whose loading has compared them.
         store = self.packing.store

@@ -767,22 +767,32 @@ KERNEL(py_ranks_exchange) { // ranks, data, bytes, pieces, out
     return finished(status);
 }
 
-template <class Data, Status (*Call)(Ranks *, Data *, size_t)>
-PyObject *over_stream(PyObject *const *items, Py_ssize_t count) {
+KERNEL(py_ranks_write) { // ranks, data, bytes
     Arguments a(items, count, 3);
     Ranks *ranks = a.ranks();
-    Data *data = a.pointer<Data>();
+    const void *data = a.pointer<void>();
     const size_t size = (size_t)a.integer();
     if (!a.ok()) return nullptr;
     Status status;
     Py_BEGIN_ALLOW_THREADS;
-    status = Call(ranks, data, size);
+    status = ranks_write(ranks, data, size);
     Py_END_ALLOW_THREADS;
     return finished(status);
 }
 
-KERNEL(py_ranks_write) { return over_stream<const void, ranks_write>(items, count); } // ranks, data, bytes
-KERNEL(py_ranks_read) { return over_stream<void, ranks_read>(items, count); }         // ranks, data, bytes
+KERNEL(py_ranks_read) { // ranks, data, bytes, limited
+    Arguments a(items, count, 4);
+    Ranks *ranks = a.ranks();
+    void *data = a.pointer<void>();
+    const size_t size = (size_t)a.integer();
+    const bool limited = a.integer() != 0;
+    if (!a.ok()) return nullptr;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = ranks_read(ranks, data, size, limited);
+    Py_END_ALLOW_THREADS;
+    return finished(status);
+}
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, nullptr}
 

@@ -354,9 +354,9 @@ Status ranks_write(Ranks *ranks, const void *data, size_t size) {
     return kDone;
 }
 
-Status ranks_read(Ranks *ranks, void *data, size_t size) {
+Status ranks_read(Ranks *ranks, void *data, size_t size, bool limited) {
     while (size > 0) {
-        const Status status = await(*ranks, ranks->shared->posted, ranks->position + 1, 0, false);
+        const Status status = await(*ranks, ranks->shared->posted, ranks->position + 1, 0, limited);
         if (status != kDone) return status;
         const size_t place = ranks->position % kStreamBytes;
         size_t count = ranks->shared->posted.value.load() - ranks->position;

@@ -52,6 +52,7 @@ Status ranks_broadcast(Ranks *ranks, long root, void *data, size_t size);
 // Gathers `size` bytes of each rank, in their order; with `pieces`, each rank sends `size` bytes to each other instead.
 Status ranks_exchange(Ranks *ranks, const void *data, size_t size, bool pieces, void *out);
 
-// A stream of bytes from rank 0 to each other rank, apart from the operations above. A reader waits as long as it takes.
+// A stream of bytes from rank 0 to each other rank, apart from the operations above. A reader waits as long as it takes,
+// unless it is limited: then the present command's limit and its abort end the wait.
 Status ranks_write(Ranks *ranks, const void *data, size_t size);
-Status ranks_read(Ranks *ranks, void *data, size_t size);
+Status ranks_read(Ranks *ranks, void *data, size_t size, bool limited);
