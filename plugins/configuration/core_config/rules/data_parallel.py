@@ -18,18 +18,27 @@ class Values(Protocol):
 
 
 def num_engines(values: Values) -> int:
-    """Return the number of engines that a command starts behind its address."""
+    """Return the number of engines that a command starts; 1 for an API server that starts none."""
+    size, local = int(values["data_parallel_size"]), values["data_parallel_size_local"]
     if values["data_parallel_rank"] is not None:
         return 1
-    if values["data_parallel_hybrid_lb"]:
-        return int(values["data_parallel_size_local"] or 1)
-    return int(values["data_parallel_size"])
+    if local is None:
+        return max(size - first_rank(values), 1) if values["headless"] else size
+    return max(int(local), 1)
 
 
 def first_rank(values: Values) -> int:
     """Return the rank of the first engine that a command starts."""
     rank = values["data_parallel_rank"]
     return int(values["data_parallel_start_rank"] or 0) if rank is None else int(rank)
+
+
+def waits_for_others(values: Values) -> bool:
+    """Whether a command is an API server that engines of other commands join."""
+    local, is_alone = values["data_parallel_size_local"], values["data_parallel_rank"] is not None
+    if local is None or values["headless"] or values["data_parallel_hybrid_lb"]:
+        return False
+    return bool(local == 0 or (local < values["data_parallel_size"] and not is_alone))
 
 
 def ranks_are_of_the_group(facts: Facts) -> Findings:
@@ -67,16 +76,25 @@ def one_mode_is_named(facts: Facts) -> Findings:
         )
 
 
-def engines_are_on_one_machine(facts: Facts) -> Findings:
-    """Engines behind one address are started by one command."""
-    size, local = facts["data_parallel_size"], facts["data_parallel_size_local"]
-    if size == 1 or facts["data_parallel_hybrid_lb"] or facts["data_parallel_rank"] is not None:
+def groups_have_one_api_server(facts: Facts) -> Findings:
+    """Ranks of the API server's own engines are the first ones, and engines alone are behind no load balancer."""
+    if facts["data_parallel_hybrid_lb"] or facts["data_parallel_external_lb"]:
+        if facts.is_headless:
+            yield Problem(
+                "--headless: an engine alone has no address; leave it out with --data-parallel-hybrid-lb and "
+                "--data-parallel-external-lb."
+            )
+    elif facts.is_headless:
         return
-    if facts.is_headless or facts.is_api_server or (local is not None and local < size) or first_rank(facts):
+    elif facts.is_api_server and facts["data_parallel_rank"] is not None:
         yield Problem(
-            f"--data-parallel-size {size}: engines of other commands do not join a group behind one address yet; start on each "
-            "machine a server of its own, with --data-parallel-hybrid-lb, --data-parallel-size-local and "
-            "--data-parallel-start-rank, and a load balancer before them."
+            "--data-parallel-rank: an API server with --data-parallel-size-local 0 is no engine; leave it out."
+        )
+    elif facts["data_parallel_start_rank"]:
+        yield Problem(
+            f"--data-parallel-start-rank {facts['data_parallel_start_rank']}: the engines of the API server's own command have "
+            "the first ranks; give it to the engines of other commands, beside --headless, or add --data-parallel-hybrid-lb "
+            "where each command has an address of its own."
         )
 
 
@@ -99,7 +117,7 @@ def logs_are_of_several(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(one_mode_is_named),
     Rule(ranks_are_of_the_group),
-    Rule(engines_are_on_one_machine),
+    Rule(groups_have_one_api_server),
     Rule(logs_are_of_several),
     Rule(groups_share_out_processors, "platform"),
 )

@@ -52,9 +52,11 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The connection of an API server and an engine that are two commands.
+    """The connection of an API server and engines of other commands.
 
     role: role of this command: an `api_server` answers HTTP requests and listens, an `engine` computes and connects.
+    group_size: engines of the group, on all machines.
+    num_own: engines that the API server's own command starts; their ranks are the first ones.
     address, port: address on which the API server listens.
     key_file: file with the secret that both share; None: nothing is protected.
     patience_s: seconds for which one waits for the other.
@@ -65,6 +67,8 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     key_file: str | None = None
     patience_s: float = 600.0
+    group_size: int = 1
+    num_own: int = 0
 
 
 class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
