@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,3 +94,23 @@ def test_hybrid_and_external_load_balancers(tiny_llama: Path, tmp_path: Path, al
         assert (num_engines(two), num_engines(one)) == (2, 1)
         assert "engines" not in httpx.get(f"{addresses[1]}/health").json()
         assert len(httpx.get(f"{addresses[0]}/health").json()["engines"]) == 2
+
+
+def test_a_server_for_each_engine_at_ports_in_a_row(tiny_llama: Path, tmp_path: Path, alone: dict[str, Any]) -> None:
+    first = next(port for port in iter(free_port, None) if is_free(port + 1))
+    words = ("--data-parallel-size", "3", "--data-parallel-start-rank", "1", "--data-parallel-multi-port-external-lb")
+    with run(tiny_llama, tmp_path / "log", *SIZES, *NAMED, "--port", str(first), *words) as servers:
+        bases = {url(servers) for _ in range(2)}
+        assert bases == {f"http://127.0.0.1:{first}", f"http://127.0.0.1:{first + 1}"}
+        assert [choice(base) for base in bases] == [alone] * 2
+        killed = next(each for each in psutil.Process(servers.pid).children() if str(first) in each.cmdline())
+        engines = killed.children()
+        killed.kill()
+        assert url(servers) in bases, "it is started again"
+        assert [choice(base) for base in bases] == [alone] * 2
+        assert not any(each.is_running() for each in engines)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as found:
+        return found.connect_ex(("127.0.0.1", port)) != 0

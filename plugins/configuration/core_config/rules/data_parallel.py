@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+
+MULTI_PORT = "data_parallel_multi_port_external_lb"
+OF_ONE_SERVER = ("request_journal", "kv_offloading_disk_path", "kv_events_config", "uds")
+"""Arguments that name a place which servers cannot share."""
 
 
 class Values(Protocol):
@@ -23,7 +28,7 @@ def num_engines(values: Values) -> int:
     if values["data_parallel_rank"] is not None:
         return 1
     if local is None:
-        return max(size - first_rank(values), 1) if values["headless"] else size
+        return max(size - first_rank(values), 1) if values["headless"] or values[MULTI_PORT] else size
     return max(int(local), 1)
 
 
@@ -36,7 +41,7 @@ def first_rank(values: Values) -> int:
 def waits_for_others(values: Values) -> bool:
     """Whether a command is an API server that engines of other commands join."""
     local, is_alone = values["data_parallel_size_local"], values["data_parallel_rank"] is not None
-    if local is None or values["headless"] or values["data_parallel_hybrid_lb"]:
+    if local is None or any(values[name] for name in ("headless", "data_parallel_hybrid_lb", MULTI_PORT)):
         return False
     return bool(local == 0 or (local < values["data_parallel_size"] and not is_alone))
 
@@ -54,6 +59,9 @@ def ranks_are_of_the_group(facts: Facts) -> Findings:
 def one_mode_is_named(facts: Facts) -> Findings:
     """The modes internal, hybrid and external exclude each other."""
     rank, local = facts["data_parallel_rank"], facts["data_parallel_size_local"]
+    if facts[MULTI_PORT]:
+        yield from _servers_have_ports(facts)
+        return
     if facts["data_parallel_external_lb"] and rank is None:
         yield Problem(
             "--data-parallel-external-lb: needs --data-parallel-rank, the rank of the engine of this command."
@@ -76,6 +84,26 @@ def one_mode_is_named(facts: Facts) -> Findings:
         )
 
 
+def _servers_have_ports(facts: Facts) -> Findings:
+    """Each server of a command has a port, and no place that another one uses."""
+    if facts.context == "llm":
+        yield Problem("data_parallel_multi_port_external_lb: only `core serve` starts servers; leave it out.")
+    for name in ("headless", "data_parallel_hybrid_lb"):
+        if facts[name]:
+            yield Problem(f"{flag_of(name)} and {flag_of(MULTI_PORT)}: give one.")
+    if facts["data_parallel_size_local"] == 0:
+        yield Problem(f"{flag_of(MULTI_PORT)}: --data-parallel-size-local 0 leaves it no engine.")
+    last = facts["port"] + num_engines(facts) - 1
+    if facts["port"] == 0 or last > 65535:
+        yield Problem(f"{flag_of(MULTI_PORT)}: needs --port, the first of {num_engines(facts)} ports up to 65535.")
+    for name in OF_ONE_SERVER:
+        if facts[name]:
+            yield Problem(
+                f"{flag_of(name)}: each server needs one of its own; leave out {flag_of(MULTI_PORT)}, and start one command "
+                "for each engine, with --data-parallel-rank."
+            )
+
+
 def groups_have_one_api_server(facts: Facts) -> Findings:
     """Ranks of the API server's own engines are the first ones, and engines alone are behind no load balancer."""
     if facts["data_parallel_hybrid_lb"] or facts["data_parallel_external_lb"]:
@@ -84,7 +112,7 @@ def groups_have_one_api_server(facts: Facts) -> Findings:
                 "--headless: an engine alone has no address; leave it out with --data-parallel-hybrid-lb and "
                 "--data-parallel-external-lb."
             )
-    elif facts.is_headless:
+    elif facts.is_headless or facts[MULTI_PORT]:
         return
     elif facts.is_api_server and facts["data_parallel_rank"] is not None:
         yield Problem(

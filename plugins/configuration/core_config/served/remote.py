@@ -62,6 +62,8 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
 
 def refuse_remote(server: ServerConfig) -> None:
     """Raise UserError for a command that needs an engine of its own."""
+    if server.num_servers > 1 or server.is_one_of_several:
+        raise UserError("--data-parallel-multi-port-external-lb: only `core serve` starts servers; leave it out.")
     if server.remote is not None:
         flag = "--headless" if server.remote.role == "engine" else f"--data-parallel-size-local {server.remote.num_own}"
         raise UserError(f"{flag}: only `core serve` parts API server and engine; leave it out.")

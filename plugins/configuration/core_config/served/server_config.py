@@ -89,6 +89,9 @@ class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
+    num_servers: servers that the command starts, one a port; 1: it is a server itself.
+    is_one_of_several: whether another command has started this server, and ends it.
+
     uds: path of a unix socket, in place of `host` and `port`.
     api_keys: keys, one of which every request must carry; empty: none is needed.
     admin_api_keys: keys of the operator; see `core_apis.callers.access.operators`.
@@ -151,6 +154,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+    num_servers: int = 1
+    is_one_of_several: bool = False
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
     media_refusal: str = ""

@@ -47,6 +47,13 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     data_parallel_external_lb: Annotated[
         bool, Arg("As --data-parallel-rank, which has to be given, implies.", short=("dpe",))
     ] = False
+    data_parallel_multi_port_external_lb: Annotated[
+        bool,
+        Arg(
+            "This command starts a server for each of its engines (--data-parallel-size-local, from --data-parallel-start-rank "
+            "on), at --port and the ports after it; a load balancer stands before all of them. It starts one that dies again."
+        ),
+    ] = False
     aggregate_engine_logging: Annotated[
         bool, Arg("Log one line with the statistics of all engines, in place of one for each.")
     ] = False
