@@ -5,14 +5,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from tests.apis.serving_processes import ROOT
 from tests.apis.test_apart import Begin, Command, expected, stream, text
 from tests.group.test_other_commands import until_states
 from tests.nodes.network import Network
@@ -105,3 +108,43 @@ def test_a_machine_that_dies(begin: Begin, network: Network) -> None:
         begin("B", "engine", first=1)
         until_states(url, "running", "running")
     assert front.end() == 0
+
+
+def test_the_check_names_the_machine_that_is_cut_off(network: Network, tmp_path: Path) -> None:
+    network.delay_s, network.loss, network.is_cut = 0.05, 0.01, False
+    key = tmp_path / "key"
+    key.write_text("a secret of more than thirty-two characters")
+    key.chmod(0o600)
+    core = [sys.executable, "-m", "core", "nodes"]
+    answering = [
+        subprocess.Popen(
+            [*network.words(side), *core, "answer", "--address", address, "--key-file", str(key)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+        )
+        for side, address in network.addresses.items()
+    ]
+
+    def checked() -> tuple[int, dict[str, Any]]:
+        words = [*network.words("A"), *core, "check", *network.addresses.values(), "--key-file", str(key), "--json"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    try:
+        for process in answering:
+            assert process.stdout is not None and process.stdout.readline()
+        code, found = checked()
+        assert (code, found["culprits"]) == (0, []), found
+        assert all(
+            each["reached"]["interface"].startswith("wire") for each in found["pairs"] if each["source"] != "here"
+        )
+        network.is_cut = True
+        code, found = checked()
+        assert code == 1 and found["culprits"][0].startswith(
+            f"{network.addresses['B']}:29550 is reached by none of 2: no answer"
+        )
+    finally:
+        network.is_cut = False
+        for process in answering:
+            process.terminate()
+            process.communicate()
