@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-media test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-media test-nodes test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -109,6 +109,9 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  
 
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
+
+test-nodes: $(TEST_STAMP)  ## two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
+	$(PYTHON) -m pytest -m nodes tests/nodes
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

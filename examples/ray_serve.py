@@ -94,7 +94,7 @@ class Replica:
         return self.application
 
     async def check_health(self):
-        """Raise when the engine is given up or silent, as /health answers 503; Ray then replaces the replica.
+        """Raise when the engine is given up or silent, as /live answers 503; Ray then replaces the replica.
 
         Not /ready: while an engine is started again, its streams wait for it, and replacing the replica would end them.
         """

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ PROMPT = [1, 2, 3]
 class Command:
     """One of the two, with what it has written so far in a file."""
 
-    def __init__(self, role: str, port: int, directory: Path, **options: object) -> None:
+    def __init__(self, role: str, port: int, directory: Path, prefix: Sequence[str] = (), **options: object) -> None:
         self._log = directory / f"{role}-{time.monotonic_ns()}"
         words = [f"{name}={value}" for name, value in options.items()]
-        command = [sys.executable, "-m", "tests.apis.serve_apart", role, str(port), *words]
+        command = [*prefix, sys.executable, "-m", "tests.apis.serve_apart", role, str(port), *words]
         environment = {**os.environ, "TMPDIR": str(directory)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=environment)

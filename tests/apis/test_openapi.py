@@ -72,6 +72,7 @@ def test_answers_are_as_described(server: RunningServer, document: dict[str, Any
     calls: list[tuple[str, str, Any, int]] = [
         ("get", "/health", None, 200),
         ("get", "/ready", None, 200),
+        ("get", "/live", None, 200),
         ("post", "/ping", None, 200),
         ("get", "/version", None, 200),
         ("get", "/metrics", None, 200),

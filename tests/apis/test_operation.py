@@ -64,7 +64,7 @@ def test_an_engine_that_computes_nothing_is_well_and_says_why(server: RunningSer
     stats = server.engine.stats
     stats.phase, stats.holders = "paused", (HaltHolder("wait", 12.5),)
     waiting = {"reason": "wait", "holder": "a waiting call", "ends_with": "its end, or POST /resume", "since": 12.5}
-    for path in ("/health", "/ping"):
+    for path in ("/health", "/ping", "/live"):
         answer = server.http.get(path)
         assert (answer.status_code, answer.json()["state"], answer.json()["holders"]) == (200, "paused", [waiting])
     stats.utility, stats.utility_since = "finish_weight_update", 20.0
@@ -110,8 +110,12 @@ def test_deaths_of_the_engine_are_told(start_server: Starter) -> None:
         assert running.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
         restarts = running.engine.restarts
         restarts.died("crash")
-        health = running.http.get("/health")
-        assert (health.status_code, health.json()["state"]) == (200, "recovering")
+        for path in ("/health", "/ping", "/ready"):  # no token could be computed
+            refused = running.http.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+            assert "the start of the next engine" in refused.json()["error"]["message"]
+        live = running.http.get("/live")  # a restart of the server would end the streams that wait
+        assert (live.status_code, live.json()["state"]) == (200, "recovering")
         restarts.restarted("crash")
         restarts.paused_since -= 3.0
         restarts.recovered()
@@ -191,7 +195,7 @@ def test_api_keys(start_server: Starter) -> None:
         for path in ("/v1/models", "/proxy/v1/models", "/v1/nothing"):
             assert running.http.get(path).status_code == 401
         assert running.http.post("/v1/chat/completions", json={"messages": HI}).status_code == 401
-        for path in ("/health", "/ready", "/version", "/metrics", "/proxy/health"):
+        for path in ("/health", "/ready", "/live", "/version", "/metrics", "/proxy/health"):
             assert running.http.get(path).status_code == 200
         preflight = {"origin": "http://a", "access-control-request-method": "POST"}
         assert running.http.options("/v1/models", headers=preflight).status_code == 200

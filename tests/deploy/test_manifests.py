@@ -131,7 +131,7 @@ def test_the_server_takes_every_argument_and_serves_every_probe(overlay: str) ->
     assert one(rendered(overlay), "Service")["spec"]["ports"][0]["targetPort"] == port["name"]
     probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
     paths = {name: probe["path"].removesuffix("?look") for name, probe in probes.items()}
-    assert paths == {"startup": "/health", "readiness": "/ready", "liveness": "/health"}
+    assert paths == {"startup": "/live", "readiness": "/ready", "liveness": "/live"}
     assert all(ACCESS[path] == "public" for path in paths.values()), "a probe has no key"
     assert {probe["port"] for probe in probes.values()} == {port["name"]}
     variables = {entry["name"] for entry in container["env"]}

@@ -28,9 +28,9 @@ def stream_of(server: Server, tokens: int) -> Iterator[str | None]:
     return reasons
 
 
-def refusal(server: Server) -> str:
-    """Wait until the server is not ready, and return the code that says why."""
-    while (answer := httpx.get(f"{server.base}/ready")).status_code == 200:
+def refusal(server: Server, path: str = "/ready") -> str:
+    """Wait until a path answers that the server is not ready, and return the code that says why."""
+    while (answer := httpx.get(f"{server.base}{path}")).status_code == 200:
         time.sleep(0.01)
     return answer.json()["error"]["code"]
 
@@ -38,7 +38,7 @@ def refusal(server: Server) -> str:
 def until_ready(server: Server) -> None:
     """Wait until the server is ready; it is alive all the while."""
     while httpx.get(f"{server.base}/ready").status_code != 200:
-        assert httpx.get(f"{server.base}/health").status_code == 200
+        assert httpx.get(f"{server.base}/live").status_code == 200
         time.sleep(0.01)
 
 
@@ -53,7 +53,7 @@ def test_readiness_of_a_server_whose_engine_dies_and_that_then_ends(tmp_path: Pa
         until_ready(server)
         reasons = stream_of(server, 100)
         engine_of(server).kill()
-        assert refusal(server) == "not_ready"
+        assert refusal(server, "/health") == "not_ready"
         until_ready(server)
         assert list(reasons)[-1] == "length"
         reasons = stream_of(server, 300)

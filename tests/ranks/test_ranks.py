@@ -298,7 +298,8 @@ async def test_the_next_engine_continues_the_streams_of_a_killed_rank(llama: Pat
     async def first_refusal() -> dict[str, Any]:
         while (answer := await http.get("/ready")).status_code == 200:
             await asyncio.sleep(0.01)
-        assert (await http.get("/health")).json()["state"] == "recovering"
+        assert (await http.get("/health")).status_code == 503
+        assert (await http.get("/live")).json()["state"] == "recovering"
         return answer.json()["error"]
 
     try:

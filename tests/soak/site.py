@@ -26,7 +26,7 @@ from tests.attack.send import Target, send
 from tests.attack.server import Server, metric
 from tests.soak.cases import ADAPTERS, CHANGES
 
-HEALTH = Row("health", "/health", method="GET")
+LIVE = Row("live", "/live", method="GET")
 DISK_MB = 64
 ADAPTER_SCALE = 0.02
 ARGUMENTS: dict[str, Any] = {
@@ -135,9 +135,9 @@ class Site:
         return filler
 
     def health(self) -> dict[str, Any]:
-        """The answer of /health; empty when there is none."""
+        """The answer of /live; empty when there is none."""
         with suppress(ValueError):
-            answer = send(self.server.target, HEALTH, 5.0)
+            answer = send(self.server.target, LIVE, 5.0)
             if answer.status == 200:
                 return dict(json.loads(answer.body))
         return {}

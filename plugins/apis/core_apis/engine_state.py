@@ -1,4 +1,4 @@
-"""The state of the engine in the words of /health, /ready, /is_paused and /is_sleeping.
+"""The state of the engine in the words of /health, /ready, /live, /is_paused and /is_sleeping.
 
 Owns: these words, derived from what the engine reports to every client. Never does: ask the engine, or name a client.
 Called by: their routes.
@@ -63,6 +63,12 @@ def check_ready(engine: ServingEngine) -> None:
         status=503,
         code="not_ready",
     )
+
+
+def check_recovered(engine: ServingEngine) -> None:
+    """Raise RequestError (503) while the engine is being started again after its death."""
+    if engine.restarts.paused_since is not None:
+        check_ready(engine)
 
 
 def holders_of(engine: ServingEngine) -> list[HolderAnswer] | msgspec.UnsetType:

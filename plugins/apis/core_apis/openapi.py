@@ -152,6 +152,7 @@ OPERATIONS: dict[str, Operation] = {
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/ready": Operation(HealthAnswer),
+    "/live": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
     "/server_info": Operation(ServerInfo),
     "/metrics": Operation(TEXT),

@@ -25,6 +25,7 @@ _PUBLIC = (
     "/health",
     "/ping",
     "/ready",
+    "/live",
     "/version",
     "/metrics",
     "/",

@@ -10,7 +10,7 @@ const TABS = { chat: () => {}, live: startLive, configuration: showConfiguration
 const HEALTH_MS = 5000;
 
 let current = null;
-let isServing = null; // null until the first answer of /health
+let isServing = null; // null until the first answer of /live
 
 function show(wanted) {
   current = wanted in TABS ? wanted : "chat";
@@ -52,7 +52,7 @@ function healthTitle(health) {
 async function checkHealth() {
   const before = isServing;
   try {
-    const health = await get("health?look");
+    const health = await get("live?look");
     isServing = health.state === "serving";
     showHealth(health.state, isServing ? "good" : "warn", healthTitle(health));
   } catch (error) {

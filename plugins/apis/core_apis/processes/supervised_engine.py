@@ -66,10 +66,6 @@ class SupervisedEngine:
         """Return the address that clients connect to; None while there is no engine."""
         return None if self._client is None or not self.runs.is_set() else self._client.address
 
-    async def start(self, resolution: Resolution, process: EngineProcess) -> Resolution:
-        """Start the engine in its process, as one of one (see `start_engines`)."""
-        return await start_engines([self], resolution, process)
-
     def begin(self, source: OwnedEngineSource, client: ZmqClient) -> None:
         """Have the first engine. source: provides the next ones."""
         self._source = source

@@ -1,4 +1,4 @@
-"""Answers of /v1/models, /health, /version, /load, /server_info and the routes of operators.
+"""Answers of /v1/models, /health, /live, /version, /load, /server_info and the routes of operators.
 
 Owns: their Structs. Called by: their routes.
 """
@@ -72,7 +72,7 @@ class HolderAnswer(msgspec.Struct, frozen=True):
 
 
 class HealthAnswer(msgspec.Struct):
-    """The server is healthy.
+    """The server serves, or will again.
 
     state:           `serving`: a request is computed. In all other states requests are accepted and wait: `recovering`:
                      the engine is being restarted; `draining`: current requests end first; `paused`, `sleeping`,

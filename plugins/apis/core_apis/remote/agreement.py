@@ -48,6 +48,14 @@ OWN_OF_SCHEDULER = (
     "max_num_queued_reqs_per_key",
     "max_num_queued_tokens_per_key",
 )
+OF_MACHINES = frozenset({
+    "device", "platform_config", "kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization", "max_num_seqs",
+    "max_num_batched_tokens", "kv_offloading_size", "kv_offloading_disk_path", "kv_offloading_disk_size", "keep_weights",
+    "keep_kv", "standby_engine", "use_tqdm_on_load", "kv_events_config", "engine_restarts", "engine_restart_window",
+    "engine_restart_backoff", "engine_wedge_timeout", "engine_utility_timeout",
+})  # fmt: skip
+"""Arguments that engines of one group may have otherwise on each machine."""
+
 OWN = ("disable_log_stats", "stall_timeout_s", "structured_outputs", "log_config")
 """Fields of the configuration that the API server takes from its own arguments; it takes all others from the engine."""
 
@@ -65,9 +73,9 @@ TOKENIZER_FILES = (
 
 
 class Agreement:
-    """The engines that an API server accepts: one that fits its configuration, and later ones that can replace it.
+    """The engines that an API server accepts: one that fits its configuration, and others to which its requests can move.
 
-    hello: of the first accepted engine; None: there was none yet.
+    hello: of the first accepted engine, or of those that the server's command starts; None: there was none yet.
     resolution: of the API server.
     """
 
@@ -75,10 +83,15 @@ class Agreement:
         self.hello: Hello | None = None
         self._resolution = resolution
         self._tokenizer = tokenizer_digest(resolution.manifest.tokenizer, resolution.engine)
+        self._apart: frozenset[str] = frozenset()
+
+    def begin_with(self, own: Hello) -> None:
+        """Accept only engines that fit those of this command. own: what one of these would say."""
+        self.hello, self._apart = own, OF_MACHINES
 
     def objection(self, other: Hello) -> str:
         """Return why this engine cannot be accepted, as sentences; empty if it can."""
-        found = objection(self._resolution, self._tokenizer, other)
+        found = objection(self._resolution, self._tokenizer, other, self._apart)
         if not found and self.hello is not None:
             found = change(self.hello, other)
         return found
@@ -89,9 +102,10 @@ class Agreement:
             self.hello = other
 
 
-def hello(resolution: Resolution) -> Hello:
-    """Return the description that an engine with this configuration sends."""
+def hello(resolution: Resolution, number: int = 0) -> Hello:
+    """Return the description that an engine with this configuration sends. number: of those that its command starts."""
     engine = resolution.engine
+    remote = resolution.server.remote
     return Hello(
         engine=engine,
         arguments=_plain({name: value for name, (value, _, _) in resolution.arguments.items() if _counts(name)}),
@@ -101,13 +115,15 @@ def hello(resolution: Resolution) -> Hello:
         byteorder=sys.byteorder,
         who=f"process {os.getpid()} of {platform.node() or 'a machine without a name'}",
         explained=explained(resolution),
+        rank=engine.data_parallel_rank + number,
+        group_size=1 if remote is None else remote.group_size,
     )
 
 
-def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
+def objection(resolution: Resolution, tokenizer: str, other: Hello, apart: frozenset[str] = frozenset()) -> str:
     """Return why the API server with this configuration cannot use that engine, as sentences; empty if it can.
 
-    tokenizer: digest of the API server's tokenizer.
+    tokenizer: digest of the API server's tokenizer. apart: arguments that may differ.
     """
     ours, theirs = resolution.engine.model, other.engine.model
     found: list[str] = []
@@ -120,7 +136,7 @@ def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
     given = {name: value for name, value in resolution.given.items() if _counts(name)}
     for name in given:
         value, _, _ = resolution.arguments[name]
-        if name in other.arguments and _plain(value) != other.arguments[name]:
+        if name in other.arguments and _plain(value) != other.arguments[name] and name not in apart:
             found.append(
                 f"{flag_of(name)} is {_plain(value)!r} at the API server and {other.arguments[name]!r} at the engine; give "
                 "both the same, or leave it out at the API server."
@@ -129,20 +145,20 @@ def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
 
 
 def change(before: Hello, other: Hello) -> str:
-    """Return why an engine cannot replace another one, as a sentence; empty if it can."""
+    """Return why an engine cannot go on with the requests of another one, as a sentence; empty if it can."""
     if other.weights != before.weights:
-        return "Its weights are not those of the engine before."
+        return f"Its weights (digest {other.weights}) are not those of {before.who} (digest {before.weights})."
     if other.numerics != before.numerics:
-        return f"Its results depend on {other.numerics!r}, those of the engine before on {before.numerics!r}."
+        return f"Its results depend on {other.numerics!r}, those of {before.who} on {before.numerics!r}."
     for name in TOLD_TO_CLIENTS:
         was, now = getattr(before.engine, name), getattr(other.engine, name)
         if was != now:
-            return f"Its {name} is {now!r}; that of the engine before was {was!r}."
+            return f"Its {name} is {now!r}; that of {before.who} is {was!r}."
     model, before_model = other.engine.model, before.engine.model
     for name in model.__struct_fields__:
         was, now = getattr(before_model, name), getattr(model, name)
         if was != now and name not in OWN_OF_MODEL:
-            return f"Its {name} is {now!r}; that of the engine before was {was!r}."
+            return f"Its {name} is {now!r}; that of {before.who} is {was!r}."
     return ""
 
 

@@ -42,6 +42,8 @@ class SessionOver(Exception):
 class EngineLink:
     """The link of one engine to its API servers. Use it from one event loop.
 
+    rank: of the engine in its group.
+
     on_explained: called with the number of deaths that the API server has attributed to one request.
     """
 
@@ -49,6 +51,7 @@ class EngineLink:
         self._settings = settings
         self._hello = hello
         self._on_explained = on_explained
+        self.rank = hello.rank
         self._link: Link | None = None
         self._relay: Relay | None = None
         self._engine: str | None = None
@@ -200,9 +203,11 @@ class EngineLink:
                 raise SessionOver(message.sentence.rstrip("."))
 
     async def _pulse(self) -> None:
+        pulse = messages.Pulse()
         while True:
             self._say(Alive())
-            await asyncio.sleep(messages.PULSE_S)
+            if await pulse.was_late():
+                self._heard_at = time.monotonic()
             if time.monotonic() - self._heard_at > messages.SILENCE_S:
                 raise SessionOver(messages.SILENCE)
             if self._unheard_bytes > MOST_UNHEARD_BYTES:

@@ -1,4 +1,4 @@
-"""An engine without an HTTP server: `core serve MODEL --headless`.
+"""Engines without an HTTP server: `core serve MODEL --headless`.
 
 Owns: the order of its start and end, and the exit code. Never does: answer HTTP requests. Called by: `core serve`.
 """
@@ -6,15 +6,17 @@ Owns: the order of its start and end, and the exit code. Never does: answer HTTP
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from core.api.errors import CoreError, EngineDeadError
 from core_apis.processes.api_messages import EngineEvent
-from core_apis.processes.supervised_engine import SupervisedEngine
+from core_apis.processes.supervised_engine import SupervisedEngine, start_engines
 from core_apis.remote.agreement import hello
 from core_apis.remote.engine_link import EngineLink
 from core_apis.server.lifetime import LinkError, close_engine, listen
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
     from core_config.resolve import Resolution
     from core_supervision.child import EngineProcess
 
+logger = logging.getLogger(__name__)
+
 DRAIN_POLL_S = 0.05
 
 
 def serve_engine(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Run the engine until a signal (exit code 0), or until it dies for good or has no API server (1).
+    """Run the engines until a signal (exit code 0), or until all die for good or one has no API server (1).
 
-    process: of the engine, already spawned. Raises UserError and PluginError as the start of an engine does.
+    process: of the first engine, already spawned. Raises UserError and PluginError as the start of an engine does.
     """
     setup_logging(process="headless", config=resolution.server.log_config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -54,21 +58,27 @@ async def _run(resolution: Resolution, process: EngineProcess, signals: StopSign
 
 
 class EngineServer:
-    """An engine and its link to an API server. resolution: of the engine. settings: the API server's address."""
+    """Engines of one command, each with a link to the API server. resolution: of the engines. settings: of the link."""
 
     def __init__(self, resolution: Resolution, settings: RemoteSettings) -> None:
         self._resolution = resolution
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._engine = SupervisedEngine(self._report, self._fail)
-        self._link = EngineLink(settings, hello(resolution), self._engine.forgive)
+        self._engines: list[SupervisedEngine] = []
+        self._links: list[EngineLink] = []
+        self._linking: list[asyncio.Future[Any]] = []
+        for number in range(resolution.engine.data_parallel_size):
+            engine = SupervisedEngine(self._report, partial(self._fail, number), number)
+            self._engines.append(engine)
+            self._links.append(EngineLink(settings, hello(resolution, number), engine.forgive))
 
     async def run(self, process: EngineProcess, signals: StopSignals) -> None:
         """Run until a signal. Any other end raises its error."""
         first, second = listen(signals)
         stopping = asyncio.ensure_future(first.wait())
-        linking = asyncio.ensure_future(self._link.run())
+        self._linking = [asyncio.ensure_future(link.run()) for link in self._links]
         working = asyncio.ensure_future(self._start_and_fail(process))
+        linking = asyncio.ensure_future(self._until_unlinked())
         ends = (stopping, linking, working)
         last_word = "it was asked to end"
         try:
@@ -80,42 +90,72 @@ class EngineServer:
             last_word = str(error)
             raise
         finally:
-            self._engine.leave()
-            self._link.say_goodbye(last_word)
-            for task in ends:
+            for engine, link in zip(self._engines, self._links, strict=True):
+                engine.leave()
+                link.say_goodbye(last_word)
+            for task in (*ends, *self._linking):
                 task.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
-            await close_engine(self._engine, second)
+            await asyncio.gather(*ends, *self._linking, return_exceptions=True)
+            await close_engine(self, second)
+
+    async def close(self) -> None:
+        """End all engines."""
+        await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    def kill(self) -> None:
+        """Kill all engines at once, while `close` waits for them or before."""
+        for engine in self._engines:
+            engine.kill()
+
+    async def _until_unlinked(self) -> None:
+        """Wait for the first link that fails. That of an engine that is gone for good is cancelled, which is no failure."""
+        done, _ = await asyncio.wait(self._linking, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            if not task.cancelled():
+                task.result()
 
     async def _start_and_fail(self, process: EngineProcess) -> None:
-        """Start the engine, and wait for its end, which is raised as an error."""
+        """Start the engines, and wait for the end of all, which is raised as an error."""
         begin = time.perf_counter()
-        started = await self._engine.start(self._resolution, process)
+        started = await start_engines(self._engines, self._resolution, process)
         if started is not self._resolution:
             self._resolution = started
-            self._link.renew(hello(started))
+            for number, link in enumerate(self._links):
+                link.renew(hello(started, number))
         self._announce(begin)
         await self._failed
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Let running requests end, for as long as a server would."""
         end = time.monotonic() + self._resolution.server.shutdown_timeout
-        while self._engine.num_requests and time.monotonic() < end and not hurry.is_set():
+        while any(engine.num_requests for engine in self._engines) and time.monotonic() < end and not hurry.is_set():
             await asyncio.sleep(DRAIN_POLL_S)
 
     def _announce(self, begin: float) -> None:
-        phases = [*self._engine.phases, ("total", time.perf_counter() - begin)]
+        phases = [*self._engines[0].phases, ("total", time.perf_counter() - begin)]
         times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
         name = self._resolution.engine.model.served_names[0]
         print(
-            f"Engine of {name} for the API server at {self._settings.address}:{self._settings.port} ({times})",
+            f"{self._shown()} of {name} for the API server at {self._settings.address}:{self._settings.port} ({times})",
             flush=True,
         )
 
-    def _report(self, news: EngineEvent) -> None:
-        self._link.tell(news)
+    def _shown(self) -> str:
+        ranks = [link.rank for link in self._links]
+        if self._settings.group_size == 1:
+            return "Engine"
+        named = f"Engine {ranks[0]}" if len(ranks) == 1 else f"Engines {ranks[0]} to {ranks[-1]}"
+        return f"{named} of {self._settings.group_size}"
 
-    def _fail(self, error: CoreError) -> None:
-        """Note that there will be no engine any more, and end with `error`."""
-        if not self._failed.done():
-            self._failed.set_exception(error)
+    def _report(self, news: EngineEvent) -> None:
+        self._links[news.engine].tell(news)
+
+    def _fail(self, number: int, error: EngineDeadError) -> None:
+        """Note that this engine is gone for good; without any engine the command ends with `error`."""
+        if all(engine.gone is not None for engine in self._engines):
+            if not self._failed.done():
+                self._failed.set_exception(error)
+            return
+        logger.error("Engine %d stays away: %s\nThe others go on.", number, error)
+        self._links[number].say_goodbye(str(error))
+        self._linking[number].cancel()

@@ -12,6 +12,8 @@ A message has a kind and a payload. The kind is `HELLO` with the version of the 
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -26,8 +28,10 @@ _CHANNEL = b"channel "
 
 PULSE_S = 1.0
 """Seconds from one `Alive` to the next."""
-SILENCE_S = 60.0
+SILENCE_S = 10.0
 """Seconds of silence after which the other end counts as lost."""
+STOPPED_S = 3.0
+"""Seconds between two pulses after which this process itself was held up, so that it cannot tell the other's silence."""
 SILENCE = f"it has said nothing for {SILENCE_S:g} s"
 
 
@@ -42,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True):
     byteorder:   of its machine, as `sys.byteorder`.
     who:         the process, for people.
     explained:   its configuration as plain values.
+    rank:        of the engine in its group. group_size: engines of that group.
     """
 
     engine: EngineConfig
@@ -52,6 +57,8 @@ class Hello(msgspec.Struct, frozen=True):
     byteorder: str
     who: str
     explained: dict[str, Any]
+    rank: int = 0
+    group_size: int = 1
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
@@ -90,6 +97,19 @@ class Bye(msgspec.Struct, tag="bye"):
     """The sender ends, or its engine has ended for good."""
 
     sentence: str
+
+
+class Pulse:
+    """The rhythm in which one end looks after the other."""
+
+    def __init__(self) -> None:
+        self._latest = time.monotonic()
+
+    async def was_late(self) -> bool:
+        """Wait for the next pulse; return whether this process was held up, so that the other's silence tells nothing."""
+        await asyncio.sleep(PULSE_S)
+        before, self._latest = self._latest, time.monotonic()
+        return self._latest - before > STOPPED_S
 
 
 ToApiServer = EngineAt | EngineDied | EngineGone | Opened | Alive | Bye

@@ -36,8 +36,8 @@ HANDSHAKE_MS: Final = 10_000
 """Milliseconds within which the other end must prove that it has the secret."""
 RETRY_MS: Final = 100
 RETRY_MOST_MS: Final = 2000
-HEARTBEAT_MS: Final = 5000
-HEARTBEAT_TIMEOUT_MS: Final = 30_000
+HEARTBEAT_MS: Final = 2000
+HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """Milliseconds after which a machine that does not answer counts as gone."""
 LAST_WORDS_MS: Final = 500
 LAST_WORDS_S: Final = 0.05

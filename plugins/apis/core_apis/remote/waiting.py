@@ -40,23 +40,28 @@ class Waiting:
         """End the wait: the other end is there."""
         self._since = None
 
-    def look(self, where: str) -> str | None:
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the wait has been longer than its limit."""
+        return self._since is not None and self._clock() - self._since > self._patience_s
+
+    def look(self, where: str, *, has_limit: bool = True) -> str | None:
         """Log a line if one is due. Return the final sentence once the wait has been too long.
 
-        where: the address at which the other end is expected.
+        where: the address at which the other end is expected. has_limit: whether the wait ends at all.
         """
         if self._since is None:
             return None
         now = self._clock()
         waited = now - self._since
         why = f"; {self.trouble}" if self.trouble else ""
-        if waited > self._patience_s:
+        if has_limit and self.is_overdue:
             return (
                 f"No connection in {self._patience_s:g} s (--engine-connect-timeout): {self._whom} was expected {where}{why}. "
                 "Check that both run with the same --data-parallel-address, --data-parallel-rpc-port and --engine-key-file."
             )
         if now >= self._next_line:
             self._next_line = now + NEXT_LINE_S
-            rest = self._patience_s - waited
-            logger.warning("Waiting for %s %s for %.0f s, at most %.0f s more%s.", self._whom, where, waited, rest, why)
+            rest = f", at most {self._patience_s - waited:.0f} s more" if has_limit else ""
+            logger.warning("Waiting for %s %s for %.0f s%s%s.", self._whom, where, waited, rest, why)
         return None

@@ -1,4 +1,4 @@
-"""GET /health, GET and POST /ping, GET /ready, GET /version. Owns: their answers."""
+"""GET /health, GET and POST /ping, GET /ready, GET /live, GET /version. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from core.version import __version__
 from core_apis.body import json_response
 from core_apis.context import ServingContext, context_of
-from core_apis.engine_state import check_ready, holders_of, state_of
+from core_apis.engine_state import check_ready, check_recovered, holders_of, state_of
 from core_apis.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
 
 router = APIRouter(tags=["operation"])
@@ -17,33 +17,45 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """Report 200 while the engine makes progress, or is being restarted after its death; else 503.
+    """Report 200 while there is an engine that can compute; else 503.
 
-    A 503 says that the engine is gone, since when it has been silent, or that the server is shutting down. Never takes
-    long.
+    A 503 says that the engine is gone or is being restarted after its death, since when it has been silent, or that the
+    server is shutting down. Never takes long.
 
-    An engine that is paused, sleeps or takes new weights is healthy: 200, so that no supervisor ends it. The body says
-    so, with the holder of requests, since when, and what ends the hold. It also reports when the journal cannot be
-    written.
+    An engine that is paused, sleeps or takes new weights is healthy: 200. The body says so, with the holder of requests,
+    since when, and what ends the hold. It also reports when the journal cannot be written.
     """
-    return json_response(await _healthy(context_of(request)))
+    context = context_of(request)
+    answer = await _alive(context)
+    check_recovered(context.engine)
+    return json_response(answer)
+
+
+@router.get("/live")
+async def live(request: Request) -> Response:
+    """Report 200 while the server must not be restarted: as `/health`, and also while another engine is started.
+
+    For liveness probes: a restart of the server would end the streams that wait for the next engine. A 503 says that
+    the engine is gone for good, since when it has been silent or starting, or that the server is shutting down.
+    """
+    return json_response(await _alive(context_of(request)))
 
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """Report 200 while a request that comes now is computed; else 503, which says what it would wait for.
 
-    For load balancers, which then choose another server. A supervisor should ask /health instead: a server that is not
+    For load balancers, which then choose another server. A supervisor should ask /live instead: a server that is not
     ready may still have streams that go on.
     """
     context = context_of(request)
-    answer = await _healthy(context)
+    answer = await _alive(context)
     check_ready(context.engine)
     return json_response(answer)
 
 
-async def _healthy(context: ServingContext) -> HealthAnswer:
-    """Return the answer of a healthy server. Raises what its 503 says."""
+async def _alive(context: ServingContext) -> HealthAnswer:
+    """Return the answer of a server whose streams go on. Raises what its 503 says."""
     await context.engine.check_health()
     context.drain.check()
     restarts = context.engine.restarts

@@ -88,13 +88,11 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
 async def _serve_apart(
     resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
 ) -> None:
-    """Serve without an engine of our own."""
+    """Serve with engines of other commands."""
     from core_apis.remote.api_server import start_api_server
 
-    process.discard()
-
     async def start() -> Started:
-        engine, helper, told = await start_api_server(resolution)
+        engine, helper, told = await start_api_server(resolution, process)
         return engine, helper, lambda: told
 
     await _serve_once_started(start, resolution, listener, signals)

@@ -90,6 +90,18 @@ KV_AUDIT: Final = DeclaredCommand(
     ("LOG [MODEL]", "Which turns of logged chats compute earlier tokens again, and why. Needs no weights."),
     options=("core_commands.cli.kv:AuditOptions",),
 )
+NODES_ANSWER: Final = DeclaredCommand(
+    "nodes.answer",
+    "core_commands.cli.nodes:nodes_answer",
+    ("[MODEL]", "Let other machines check this one before a group of engines uses them."),
+    options=("core_commands.cli.nodes:AnswerOptions",),
+)
+NODES_CHECK: Final = DeclaredCommand(
+    "nodes.check",
+    "core_commands.cli.nodes:nodes_check",
+    ("HOST...", "Check every pair of machines: route, port, key, delay, bandwidth, versions, weights."),
+    options=("core_commands.cli.nodes:CheckOptions",),
+)
 KV_LIST: Final = DeclaredCommand("kv.list", "core_commands.cli.kv:kv_list", ("DIR", "List the KV pages on disk."))
 KV_VERIFY: Final = DeclaredCommand(
     "kv.verify", "core_commands.cli.kv:kv_verify", ("DIR", "Read every KV page on disk and check it.")

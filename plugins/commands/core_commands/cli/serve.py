@@ -49,6 +49,14 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         with signals.held():
             process = spawn_early(early_values(words))  # it imports its modules while the arguments are parsed here
         resolution = resolve_words(words)
+        if resolution.server.num_servers > 1:
+            from core_apis.processes.several_servers import serve_ports
+
+            return serve_ports(resolution, words, process, signals)
+        if resolution.server.is_one_of_several:
+            from core_apis.processes.several_servers import end_with_starter
+
+            end_with_starter()
         remote = resolution.server.remote
         if remote is not None and remote.role == "engine":
             from core_apis.remote.engine_server import serve_engine

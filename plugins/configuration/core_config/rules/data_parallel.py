@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+
+MULTI_PORT = "data_parallel_multi_port_external_lb"
+OF_ONE_SERVER = ("request_journal", "kv_offloading_disk_path", "kv_events_config", "uds")
+"""Arguments that name a place which servers cannot share."""
 
 
 class Values(Protocol):
@@ -18,18 +23,27 @@ class Values(Protocol):
 
 
 def num_engines(values: Values) -> int:
-    """Return the number of engines that a command starts behind its address."""
+    """Return the number of engines that a command starts; 1 for an API server that starts none."""
+    size, local = int(values["data_parallel_size"]), values["data_parallel_size_local"]
     if values["data_parallel_rank"] is not None:
         return 1
-    if values["data_parallel_hybrid_lb"]:
-        return int(values["data_parallel_size_local"] or 1)
-    return int(values["data_parallel_size"])
+    if local is None:
+        return max(size - first_rank(values), 1) if values["headless"] or values[MULTI_PORT] else size
+    return max(int(local), 1)
 
 
 def first_rank(values: Values) -> int:
     """Return the rank of the first engine that a command starts."""
     rank = values["data_parallel_rank"]
     return int(values["data_parallel_start_rank"] or 0) if rank is None else int(rank)
+
+
+def waits_for_others(values: Values) -> bool:
+    """Whether a command is an API server that engines of other commands join."""
+    local, is_alone = values["data_parallel_size_local"], values["data_parallel_rank"] is not None
+    if local is None or any(values[name] for name in ("headless", "data_parallel_hybrid_lb", MULTI_PORT)):
+        return False
+    return bool(local == 0 or (local < values["data_parallel_size"] and not is_alone))
 
 
 def ranks_are_of_the_group(facts: Facts) -> Findings:
@@ -45,6 +59,9 @@ def ranks_are_of_the_group(facts: Facts) -> Findings:
 def one_mode_is_named(facts: Facts) -> Findings:
     """The modes internal, hybrid and external exclude each other."""
     rank, local = facts["data_parallel_rank"], facts["data_parallel_size_local"]
+    if facts[MULTI_PORT]:
+        yield from _servers_have_ports(facts)
+        return
     if facts["data_parallel_external_lb"] and rank is None:
         yield Problem(
             "--data-parallel-external-lb: needs --data-parallel-rank, the rank of the engine of this command."
@@ -67,16 +84,45 @@ def one_mode_is_named(facts: Facts) -> Findings:
         )
 
 
-def engines_are_on_one_machine(facts: Facts) -> Findings:
-    """Engines behind one address are started by one command."""
-    size, local = facts["data_parallel_size"], facts["data_parallel_size_local"]
-    if size == 1 or facts["data_parallel_hybrid_lb"] or facts["data_parallel_rank"] is not None:
+def _servers_have_ports(facts: Facts) -> Findings:
+    """Each server of a command has a port, and no place that another one uses."""
+    if facts.context == "llm":
+        yield Problem("data_parallel_multi_port_external_lb: only `core serve` starts servers; leave it out.")
+    for name in ("headless", "data_parallel_hybrid_lb"):
+        if facts[name]:
+            yield Problem(f"{flag_of(name)} and {flag_of(MULTI_PORT)}: give one.")
+    if facts["data_parallel_size_local"] == 0:
+        yield Problem(f"{flag_of(MULTI_PORT)}: --data-parallel-size-local 0 leaves it no engine.")
+    last = facts["port"] + num_engines(facts) - 1
+    if facts["port"] == 0 or last > 65535:
+        yield Problem(f"{flag_of(MULTI_PORT)}: needs --port, the first of {num_engines(facts)} ports up to 65535.")
+    for name in OF_ONE_SERVER:
+        if facts[name]:
+            yield Problem(
+                f"{flag_of(name)}: each server needs one of its own; leave out {flag_of(MULTI_PORT)}, and start one command "
+                "for each engine, with --data-parallel-rank."
+            )
+
+
+def groups_have_one_api_server(facts: Facts) -> Findings:
+    """Ranks of the API server's own engines are the first ones, and engines alone are behind no load balancer."""
+    if facts["data_parallel_hybrid_lb"] or facts["data_parallel_external_lb"]:
+        if facts.is_headless:
+            yield Problem(
+                "--headless: an engine alone has no address; leave it out with --data-parallel-hybrid-lb and "
+                "--data-parallel-external-lb."
+            )
+    elif facts.is_headless or facts[MULTI_PORT]:
         return
-    if facts.is_headless or facts.is_api_server or (local is not None and local < size) or first_rank(facts):
+    elif facts.is_api_server and facts["data_parallel_rank"] is not None:
         yield Problem(
-            f"--data-parallel-size {size}: engines of other commands do not join a group behind one address yet; start on each "
-            "machine a server of its own, with --data-parallel-hybrid-lb, --data-parallel-size-local and "
-            "--data-parallel-start-rank, and a load balancer before them."
+            "--data-parallel-rank: an API server with --data-parallel-size-local 0 is no engine; leave it out."
+        )
+    elif facts["data_parallel_start_rank"]:
+        yield Problem(
+            f"--data-parallel-start-rank {facts['data_parallel_start_rank']}: the engines of the API server's own command have "
+            "the first ranks; give it to the engines of other commands, beside --headless, or add --data-parallel-hybrid-lb "
+            "where each command has an address of its own."
         )
 
 
@@ -99,7 +145,7 @@ def logs_are_of_several(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(one_mode_is_named),
     Rule(ranks_are_of_the_group),
-    Rule(engines_are_on_one_machine),
+    Rule(groups_have_one_api_server),
     Rule(logs_are_of_several),
     Rule(groups_share_out_processors, "platform"),
 )

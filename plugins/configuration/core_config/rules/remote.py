@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from core.args.schema import flag_of, schema
 from core_config.arguments.reach import is_for_api_servers
+from core_config.rules.data_parallel import waits_for_others
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_file", "engine_connect_timeout")
@@ -14,12 +15,12 @@ OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_fil
 
 
 def meeting_needs_two(facts: Facts) -> Findings:
-    """Arguments about the connection have no effect on a server that starts its own engine."""
+    """Arguments about the connection have no effect on a server that starts all engines itself."""
     given = [flag_of(name) for name in OF_MEETING if facts.given(name)]
-    if given and not facts.is_headless and not facts.is_api_server:
+    if given and not facts.is_headless and not waits_for_others(facts):
         yield Warn(
-            f"{', '.join(given)}: no effect here, since this server starts its own engine; an API server has "
-            "--data-parallel-size-local 0, an engine alone --headless."
+            f"{', '.join(given)}: no effect here, since this server starts its engines itself; an API server that engines of "
+            "other commands join has a smaller --data-parallel-size-local, an engine alone --headless."
         )
 
 
@@ -37,7 +38,7 @@ def api_servers_read_their_arguments(facts: Facts) -> Findings:
         named.append(flag_of(name))
     if given:
         yield Problem(
-            f"{', '.join(given)}: only the API server reads this; give it to the command with --data-parallel-size-local 0, "
+            f"{', '.join(given)}: only the API server reads this; give it to that command, "
             "and leave it out beside --headless."
         )
     if shared:
@@ -46,10 +47,10 @@ def api_servers_read_their_arguments(facts: Facts) -> Findings:
 
 def api_servers_are_one_process(facts: Facts) -> Findings:
     """An engine server accepts exactly one API server."""
-    if facts.is_api_server and facts["api_server_count"] > 1:
+    if waits_for_others(facts) and facts["api_server_count"] > 1:
         yield Problem(
-            f"--api-server-count {facts['api_server_count']}: an API server with --data-parallel-size-local 0 is one process; "
-            "leave it out."
+            f"--api-server-count {facts['api_server_count']}: an API server that engines of other commands join is one "
+            "process; leave it out."
         )
 
 

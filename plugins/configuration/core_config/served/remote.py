@@ -1,4 +1,4 @@
-"""The connection between an API server and a remote engine, and the secret that they share.
+"""The connection between an API server and engines of other commands, and the secret that they share.
 
 Owns: `RemoteSettings` from the arguments, the addresses that need a secret, and the reading of the secret. Never does:
 open a socket.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.api.errors import ConfigError, UserError
 from core_config.arguments.sources import Merged
+from core_config.rules.data_parallel import waits_for_others
 from core_config.served.server_config import RemoteSettings, ServerConfig
 
 DEFAULT_ADDRESS = "127.0.0.1"
@@ -24,14 +25,14 @@ MOST_BYTES = 4096
 
 
 def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | None:
-    """Return the settings, None for a server with an engine of its own. Sentences about problems are added to
+    """Return the settings, None for a server with engines of its own alone. Sentences about problems are added to
     `problems`.
     """
     is_engine = merged.value("headless")
-    is_api_server = merged.value("data_parallel_size_local") == 0
-    if not (is_engine or is_api_server):
+    local = merged.value("data_parallel_size_local")
+    if not is_engine and not waits_for_others({name: merged.value(name) for name in merged.values}):
         return None
-    if is_engine and is_api_server:
+    if is_engine and local == 0:
         problems.append(
             "--headless and --data-parallel-size-local 0: the first asks for an engine alone, the second for none; give one."
         )
@@ -43,6 +44,8 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
         port=merged.value("data_parallel_rpc_port") or DEFAULT_PORT,
         key_file=None if key_file is None else str(Path(key_file).expanduser().absolute()),
         patience_s=merged.value("engine_connect_timeout"),
+        group_size=merged.value("data_parallel_size"),
+        num_own=0 if is_engine else local,
     )
     if settings.key_file is not None:
         try:
@@ -59,8 +62,10 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
 
 def refuse_remote(server: ServerConfig) -> None:
     """Raise UserError for a command that needs an engine of its own."""
+    if server.num_servers > 1 or server.is_one_of_several:
+        raise UserError("--data-parallel-multi-port-external-lb: only `core serve` starts servers; leave it out.")
     if server.remote is not None:
-        flag = "--headless" if server.remote.role == "engine" else "--data-parallel-size-local 0"
+        flag = "--headless" if server.remote.role == "engine" else f"--data-parallel-size-local {server.remote.num_own}"
         raise UserError(f"{flag}: only `core serve` parts API server and engine; leave it out.")
 
 

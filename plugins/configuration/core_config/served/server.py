@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from core.api.errors import ConfigError
 from core.args.schema import flag_of
 from core_config.arguments.sources import Merged
+from core_config.rules.data_parallel import MULTI_PORT, num_engines
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
@@ -59,6 +61,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     """Build the settings. Sentences about problems are added to `problems`."""
     values = {name: merged.value(name) for name in _SAME}
     values |= {name: tuple(merged.value(name)) for name in _TUPLES}
+    values |= _ports(merged, values["port"])
     problems += _tls_problems(merged)
     if merged.value("allow_credentials") and "*" in merged.value("allowed_origins"):
         problems.append(
@@ -120,6 +123,17 @@ def _journal(merged: Merged) -> JournalSettings | None:
         lifetime_s=merged.value("request_journal_lifetime"),
         patience_s=merged.value("request_journal_patience"),
     )
+
+
+def _ports(merged: Merged, first: int) -> dict[str, Any]:
+    """Return the settings of a command that starts several servers, or of one of these. first: of their ports."""
+    if not merged.value(MULTI_PORT):
+        return {}
+    given = {name: merged.value(name) for name in merged.values}
+    rank = given["data_parallel_rank"]
+    if rank is None:
+        return {"num_servers": num_engines(given)}
+    return {"is_one_of_several": True, "port": first + rank - (given["data_parallel_start_rank"] or 0)}
 
 
 def _traces(merged: Merged) -> TraceSettings | None:

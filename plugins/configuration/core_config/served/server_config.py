@@ -54,9 +54,11 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The connection of an API server and an engine that are two commands.
+    """The connection of an API server and engines of other commands.
 
     role: role of this command: an `api_server` answers HTTP requests and listens, an `engine` computes and connects.
+    group_size: engines of the group, on all machines.
+    num_own: engines that the API server's own command starts; their ranks are the first ones.
     address, port: address on which the API server listens.
     key_file: file with the secret that both share; None: nothing is protected.
     patience_s: seconds for which one waits for the other.
@@ -67,6 +69,8 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     key_file: str | None = None
     patience_s: float = 600.0
+    group_size: int = 1
+    num_own: int = 0
 
 
 class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,9 @@ class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
+
+    num_servers: servers that the command starts, one a port; 1: it is a server itself.
+    is_one_of_several: whether another command has started this server, and ends it.
 
     uds: path of a unix socket, in place of `host` and `port`.
     api_keys: keys, one of which every request must carry; empty: none is needed.
@@ -158,6 +165,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+    num_servers: int = 1
+    is_one_of_several: bool = False
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
     media_refusal: str = ""

@@ -35,11 +35,17 @@ class GroupSource:
     @classmethod
     def owned(cls, config: EngineConfig, executor: str | None, process: EngineProcess | None) -> GroupSource:
         """Return a source that starts engine processes. process: an already spawned one for the first engine."""
-        sources = []
-        for rank in range(config.data_parallel_size):
-            first = process if rank == 0 else None
-            sources.append(OwnedEngineSource(member_config(config, rank), executor=executor, process=first))
-        return cls(sources)
+        return cls(cls.own_sources(config, executor, process))
+
+    @staticmethod
+    def own_sources(
+        config: EngineConfig, executor: str | None, process: EngineProcess | None
+    ) -> list[OwnedEngineSource]:
+        """Return the sources of the engines that a command starts. process: an already spawned one for the first engine."""
+        return [
+            OwnedEngineSource(member_config(config, rank), executor=executor, process=process if rank == 0 else None)
+            for rank in range(config.data_parallel_size)
+        ]
 
     async def first(self) -> GroupClient:
         """Start all engines at the same time, or connect to them.

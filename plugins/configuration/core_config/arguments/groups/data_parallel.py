@@ -13,8 +13,9 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     data_parallel_size: Annotated[
         int,
         Arg(
-            "Engines with the same weights. This command starts all of them, behind one address, unless --data-parallel-rank "
-            "or --data-parallel-hybrid-lb is given. Each has a KV cache of its own; compute threads are shared out.",
+            "Engines with the same weights. This command starts all of them, behind one address, unless "
+            "--data-parallel-size-local, --data-parallel-rank or --data-parallel-hybrid-lb is given. Each has a KV cache of "
+            "its own; compute threads are shared out.",
             ge=1,
             le=1024,
             short=("dp",),
@@ -24,7 +25,7 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
         int | None,
         Arg(
             "This command is the engine of this rank alone, with an address of its own; a load balancer stands before "
-            "all of them.",
+            "all of them. Beside --headless: of this rank in the group of an API server.",
             ge=0,
             short=("dpn",),
         ),
@@ -45,6 +46,13 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     ] = False
     data_parallel_external_lb: Annotated[
         bool, Arg("As --data-parallel-rank, which has to be given, implies.", short=("dpe",))
+    ] = False
+    data_parallel_multi_port_external_lb: Annotated[
+        bool,
+        Arg(
+            "This command starts a server for each of its engines (--data-parallel-size-local, from --data-parallel-start-rank "
+            "on), at --port and the ports after it; a load balancer stands before all of them. It starts one that dies again."
+        ),
     ] = False
     aggregate_engine_logging: Annotated[
         bool, Arg("Log one line with the statistics of all engines, in place of one for each.")

@@ -25,7 +25,7 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
     api_key: Annotated[
         list[str] | None,
         Arg(
-            "Bearer keys, one of which every request must carry, but for /health, /ping, /ready, /version, /metrics "
+            "Bearer keys, one of which every request must carry, but for /health, /ping, /ready, /live, /version, /metrics "
             "and the documentation pages. CORE_API_KEY in the environment gives one key where no other is given.",
             secret=True,
         ),

@@ -14,15 +14,17 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     headless: Annotated[
         bool,
         Arg(
-            "Run the engine alone, for an API server that another command runs: `core serve MODEL "
-            "--data-parallel-size-local 0` with the same --data-parallel-address and --data-parallel-rpc-port."
+            "Run engines alone, for an API server that another command runs: `core serve MODEL "
+            "--data-parallel-size-local 0` (or with fewer engines than --data-parallel-size) with the same "
+            "--data-parallel-address and --data-parallel-rpc-port."
         ),
     ] = False
     data_parallel_size_local: Annotated[
         int | None,
         Arg(
-            "Engines that this command starts; unset: all. 0: none; it answers HTTP requests with the engine of a --headless "
-            "command.",
+            "Engines that this command starts; unset: all (beside --headless: those from --data-parallel-start-rank on). Fewer "
+            "than --data-parallel-size, also 0: it answers HTTP requests, and the other engines are those of --headless "
+            "commands.",
             ge=0,
             short=("dpl",),
         ),
@@ -30,7 +32,7 @@ class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     data_parallel_address: Annotated[
         str | None,
         Arg(
-            "Address at which the API server listens for its engine; unset: 127.0.0.1. One that other machines reach needs "
+            "Address at which the API server listens for engines; unset: 127.0.0.1. One that other machines reach needs "
             "--engine-key-file.",
             short=("dpa",),
         ),

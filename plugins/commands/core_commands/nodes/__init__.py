@@ -1,0 +1,1 @@
+"""The network between machines as the engines of a group will use it."""
