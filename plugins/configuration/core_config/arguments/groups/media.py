@@ -21,6 +21,9 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
     max_image_pixels: Annotated[
         int, Arg("Most pixels of a picture, as its header states them before it is decoded.", ge=1, human=True)
     ] = 64_000_000
+    max_audio_seconds: Annotated[
+        float, Arg("Longest sound that a model of sounds takes, in seconds.", gt=0, le=86_400)
+    ] = 3_600.0
     mm_encoder_cache_gb: Annotated[
         float, Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures.", ge=0)
     ] = 1.0
