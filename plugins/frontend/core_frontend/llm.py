@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from core_formats.selection import AnswerFormat
 
 
-class LLM(PoolingMethods, TranscriptionMethods, LLMEngine):
+class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.

@@ -27,11 +27,12 @@ class Sounds:
     async def read(self, data: bytes, place: str) -> Sound:
         """Return a sound. place: where a request has it. Raises RequestError."""
         try:
-            return Sound.of(await self._pool.run(data))
+            processed = await self._pool.run(data)
         except RequestError as error:
             raise RequestError(
                 f"{place}: {error}.", param=place, status=error.status, code=error.code, retry_after=error.retry_after
             ) from None
+        return await asyncio.to_thread(Sound.of, processed)  # an hour's takes a while to copy
 
     def start(self) -> None:
         """Start the processes ahead of the first sound."""

@@ -55,7 +55,7 @@ class Sound:
     @property
     def frames(self) -> int:
         """Number of its frames."""
-        return self.spectrogram.shape[1]
+        return int(self.spectrogram.shape[1])
 
     def item(self, seek: int, config: SoundConfig) -> MediaItem:
         """Return the window from a frame on; silence follows the sound's end."""
