@@ -26,6 +26,13 @@ TOKEN: Final = ("image_token_id", "image_token_index")
 """Keys of a configuration with the token whose embeddings a picture's rows replace."""
 
 
+OF_SOUNDS: Final = (
+    ("enable_prefix_caching", False, "a window's prompt is short, and a copy of its state is large"),
+    ("logprobs_mode", "processed_logprobs", "texts are judged by the probabilities behind the rules of times"),
+)
+"""Arguments that a model of sounds has by itself: name, value, reason."""
+
+
 def media_config(
     settings: Settings, path: str, manifest: CheckpointManifest, pooling: PoolingConfig | None
 ) -> MediaConfig | None:
@@ -33,7 +40,7 @@ def media_config(
     if why_not(settings, path, manifest) or pooling is not None:
         return None
     config = manifest.config
-    if config.get("model_type") == MODEL_TYPE:
+    if transcribes(manifest):
         return _transcribing(settings, path, config)
     limits = image_limits(settings["limit_mm_per_prompt"])
     return MediaConfig(
@@ -56,7 +63,7 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     """Return why a checkpoint's pictures are not served, as the end of a sentence; empty where they are."""
     config = manifest.config
     kind = str(config.get("model_type"))
-    if kind == MODEL_TYPE:
+    if transcribes(manifest):
         return missing(path) or (
             "" if importlib.util.find_spec("av") else "PyAV is not installed; install core-engine[media]"
         )
@@ -74,6 +81,20 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     if importlib.util.find_spec("PIL") is None:
         return "Pillow is not installed; install core-engine[media]"
     return ""
+
+
+def transcribes(manifest: CheckpointManifest) -> bool:
+    """Whether a checkpoint's model transcribes sounds, and answers nothing else."""
+    return manifest.config.get("model_type") == MODEL_TYPE
+
+
+def derive_for_sounds(settings: Settings, manifest: CheckpointManifest) -> None:
+    """Derive what transcriptions need of other arguments, where the user leaves it open."""
+    if not transcribes(manifest):
+        return
+    for name, value, reason in OF_SOUNDS:
+        if not settings.user_set(name):
+            settings.derive(name, value, reason)
 
 
 def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -> MediaConfig:

@@ -8,6 +8,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.specs import MixerSpec
+from core_config.media import transcribes
 from core_config.selection import (
     select_adapters,
     select_executor,
@@ -146,7 +147,7 @@ def _choose_grammars(attempt: Attempt) -> None:
 def _choose_logits_processors(attempt: Attempt) -> None:
     names = list(attempt.settings["logits_processors"] or ())
     manifest = attempt.facts.manifest
-    if manifest is not None and manifest.config.get("model_type") == MODEL_TYPE and MODEL_TYPE not in names:
+    if manifest is not None and transcribes(manifest) and MODEL_TYPE not in names:
         names.insert(0, MODEL_TYPE)  # the processor of transcriptions has the name of the models
     if not names:
         return
