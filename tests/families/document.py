@@ -112,6 +112,8 @@ def _made_of(family: Family) -> str:
         for variant in variants(model_type):
             if (model_type, variant) not in REFUSED:
                 return in_words(decoder_spec(tiny_config(model_type, variant).to_dict(), family))
+    if "whisper" in family.model_types:
+        return "attention, cross attention; see [audio.md](audio.md)"
     return "compared with a model of transformers in another layout" if family in remote.ROWS else ""
 
 

@@ -20,7 +20,8 @@ REFUSED: dict[tuple[str, str], str] = {
 """Architecture and variant that a row does not serve → what its error says."""
 UNMENDED: dict[tuple[str, str], str] = {}
 """Architecture and variant that a row serves wrongly → how. The entry goes when the row is right: its test fails then."""
-NAMED = ("aria", "aya_vision", "chatglm", "cohere2_vision", "cohere_compass", "phi4mm", "stablelm_epoch")
-"""Names that a row claims beside those that are compared: older names, and wholes whose text alone is compared."""
+NAMED = ("aria", "aya_vision", "chatglm", "cohere2_vision", "cohere_compass", "phi4mm", "stablelm_epoch", "whisper")
+"""Names that a row claims beside those that are compared: older names, wholes whose text alone is compared, and Whisper, which
+`tests/media` compares."""
 QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
 """Architectures whose tokens are compared in every run of the suite."""

@@ -108,6 +108,7 @@ POOLING: Final = OwnApi(
     "core_apis.pooling.bodies",
     50,
 )
+AUDIO: Final = OwnApi("audio", "OpenAI's /v1/audio/transcriptions and /v1/audio/translations", ("audio",), "", 45)
 TOKENS: Final = OwnApi(
     "tokens", "/tokenize, /detokenize, /tokenizer_info", ("tokenize", "tokenizer_info"), "core_apis.text_bodies", 40
 )
@@ -121,7 +122,7 @@ OPERATION: Final = OwnApi(
 DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
 PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
 
-OWN: Final = (OPENAI, RESPONSES, MESSAGES, POOLING, TOKENS, OPERATION, DOCS, PAGE)
+OWN: Final = (OPENAI, RESPONSES, MESSAGES, POOLING, AUDIO, TOKENS, OPERATION, DOCS, PAGE)
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from core.api.errors import RequestError
 from core_apis.errors import ClientGone
 
+JSON = "application/json"
 LONG_ANSWER = 1 << 20
 """Size in bytes from which an answer is sent in pieces."""
 PIECE_BYTES = 1 << 16
@@ -96,16 +97,16 @@ class Body:
             )
 
 
-async def read_body(request: Request, body: Body) -> Sequence[bytearray]:
-    """Read the request's body into `body`, and return its pieces, at least one.
+async def read_body(request: Request, body: Body, expected: str = JSON) -> Sequence[bytearray]:
+    """Read the request's body into `body`, and return its pieces, at least one. expected: its content type.
 
     Raises RequestError with status 413, 415 or 503, ClientGone.
     """
-    media_type, _, _ = request.headers.get("content-type", "application/json").partition(";")
+    media_type, _, _ = request.headers.get("content-type", JSON).partition(";")
     content_type = media_type.strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
+    if content_type != expected and not (expected == JSON and content_type.endswith("+json")):
         raise RequestError(
-            f"The content type is '{content_type}'; expected 'application/json'.",
+            f"The content type is '{content_type}'; expected '{expected}'.",
             status=415,
             code="unsupported_media_type",
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from core_apis.body import read_body
+from core_apis.body import JSON, read_body
 from core_apis.callers.tenant import Tenant
 from core_apis.context import ServingContext
 from core_apis.prepare.preparer import SMALL_BODY
@@ -25,11 +25,16 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def intake(
-    context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[..., Coroutine[Any, Any, T]]
+    context: ServingContext,
+    request: Request,
+    tenant: Tenant,
+    prepare: Callable[..., Coroutine[Any, Any, T]],
+    content_type: str = JSON,
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """Yield the prepared body of a request, and the place in the queue that is reserved for it.
 
     prepare: the preparation, from the pieces of the body, each an argument.
+    content_type: of the body.
 
     Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too
     deeply is refused wherever that shows, in the answer's beginning too.
@@ -40,7 +45,7 @@ async def intake(
     try:
         with ExitStack() as places:
             with context.bodies.body() as body:
-                pieces = await read_body(request, body)
+                pieces = await read_body(request, body, content_type)
                 arrival = places.enter_context(queue.arriving(tenant))
                 work = prepare(*pieces)
                 is_small = sum(map(len, pieces)) <= SMALL_BODY

@@ -14,6 +14,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from core_apis.audio.formats import TranscriptAnswer, TranscriptDelta, TranscriptDone, TranscriptForm
 from core_apis.callers.access import Access
 from core_apis.errors import ErrorBody
 from core_apis.pooling.bodies import PATHS
@@ -55,6 +56,8 @@ from core_apis.protocol.weights import (
 JSON = "application/json"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
+FORM = "multipart/form-data"
+SOUND_EVENTS = (TranscriptDelta, TranscriptDone)
 SCHEMAS = "#/components/schemas/"
 
 STATUSES = {
@@ -67,7 +70,7 @@ STATUSES = {
     409: "Requests that run stand in the way: try again when they have ended; or events of a stream were lost; or there are "
     "too many sessions.",
     413: "The body is too large.",
-    415: "The body is not JSON.",
+    415: "The body is not JSON, or not a form where one is expected.",
     429: "Too many requests wait; the header `Retry-After` says when to try again.",
     431: "The request's line and headers are too large.",
     500: "The server failed on this request.",
@@ -92,6 +95,7 @@ class Operation:
     chunk: the struct of a stream's events; several if each event has its own name.
     errors: statuses besides ALWAYS.
     anthropic: whether errors are of Anthropic's shape.
+    form: a form with the fields of this struct; None: the body is JSON, or nothing.
     deletion: JSON of this struct answers DELETE, if the path takes that, too.
     """
 
@@ -101,6 +105,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     anthropic: bool = False
     deletion: type[msgspec.Struct] | None = None
+    form: type[msgspec.Struct] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -128,6 +133,12 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/sessions/{name}/rewind": Operation(SessionAnswer, RewindRequest, errors=(*BODY, 404)),
     "/v1/sessions/{name}/pin": Operation(SessionAnswer, errors=(404, 409), deletion=SessionAnswer),
     **{path.path: Operation(path.kind.gives, path.kind.takes, errors=(*BODY, 404, 429)) for path in PATHS},
+    "/v1/audio/transcriptions": Operation(
+        TranscriptAnswer, chunk=SOUND_EVENTS, errors=(*BODY, 404, 429), form=TranscriptForm
+    ),
+    "/v1/audio/translations": Operation(
+        TranscriptAnswer, chunk=SOUND_EVENTS, errors=(*BODY, 404, 429), form=TranscriptForm
+    ),
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/tokenizer_info": Operation(TokenizerInfo),
@@ -185,6 +196,9 @@ def document(
                 operation["responses"] = responses | {"200": deleted}
             if known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
+            if known.form is not None:
+                content = {FORM: {"schema": {"$ref": SCHEMAS + known.form.__name__}}}
+                operation["requestBody"] = {"required": True, "content": content}
             if guarded:
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
     made["components"] = _components(operations, keys)
@@ -227,7 +241,7 @@ def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, An
     structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
     for known in operations.values():
         chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
-        for struct in (known.answer, known.body, known.deletion, *chunks):
+        for struct in (known.answer, known.body, known.form, known.deletion, *chunks):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)

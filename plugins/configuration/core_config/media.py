@@ -7,13 +7,15 @@ Owns: `media_config`, and why a model's pictures are not served. Never does: imp
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from core.api.pooling import PoolingConfig
 from core_config.stages.settings import Settings
-from core_media.config import IMAGE, MediaConfig
+from core_media.config import AUDIO, IMAGE, MediaConfig
 from core_media.families import UNSERVED, placeholder_of
+from core_media.sound.config import MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import is_wrapper
 from core_runtime.specs.checkpoint import CheckpointManifest
 
@@ -24,6 +26,13 @@ TOKEN: Final = ("image_token_id", "image_token_index")
 """Keys of a configuration with the token whose embeddings a picture's rows replace."""
 
 
+OF_SOUNDS: Final = (
+    ("enable_prefix_caching", False, "a window's prompt is short, and a copy of its state is large"),
+    ("logprobs_mode", "processed_logprobs", "texts are judged by the probabilities behind the rules of times"),
+)
+"""Arguments that a model of sounds has by itself: name, value, reason."""
+
+
 def media_config(
     settings: Settings, path: str, manifest: CheckpointManifest, pooling: PoolingConfig | None
 ) -> MediaConfig | None:
@@ -31,6 +40,8 @@ def media_config(
     if why_not(settings, path, manifest) or pooling is not None:
         return None
     config = manifest.config
+    if transcribes(manifest):
+        return _transcribing(settings, path, config)
     limits = image_limits(settings["limit_mm_per_prompt"])
     return MediaConfig(
         model=path,
@@ -52,6 +63,10 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     """Return why a checkpoint's pictures are not served, as the end of a sentence; empty where they are."""
     config = manifest.config
     kind = str(config.get("model_type"))
+    if transcribes(manifest):
+        return missing(path) or (
+            "" if importlib.util.find_spec("av") else "PyAV is not installed; install core-engine[media]"
+        )
     if not is_wrapper(config):
         return "the model takes text"
     if settings["language_model_only"]:
@@ -66,6 +81,36 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     if importlib.util.find_spec("PIL") is None:
         return "Pillow is not installed; install core-engine[media]"
     return ""
+
+
+def transcribes(manifest: CheckpointManifest) -> bool:
+    """Whether a checkpoint's model transcribes sounds, and answers nothing else."""
+    return manifest.config.get("model_type") == MODEL_TYPE
+
+
+def derive_for_sounds(settings: Settings, manifest: CheckpointManifest) -> None:
+    """Derive what transcriptions need of other arguments, where the user leaves it open."""
+    if not transcribes(manifest):
+        return
+    for name, value, reason in OF_SOUNDS:
+        if not settings.user_set(name):
+            settings.derive(name, value, reason)
+
+
+def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -> MediaConfig:
+    """Return the settings of a model that transcribes."""
+    sound = sound_config(path, hf_config, settings["max_audio_seconds"])
+    return MediaConfig(
+        model=path,
+        model_type=MODEL_TYPE,
+        placeholder="",
+        token_id=sound.start,
+        limits={AUDIO: 1},
+        row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
+        processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
+        num_workers=settings["renderer_num_workers"],
+        sound=sound,
+    )
 
 
 def image_limits(given: dict[str, Any]) -> dict[str, int]:

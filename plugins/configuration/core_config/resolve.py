@@ -22,7 +22,7 @@ from core_config.arguments.sources import Merged, merge
 from core_config.engine import engine_config
 from core_config.layout_cost import layout_cost
 from core_config.locating.files import magic_of, own_config
-from core_config.media import why_not
+from core_config.media import derive_for_sounds, why_not
 from core_config.pooled.pooling import find_pooling
 from core_config.resolution import Resolution
 from core_config.rules import Facts
@@ -146,6 +146,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.facts.manifest = checkpoint.manifest
     refusal = why_not(attempt.settings, checkpoint.path, checkpoint.manifest)
     server = msgspec.structs.replace(server, media_refusal=refusal)
+    derive_for_sounds(attempt.settings, checkpoint.manifest)
     attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
     if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
         spec = without_head(spec, checkpoint.manifest)

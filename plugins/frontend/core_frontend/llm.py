@@ -29,6 +29,7 @@ from core_frontend.library.llm_engine import LLMEngine
 from core_frontend.library.lora_request import Adapters, LoRARequest
 from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooling_methods import PoolingMethods
+from core_frontend.library.transcribing import TranscriptionMethods
 from core_frontend.prompts.default_params import changed_names, default_sampling_params, sampling_sources
 from core_frontend.prompts.input_processor import ProcessedInput
 from core_frontend.prompts.prompt_parser import PromptInput, as_batch
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from core_formats.selection import AnswerFormat
 
 
-class LLM(PoolingMethods, LLMEngine):
+class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.

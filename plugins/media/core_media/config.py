@@ -11,12 +11,14 @@ from typing import Any
 import msgspec
 
 from core.api.config import EngineConfig
+from core_media.sound.config import SoundConfig
 
 IMAGE = "image"
+AUDIO = "audio"
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a model that takes pictures.
+    """The settings of a model that takes media.
 
     model:             directory of the checkpoint, which has the processor's files.
     model_type:        of the whole model, a key of `core_media.families.FAMILIES`.
@@ -31,6 +33,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_kwargs:  arguments of the image processor in place of the checkpoint's own.
     domains:           hosts from which pictures may be fetched; empty: none is.
     local_path:        directory below which files may be read; empty: none is.
+    sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
     """
 
     model: str
@@ -46,6 +49,12 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_kwargs: dict[str, Any] = {}
     domains: tuple[str, ...] = ()
     local_path: str = ""
+    sound: SoundConfig | None = None
+
+    @property
+    def noun(self) -> str:
+        """What an item is called in sentences."""
+        return "picture" if self.sound is None else "sound"
 
 
 def media_of(config: EngineConfig) -> MediaConfig | None:

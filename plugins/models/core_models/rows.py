@@ -31,6 +31,7 @@ from core_models import (
     remote,
     scaled,
     sigmoid_moe,
+    whisper,
 )
 from core_runtime.models.families.row import Family
 
@@ -61,5 +62,6 @@ FAMILIES: tuple[Family, ...] = (
     *opt.ROWS,
     *alibi.ROWS,
     *bert.ROWS,
+    *whisper.ROWS,
 )
 """All rows in the order in which `core models` prints them."""

@@ -53,6 +53,8 @@ _TENANT = (
     "/v1/sessions/{name}/fork",
     "/v1/sessions/{name}/rewind",
     "/v1/sessions/{name}/pin",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
     "/v1/embeddings",
     "/v1/embed",
     "/v2/embed",

@@ -17,12 +17,15 @@ from typing import Any, cast
 
 import msgspec
 
+from core.api.errors import RequestError
 from core_apis.body_kinds import MODEL_NAME, BodyKind, Buffer, NamedModel
 from core_apis.prepare.helper import PreparationHelper, preparation_lane
 from core_apis.prepare.pictures import PicturePreparation
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.served_adapters import ServedAdapters
+from core_media.processing.sounds import Sounds
+from core_media.sound.config import SoundConfig
 from core_supervision.helpers.lane import Spawned
 from core_tokens.tokenizer import Tokenizer
 
@@ -51,6 +54,8 @@ SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 The process is started while the engine loads its weights, and stays: its start takes half a second.
 """
 LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
+OF_ANY_MODEL = ("tokenize", "detokenize")
+"""Kinds of bodies that a model which transcribes serves, too."""
 NUM_UNRENDERED = 64
 """Number of requests without a template after which the process for small bodies is ended, if none had a template: a
 server of completions has no use for its 50 MB.
@@ -75,7 +80,10 @@ class Preparer:
         self.here = Preparation(settings, tokenizer)
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
-        self._pictures = None if settings.media is None else PicturePreparation(settings.media, self.here)
+        media = settings.media
+        self._sound = None if media is None else media.sound
+        self._sounds = None if media is None or media.sound is None else Sounds(media)
+        self._pictures = None if media is None or media.sound is not None else PicturePreparation(media, self.here)
         self._own: dict[str, Preparer] = {}
         self._turn = asyncio.Lock()
         self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
@@ -93,6 +101,8 @@ class Preparer:
         """
         if self._pictures is not None:
             self._pictures.warm()
+        if self._sounds is not None:
+            self._sounds.start()
         if self._warms:
             self.small.start(spawned)
         elif spawned is not None:
@@ -103,6 +113,12 @@ class Preparer:
 
         pieces: the bytes.
         """
+        if self._sounds is not None and kind not in OF_ANY_MODEL:
+            raise RequestError(
+                f"The model '{self.here.names.now()[0]}' transcribes sounds and answers no prompts; use "
+                "/v1/audio/transcriptions or /v1/audio/translations.",
+                param="model",
+            )
         row = self.here.bodies[kind]
         preparer = self
         if self.adapters is not None:
@@ -115,6 +131,15 @@ class Preparer:
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared
+
+    def transcribing(self) -> tuple[SoundConfig, Sounds]:
+        """Return the settings of a model that transcribes, and what reads sounds. Raises RequestError for another model."""
+        if self._sounds is None or self._sound is None:
+            raise RequestError(
+                f"The model '{self.here.names.now()[0]}' transcribes no sounds; serve one that does, such as Whisper.",
+                param="model",
+            )
+        return self._sound, self._sounds
 
     async def _model_of(self, pieces: Sequence[Buffer]) -> str | None:
         """Return the model that a body names; None: it names none."""
@@ -129,6 +154,8 @@ class Preparer:
         """End the helper processes."""
         if self._pictures is not None:
             await self._pictures.close()
+        if self._sounds is not None:
+            await self._sounds.close()
         await asyncio.gather(self.small.close(), self.large.close(), *(own.close() for own in self._own.values()))
 
     async def _with_template(self, template: str) -> Preparer:

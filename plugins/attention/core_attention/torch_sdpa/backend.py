@@ -19,6 +19,7 @@ from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateS
 from core_attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
 from core_attention.torch_sdpa.latent import LatentLayer
 from core_attention.torch_sdpa.states import OPS, StateLayer
+from core_attention.torch_sdpa.states.cross_attention import CrossAttention
 from core_attention.torch_sdpa.states.step import StateMetadata
 from core_runtime.contracts import AttentionParams, BatchView
 
@@ -234,6 +235,11 @@ class TorchSDPA:
     def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
         """Compute out [T, W'] of inputs [T, W] for all sequences at once."""
         handle.forward(inputs, metadata, out)
+
+    def fill_state(self, handle: StateLayer, blocks: Tensor, rows: Tensor) -> None:
+        """Write the state that an encoder's rows give to its blocks."""
+        assert isinstance(handle, CrossAttention), "other ops have states that their tokens write"
+        handle.fill(blocks, rows)
 
 
 def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:

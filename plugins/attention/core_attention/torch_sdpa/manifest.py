@@ -35,7 +35,7 @@ def core_spec() -> PluginSpec:
             "padding": True,
             "tree": True,
             "invariant_kinds": ["state"],
-            "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],
+            "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda", "cross_attention"],
             "batch_invariant": False,
             "reference_numerics": True,
         },

@@ -8,6 +8,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.specs import MixerSpec
+from core_config.media import transcribes
 from core_config.selection import (
     select_adapters,
     select_executor,
@@ -29,6 +30,7 @@ from core_config.stages.kv_connectors import choose_kv_connectors
 from core_config.stages.quantization_names import METHOD_NAMES
 from core_config.stages.waivers import wanted_promise
 from core_config.structured_outputs import structured_outputs_config
+from core_media.sound.config import MODEL_TYPE
 from core_runtime.specs.checkpoint import CheckpointFacts
 
 
@@ -143,7 +145,10 @@ def _choose_grammars(attempt: Attempt) -> None:
 
 
 def _choose_logits_processors(attempt: Attempt) -> None:
-    names = attempt.settings["logits_processors"]
+    names = list(attempt.settings["logits_processors"] or ())
+    manifest = attempt.facts.manifest
+    if manifest is not None and transcribes(manifest) and MODEL_TYPE not in names:
+        names.insert(0, MODEL_TYPE)  # the processor of transcriptions has the name of the models
     if not names:
         return
     choice = attempt.answer_of(lambda: select_logits_processors(attempt.plugins, names))

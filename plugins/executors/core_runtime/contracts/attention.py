@@ -255,6 +255,18 @@ class MovesStates(Protocol):
 
 
 @runtime_checkable
+class FillsStates(Protocol):
+    """Optional part of a backend with the op `cross_attention`, whose states an encoder's rows give."""
+
+    def fill_state(self, handle: Any, blocks: Tensor, rows: Tensor) -> None:
+        """Write a sequence's whole state, before its first token.
+
+        blocks: int64 [n], those of the state, in order. rows: float32 [S, W] on the host.
+        """
+        ...
+
+
+@runtime_checkable
 class HasExampleState(Protocol):
     """Optional part of a backend for ops that the core does not describe: an example for `core plugins check`."""
 

@@ -24,6 +24,8 @@ from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
+from core_runtime.models.mixers.state import StateMixer
+from core_runtime.models.state_ops.cross_attention import CROSS_ATTENTION
 from core_runtime.sampling import DRAWS, sampling_kind
 from core_runtime.specs.graph_sizes import LARGEST
 
@@ -261,6 +263,12 @@ class ForwardPass:
         chosen = logit_rows.upload(count)
         self.buffers.send()
         return self.model.hidden(chosen)
+
+    def fill_states(self, blocks: Sequence[NDArray[np.int64]], rows: Tensor) -> None:
+        """Fill the states of a sequence in all layers of cross attention. blocks: of each group. rows: of the encoder."""
+        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            if isinstance(mixer, StateMixer) and mixer.spec.op == CROSS_ATTENTION:
+                mixer.fill(torch.from_numpy(blocks[group]), rows)
 
     def captured(self, count: int) -> bool:
         """Whether decoding `count` sequences, head included, replays recordings without padding."""

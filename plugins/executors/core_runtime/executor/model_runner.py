@@ -143,6 +143,8 @@ class ModelRunner:
         """Whether the device can run the step alone, keep its tokens for the next step, and let the host read them later."""
         if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self.batch.embedded:
             return False
+        if self.batch.encoded:
+            return False
         if self.batch.scored and scores_some(prepared.step, self.batch):
             return False
         adapters = self.forward.adapters
@@ -245,7 +247,9 @@ class ModelRunner:
         """Run the forward pass, and sample every row of logits in chunks of `max_logits`."""
         if self.pooler is not None:
             self.pooler.begin(step, self.batch)
-        self.forward.run(self.batch.views(step), given=self._given(step))
+        views = self.batch.views(step)
+        self._fill_states(step)
+        self.forward.run(views, given=self._given(step))
         # A step that continues computes only generated tokens.
         if self.batch.scored and not step.continues and self.forward.has_head:
             score_prompts(step, self.batch, result, self._logits, self.max_logits, self.sampler)
@@ -258,6 +262,14 @@ class ModelRunner:
             self.sampler.sample(logits, self.batch.rows, start, self._run_sampling)
         if 0 < num_rows <= self.max_logits:
             step.logits = logits  # a step that continues this one replays into the same rows
+
+    def _fill_states(self, step: StepInput) -> None:
+        """Fill the states of cross attention of the sequences that begin in this step."""
+        if step.continues or not self.batch.encoded:
+            return
+        for slot, num_computed in zip(step.slots.tolist(), step.num_computed.tolist(), strict=True):
+            if num_computed == 0:
+                self.forward.fill_states(self.batch.tables.of_slot(slot), self.batch.encoded[slot])
 
     def _given(self, step: StepInput) -> InputEmbeddings | None:
         """Return the given embeddings of the step's prompts, or None."""

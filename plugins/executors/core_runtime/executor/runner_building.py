@@ -31,9 +31,11 @@ from core_runtime.executor.ranks import Ranks, RankSampler
 from core_runtime.executor.steps.ahead import StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.models.state_ops.cross_attention import encoder_shape
 from core_runtime.sampling.bitmask import num_words
 from core_runtime.sampling.drafts.acceptance import acceptance_rule
 from core_runtime.sampling.sampler import Sampler
+from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_config import draft_of
 
 
@@ -102,6 +104,7 @@ class RunnerBuilder:
             self._processors,
             None if self._adapters is None else self._adapters.rows,
             moves_states=self._moves_states,
+            encoder_shape=encoder_shape(self._target.spec) if isinstance(self._target.spec, DecoderSpec) else None,
         )
         sampler = self._sampler()
         drafting = self._drafting(batch, sampler)

@@ -50,6 +50,32 @@ class StateStore:
         pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
         return pages.view(self.dtype).view(-1, *self.shape)
 
+    def one(self, view: BatchView, index: int) -> Tensor:
+        """Return the state of one sequence of a step, [*shape]; not a copy where its blocks are adjacent."""
+        table = view.block_table if view.state_sources is None else view.state_sources
+        blocks = table[index, : self.num_blocks].tolist()
+        first = blocks[0]
+        if blocks == list(range(first, first + self.num_blocks)):
+            pages = self.raw[first : first + self.num_blocks].reshape(-1)
+        else:
+            pages = self.raw[blocks].view(-1)
+        return pages[: self.nbytes].view(self.dtype).view(self.shape)
+
+    def move(self, view: BatchView, index: int) -> None:
+        """Copy the state of one sequence to where the step writes it, if that is elsewhere than where it reads it."""
+        if view.state_sources is None:
+            return
+        target = view.block_table[index, : self.num_blocks].long()
+        source = view.state_sources[index, : self.num_blocks].long()
+        if not torch.equal(source, target):
+            self.raw[target] = self.raw[source]
+
+    def put(self, blocks: Tensor, state: Tensor) -> None:
+        """Write one state [*shape] to its blocks, int64 [n] with n >= `num_blocks`."""
+        flat = state.to(self.dtype).contiguous().view(torch.uint8).view(-1)
+        padded = F.pad(flat, (0, self.num_blocks * self.raw.shape[1] - self.nbytes))
+        self.raw[blocks[: self.num_blocks]] = padded.view(self.num_blocks, -1)
+
     def begins(self, view: BatchView) -> list[int]:
         """Return the indices of the sequences that begin in this step."""
         lengths = zip(view.seq_lens_list, view.query_lens, strict=True)

@@ -12,11 +12,14 @@ from typing import Any
 from core.api.config import EngineConfig
 from core.api.errors import RequestError
 from core_frontend.prompts.prompt_parser import MEDIA, MEDIA_KEYS, PromptInput
-from core_media.config import media_of
+from core_media.config import AUDIO, media_of
 from core_media.processing.prompts import BlockingPrompts
+from core_media.processing.sounds import BlockingSounds
 from core_media.reading.given import DATA, given_media
+from core_media.reading.given_sound import sound_file
 from core_media.reading.parts import take_media
 from core_media.reading.source import MediaSource
+from core_media.sound.config import SoundConfig
 from core_tokens.tokenizer import Tokenizer
 
 
@@ -28,6 +31,7 @@ class MediaReader:
         self._tokenizer = tokenizer
         self._refusal = refusal
         self._prompts: BlockingPrompts | None = None
+        self._sounds: BlockingSounds | None = None
 
     @property
     def placeholder(self) -> str:
@@ -36,6 +40,8 @@ class MediaReader:
 
     def read(self, prompt: PromptInput) -> PromptInput:
         """Return a prompt whose media are items; any other prompt as it is. Raises RequestError."""
+        if self._config is not None and self._config.sound is not None:
+            return self._with_sound(prompt)
         if not isinstance(prompt, Mapping) or not any(prompt.get(name) for name in MEDIA_KEYS):
             return prompt
         sources = given_media(prompt, self._config, self._refusal)
@@ -46,6 +52,39 @@ class MediaReader:
         if not isinstance(text, str) or prompt.get("prompt_token_ids") is not None or self._tokenizer is None:
             raise RequestError(f"{DATA} belongs to a prompt of text; give 'prompt' without token ids.", param=DATA)
         return left | self.with_items(text, sources, self._tokenizer.encode)
+
+    def sounds(self) -> tuple[SoundConfig, BlockingSounds]:
+        """Return what reads sounds, and the model's settings for them. Raises RequestError for a model that takes none."""
+        if self._config is None or self._config.sound is None:
+            reason = f" ({self._refusal})" if self._refusal else ""
+            raise RequestError(f"This model transcribes no sounds{reason}; load one that does, such as Whisper.")
+        if self._sounds is None:
+            self._sounds = BlockingSounds(self._config)
+        return self._config.sound, self._sounds
+
+    def _with_sound(self, prompt: PromptInput) -> PromptInput:
+        """Return a prompt for the first window of its sound. Raises RequestError."""
+        if isinstance(prompt, Mapping) and prompt.get(MEDIA):
+            return prompt
+        data = prompt.get(DATA) if isinstance(prompt, Mapping) else None
+        if not isinstance(prompt, Mapping) or not isinstance(data, Mapping) or set(data) != {AUDIO}:
+            raise RequestError(
+                f"{DATA} is missing; this model needs {{'{AUDIO}': a sound}} with each prompt.", param=DATA
+            )
+        if any(prompt.get(name) for name in MEDIA_KEYS if name != DATA):
+            raise RequestError(f"A prompt with a sound has {DATA} alone; leave out its other settings.", param=DATA)
+        config, reader = self.sounds()
+        place = f"{DATA}['{AUDIO}']"
+        sound = reader.read(sound_file(data[AUDIO], place), place)
+        if sound.frames > config.frames:
+            raise RequestError(f"{place} is longer than one window; use LLM.transcribe.", param=DATA)
+        token_ids, text = prompt.get("prompt_token_ids"), prompt.get("prompt")
+        if token_ids is None:
+            if not isinstance(text, str) or not text or self._tokenizer is None:
+                raise RequestError("The prompt has neither 'prompt' nor 'prompt_token_ids'; give one.", param="prompt")
+            token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        left = {key: value for key, value in prompt.items() if key not in MEDIA_KEYS}
+        return left | {"prompt_token_ids": token_ids, MEDIA: [sound.item(0, config)]}
 
     def take(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[MediaSource]]:
         """Return a conversation as templates read it, and its pictures. Raises RequestError."""
@@ -67,3 +106,6 @@ class MediaReader:
         if self._prompts is not None:
             self._prompts.close()
             self._prompts = None
+        if self._sounds is not None:
+            self._sounds.close()
+            self._sounds = None

@@ -6,23 +6,20 @@ picture, or tokenize. Called by: the processing process; the checks of a checkpo
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from core.api.errors import RequestError, UserError
 from core_media.config import MediaConfig
 from core_media.features import pack
+from core_media.processing.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-FILES: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
-"""Files that affect what a processor makes of a picture."""
 
 
 class ImageProcessor:
@@ -54,7 +51,7 @@ class ImageProcessor:
                 f"expected to mark them by {config.placeholder!r}. Start with --language-model-only."
             )
         self._options = dict(config.processor_kwargs)
-        self.identity = _fingerprint(Path(config.model), transformers.__version__, self._options)
+        self.identity = fingerprint(Path(config.model), transformers.__version__, self._options)
 
     def run(self, picture: Image, options: dict[str, Any]) -> tuple[str, bytes]:
         """Return the text that replaces a picture's placeholder, and its features. Raises RequestError."""
@@ -69,15 +66,6 @@ class ImageProcessor:
         unused = set(processor.unused_input_names)
         arrays = {name: np.asarray(value) for name, value in made.items() if name not in unused}
         return texts[0], pack(arrays)
-
-
-def _fingerprint(directory: Path, *facts: object) -> str:
-    digest = hashlib.sha256(repr(facts).encode())
-    for name in FILES:
-        path = directory / name
-        if path.is_file():
-            digest.update(name.encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 class NoVideo(dict[str, Any]):

@@ -45,6 +45,7 @@ class ProcessingPool:
     """The processes of one server."""
 
     def __init__(self, config: MediaConfig) -> None:
+        self._noun = config.noun
         first = msgspec.msgpack.encode(config)
         self._helpers = [Helper(LANE, lambda: first) for _ in range(config.num_workers)]
         self._jobs = [0] * len(self._helpers)
@@ -63,7 +64,7 @@ class ProcessingPool:
         answer = await self._ask(job, data)
         if answer.refusal is not None:
             if answer.refusal.details:
-                logger.error("A picture could not be processed.\n%s", answer.refusal.details)
+                logger.error("A %s could not be processed.\n%s", self._noun, answer.refusal.details)
             raise answer.refusal.as_error()
         made = Processed(hashlib.sha256(key + answer.identity.encode()).hexdigest(), answer.text, answer.features)
         self._keep(key, made)
@@ -84,7 +85,7 @@ class ProcessingPool:
         try:
             content = await self._helpers[index].ask(job_header(job), data)
         except HelperEnded as ending:
-            raise _refusal(ending) from None
+            raise _refusal(ending, self._noun) from None
         finally:
             self._jobs[index] -= 1
         return msgspec.msgpack.decode(content, type=Answer)
@@ -104,11 +105,11 @@ def _digest(data: bytes, job: Job) -> bytes:
     return hashlib.sha256(job_header(job) + hashlib.sha256(data).digest()).digest()
 
 
-def _refusal(ending: HelperEnded) -> RequestError:
+def _refusal(ending: HelperEnded, noun: str) -> RequestError:
     if ending.timed_out:
-        return RequestError(f"the picture could not be processed within {JOB_SECONDS:g} s; send a smaller one")
+        return RequestError(f"the {noun} could not be processed within {JOB_SECONDS:g} s; send a smaller one")
     if ending.began and ending.exit_code:
-        sentence = "the process that processes pictures ended on this one; send another, or try again"
+        sentence = f"the process that processes {noun}s ended on this one; send another, or try again"
     else:
-        sentence = f"the process that processes pictures does not start ({ending}); try again"
+        sentence = f"the process that processes {noun}s does not start ({ending}); try again"
     return RequestError(sentence, status=503, code="server_busy", retry_after=1)

@@ -19,6 +19,9 @@ from core.api.errors import RequestError, UserError
 from core_media.config import MediaConfig
 from core_media.pictures import decoded
 from core_media.processing.image_processor import ImageProcessor
+from core_media.processing.sound_processor import SoundProcessor
+from core_media.sound.config import SoundConfig
+from core_media.sound.decoding import decoded as decoded_sound
 from core_supervision.helpers.child import Parent, address_space, run
 from core_supervision.helpers.messages import Refusal
 
@@ -59,7 +62,7 @@ def serve(parent: Parent) -> None:
     """Serve jobs until the parent hangs up, or this process has grown."""
     config = parent.first(MediaConfig)
     try:
-        processor = ImageProcessor(config)
+        worker = _PictureWorker(config) if config.sound is None else _SoundWorker(config, config.sound)
     except UserError as error:
         failure = Answer(refusal=Refusal(str(error), None, 500, None))
         parent.serve(lambda payload: (failure, False))
@@ -71,24 +74,49 @@ def serve(parent: Parent) -> None:
     def work(payload: memoryview) -> tuple[Answer, bool]:
         start = 4 + int.from_bytes(payload[:4], "little")
         job = msgspec.msgpack.decode(payload[4:start], type=Job)
-        return _answer(processor, config, job, bytes(payload[start:]))
+        return _answer(worker, config.noun, job, bytes(payload[start:]))
 
     parent.serve(work)
 
 
-def _answer(processor: ImageProcessor, config: MediaConfig, job: Job, data: bytes) -> tuple[Answer, bool]:
+class _PictureWorker:
+    """Pictures: decoding and processing."""
+
+    def __init__(self, config: MediaConfig) -> None:
+        self._processor = ImageProcessor(config)
+        self._max_pixels = config.max_image_pixels
+
+    def run(self, job: Job, data: bytes) -> Answer:
+        """Return the answer to a job. Raises RequestError."""
+        picture = decoded(data, job.declared, self._max_pixels)
+        text, features = self._processor.run(picture, job.options)
+        return Answer(text, features, self._processor.identity)
+
+
+class _SoundWorker:
+    """Sounds: decoding, and their spectrograms."""
+
+    def __init__(self, config: MediaConfig, sound: SoundConfig) -> None:
+        self._processor = SoundProcessor(config)
+        self._max_seconds = sound.max_seconds
+
+    def run(self, job: Job, data: bytes) -> Answer:
+        """Return the answer to a job. Raises RequestError."""
+        samples = decoded_sound(data, self._processor.rate, self._max_seconds)
+        return Answer("", self._processor.run(samples), self._processor.identity)
+
+
+def _answer(worker: _PictureWorker | _SoundWorker, noun: str, job: Job, data: bytes) -> tuple[Answer, bool]:
     """Return the answer to a job, and whether it leaves the process unfit for others."""
     try:
-        picture = decoded(data, job.declared, config.max_image_pixels)
-        text, features = processor.run(picture, job.options)
-        return Answer(text, features, processor.identity), False
+        return worker.run(job, data), False
     except RequestError as error:
         return Answer(refusal=Refusal.of(error)), False
     except MemoryError:
-        sentence = "the picture needs more memory than one may take; send a smaller one"
+        sentence = f"the {noun} needs more memory than one may take; send a smaller one"
         return Answer(refusal=Refusal(sentence, None, 413, "too_large")), True
     except Exception:
-        sentence = "the server failed on this picture; its log says why"
+        sentence = f"the server failed on this {noun}; its log says why"
         return Answer(refusal=Refusal(sentence, None, 500, None, traceback.format_exc())), True
 
 

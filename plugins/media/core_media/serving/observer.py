@@ -27,6 +27,7 @@ from core_media.config import MediaConfig, media_of
 from core_media.serving.row_cache import RowCache, RowKey
 
 if TYPE_CHECKING:
+    from core_media.serving.encoder import Encoder
     from core_media.serving.tower import Tower
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class MediaObserver(EngineObserver, Gate):
     order = 32  # before the gate of adapters, which must be the last
 
     _engine: Engine
-    _tower: Tower
+    _tower: Tower | Encoder
 
     def __init__(self, media: MediaConfig) -> None:
         self.gate = self
@@ -67,10 +68,13 @@ class MediaObserver(EngineObserver, Gate):
 
     def attach(self, engine: Engine) -> None:
         """Read the tower. Raises UserError."""
-        from core_media.serving.tower import Tower  # imports torch, which an engine without media may do without
+        # They import torch, which an engine without media may do without.
+        from core_media.serving.encoder import Encoder
+        from core_media.serving.tower import Tower
 
         self._engine = engine
-        self._tower = Tower(engine.config, self._media)
+        sound = self._media.sound
+        self._tower = Tower(engine.config, self._media) if sound is None else Encoder(engine.config, sound)
 
     def before_step(self) -> None:
         """Schedule the sequences whose rows are there, and end those whose tower failed."""
@@ -146,7 +150,7 @@ class MediaObserver(EngineObserver, Gate):
             reason = str(error)
         else:
             logger.error("The tower failed on request %r.", request.request_id, exc_info=error)
-            reason = f"The tower failed on a picture of this request ({type(error).__name__}: {error})."
+            reason = f"The tower failed on a {self._media.noun} of this request ({type(error).__name__}: {error})."
         self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
 
     def _compute(self, request: EngineRequest) -> list[MediaItem]:
@@ -162,10 +166,12 @@ class MediaObserver(EngineObserver, Gate):
             if rows is None:
                 rows = self._tower.rows(item.features)
                 self._rows.put(key, rows)
-            expected = len(positions_of(item, token_ids))
+            sound = self._media.sound
+            # A sound's rows are what tokens attend to; a picture's stand for tokens.
+            expected = len(positions_of(item, token_ids)) if sound is None else sound.rows
             if not expected or len(rows) != expected * self._tower.row_bytes:
                 raise UnfitMedia(
-                    f"A picture has {len(rows) // self._tower.row_bytes} rows for {expected} placeholders in the prompt."
+                    f"A {self._media.noun} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
             made.append(msgspec.structs.replace(item, features=b"", rows=rows))
         return made

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from torch import Tensor
 
 from core.api.specs import StateSpec
+from core_attention.torch_sdpa.states.cross_attention import CrossAttention
 from core_attention.torch_sdpa.states.gated_delta import GatedDelta
 from core_attention.torch_sdpa.states.kda import Kda
 from core_attention.torch_sdpa.states.mamba1 import Mamba1
@@ -35,5 +36,6 @@ OPS: Final[Mapping[str, Callable[[StateSpec, Tensor, Mapping[str, Tensor]], Stat
     "mamba2": Mamba2,
     "gated_delta": GatedDelta,
     "kda": Kda,
+    "cross_attention": CrossAttention,
 }
 """Constructors by op; each takes the spec, the layer's bytes and the op's own tensors."""

@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Media in prompts (pictures)."""
+    """Media in prompts (pictures), and transcriptions of sounds."""
 
     place: ClassVar[int] = 74
 
@@ -21,14 +21,17 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
     max_image_pixels: Annotated[
         int, Arg("Most pixels of a picture, as its header states them before it is decoded.", ge=1, human=True)
     ] = 64_000_000
+    max_audio_seconds: Annotated[
+        float, Arg("Longest sound that a model of sounds takes, in seconds.", gt=0, le=86_400)
+    ] = 3_600.0
     mm_encoder_cache_gb: Annotated[
-        float, Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures.", ge=0)
+        float, Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures or sounds.", ge=0)
     ] = 1.0
-    mm_processor_cache_gb: Annotated[float, Arg("GiB of processed pictures that are kept.", ge=0)] = 1.0
+    mm_processor_cache_gb: Annotated[float, Arg("GiB of processed pictures or sounds that are kept.", ge=0)] = 1.0
     mm_processor_kwargs: Annotated[
         dict[str, Any] | None, Arg("Arguments of the checkpoint's image processor that replace its own.")
     ] = None
-    renderer_num_workers: Annotated[int, Arg("Processes that process pictures.", ge=1, le=64)] = 1
+    renderer_num_workers: Annotated[int, Arg("Processes that process pictures or sounds.", ge=1, le=64)] = 1
     allowed_media_domains: Annotated[
         list[str] | None,
         Arg(

@@ -30,7 +30,7 @@ from core_runtime.executor.steps.adapter_rows import AdapterRows
 from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_views
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.executor.steps.input_embeddings import PromptRows, gives_rows, rows_of
+from core_runtime.executor.steps.input_embeddings import PromptRows, encoded_of, gives_rows, rows_of
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -87,6 +87,7 @@ class PersistentBatch:
     grammars: makes the matchers of sequences with a grammar.
     processors: logits processors; None: there are none.
     adapters: adapters of the sequences; None: the engine has none.
+    encoder_shape: (rows, size) of the encoder's output for a sequence; None: the model has no encoder.
     requests: requests by slot; None for a free slot.
     tokens: known tokens of each sequence.
     drafts: pending drafts of each sequence.
@@ -98,6 +99,7 @@ class PersistentBatch:
     trees: shapes of drafts that were proposed as trees.
     undrafted: slots whose sequences have no drafts.
     embedded: rows of sequences whose prompts have given embeddings.
+    encoded: rows of an encoder to which the tokens of each sequence attend; empty for models without one.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class PersistentBatch:
         placed: Mapping[str, int] | None = None,
         *,
         moves_states: bool = False,
+        encoder_shape: tuple[int, int] | None = None,
     ) -> None:
         self.grammars = grammars
         self.processors = processors
@@ -130,6 +133,8 @@ class PersistentBatch:
         self.trees: dict[Slot, DraftTree] = {}
         self.undrafted: set[Slot] = set()
         self.embedded: dict[Slot, PromptRows] = {}
+        self.encoded: dict[Slot, Tensor] = {}
+        self._encoder_shape = encoder_shape
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -156,6 +161,7 @@ class PersistentBatch:
                 self.trees.pop(slot, None)
                 self.undrafted.discard(slot)
                 self.embedded.pop(slot, None)
+                self.encoded.pop(slot, None)
                 if self.adapters is not None:
                     self.adapters.end(slot)
         if left and self.processors is not None:
@@ -325,5 +331,7 @@ class PersistentBatch:
             self.pooled[slot] = pooled = Pooled(request.pooling)
             if self.adapters is not None:
                 pooled.adapter_row = self.adapters.row(slot)
-        if gives_rows(request):
+        if self._encoder_shape is not None:
+            self.encoded[slot] = encoded_of(request, self._encoder_shape)
+        elif gives_rows(request):
             self.embedded[slot] = rows_of(request)

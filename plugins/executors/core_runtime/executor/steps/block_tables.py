@@ -101,6 +101,10 @@ class BlockTables:
             table.lengths[row] = 0
         self.append(row, block_ids)
 
+    def of_slot(self, row: int) -> list[NDArray[np.int64]]:
+        """Return the blocks of a sequence in each group."""
+        return [table.stored[row, : table.lengths[row]].astype(np.int64) for table in self._tables]
+
     def append(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Append blocks to a sequence's tables, one list per group."""
         for group, (table, added) in enumerate(zip(self._tables, block_ids, strict=True)):

@@ -55,6 +55,16 @@ def rows_of(request: EngineRequest) -> PromptRows:
     return PromptRows(np.concatenate(positions), torch.from_numpy(np.concatenate(rows)))
 
 
+def encoded_of(request: EngineRequest, shape: tuple[int, int]) -> Tensor:
+    """Return a copy of an encoder's rows of a request's sound, float32 `shape`; zeros where it has none, as the engine's own.
+
+    Raises ValueError for rows of another number or size.
+    """
+    if not request.media:
+        return torch.zeros(shape)
+    return torch.from_numpy(np.frombuffer(request.media[0].rows, np.float32).copy()).view(shape)
+
+
 def positions_of(item: MediaItem, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the positions of an item's rows in a prompt."""
     return np.flatnonzero(token_ids[item.start : item.stop] == item.token_id) + item.start

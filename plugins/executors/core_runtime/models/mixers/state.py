@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.config import CacheConfig
 from core.api.errors import PluginError
 from core.api.specs import STATE_DTYPE, StateSpec
-from core_runtime.contracts import AttentionParams, BatchView, LinearKernel, StateBackend
+from core_runtime.contracts import AttentionParams, BatchView, FillsStates, LinearKernel, StateBackend
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.mixers.cached import CachedMixer
@@ -81,6 +81,11 @@ class StateMixer(CachedMixer):
     def build(self, view: BatchView) -> Any:
         """Return the backend's metadata of a step."""
         return self.backend.build_state(view)
+
+    def fill(self, blocks: Tensor, rows: Tensor) -> None:
+        """Write a sequence's state of cross attention; see `FillsStates`."""
+        assert isinstance(self.backend, FillsStates), "selection takes backends with the op alone"
+        self.backend.fill_state(self.handle, blocks, rows)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the layer of x [T, H], and advance the states. metadata: the result of `build` for

@@ -1,0 +1,1 @@
+"""Transcriptions and translations of sounds, as OpenAI's API has them."""

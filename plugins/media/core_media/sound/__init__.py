@@ -1,0 +1,1 @@
+"""Transcriptions: sounds, the windows in which they are heard, and what their text looks like."""
