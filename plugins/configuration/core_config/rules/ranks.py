@@ -24,7 +24,7 @@ WHOLE = (
 )
 """Arguments for what an executor with several ranks cannot do."""
 
-DRAFTS_OF_RANK_0 = ("ngram", "suffix")
+DRAFTS_OF_RANK_0 = ("given", "ngram", "suffix")
 """Methods that draft from tokens alone, which rank 0 does for all."""
 
 
