@@ -23,6 +23,7 @@ from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
 from core_apis.histories.memory import Histories
 from core_apis.prepare.preparer import Preparer
+from core_apis.receipts import ServerReceipts
 from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
@@ -53,6 +54,7 @@ class ServingContext:
     tenants: which tenants share cached prefixes.
     durable: streams that outlive their connections; None: none do.
     tracing: sends spans of requests; None: tracing is off.
+    receipts: what makes receipts of answers; None: none are given.
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
@@ -76,6 +78,7 @@ class ServingContext:
     durable: DurableStreams | None = None
     adapters: ServedAdapters | None = None
     tracing: Tracing | None = None
+    receipts: ServerReceipts | None = None
     recent: RecentRequests = field(default_factory=RecentRequests)
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))

@@ -20,6 +20,7 @@ from core_apis.context import ServingContext, context_of, tenant_of, user_of
 from core_apis.exchange import Answer, Exchange
 from core_apis.generation import PromptRun
 from core_apis.intake import intake
+from core_apis.receipts import note_receipt
 from core_apis.responses.run import Trail
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
@@ -100,12 +101,13 @@ class Pipeline:
 
 
 def note_fields(call: Call) -> None:
-    """Report tolerated fields, and look for a request for an explanation outside the body."""
+    """Report tolerated fields, and look outside the body for a request for an explanation or a receipt."""
     unknown = getattr(call.prepared, "unknown", ())
     if unknown:
         call.context.tolerated.tell(call.request.url.path, unknown)
     if HEADER in call.request.headers:
         explain(call.runs.body, call.request.headers[HEADER])
+    note_receipt(call.context.receipts, call.runs.body, call.request.headers)
 
 
 async def answered(request: Request, exchange: Exchange) -> Response:

@@ -43,6 +43,7 @@ from core_tokens.script_tokenizer import chat_template_of
 if TYPE_CHECKING:
     from core_formats.conversation_prompts import ConversationPrompts
     from core_formats.selection import AnswerFormat
+    from core_observers.receipts.issuer import ReceiptIssuer
 
 
 class LLM(PoolingMethods, LLMEngine):
@@ -65,6 +66,7 @@ class LLM(PoolingMethods, LLMEngine):
         *,
         priority: Sequence[int] | None = None,
         explain: bool = False,
+        receipt: bool = False,
         **options: Any,
     ) -> list[RequestOutput]:
         """Complete prompts; return the outputs in the order of the prompts.
@@ -75,6 +77,7 @@ class LLM(PoolingMethods, LLMEngine):
         lora_request: the adapter of all prompts, or one for each; None: the model itself.
         priority: one for each prompt, lower first, under the priority policy.
         explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
+        receipt: whether each output has a receipt (`RequestOutput.receipt`, docs/receipts.md).
         options: vLLM's other keywords; anything but None is refused by name.
         Raises RequestError before anything runs if any prompt or parameter is wrong.
         """
@@ -84,7 +87,7 @@ class LLM(PoolingMethods, LLMEngine):
         priority = _priorities(priority, len(batch))
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
         tokenized = tokenized_together(batch, self._tokenizer)
-        return self._run(tokenized, params, priority, use_tqdm, told, adapters=lora_request)
+        return self._run(tokenized, params, priority, use_tqdm, told, adapters=lora_request, receipt=receipt)
 
     def enqueue(
         self,
@@ -137,6 +140,7 @@ class LLM(PoolingMethods, LLMEngine):
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        receipt: bool = False,
         session: SessionPrompt | None = None,
         **options: Any,
     ) -> list[RequestOutput]:
@@ -150,7 +154,7 @@ class LLM(PoolingMethods, LLMEngine):
             answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
         session: set by the chat of a session (`LLM.session`).
-        lora_request, explain, options: see `generate`.
+        lora_request, explain, receipt, options: see `generate`.
         """
         refuse_keywords(options, self.chat)
         conversations = as_conversations(messages)
@@ -183,6 +187,7 @@ class LLM(PoolingMethods, LLMEngine):
             *(batch.prompts, batch.params, priority, use_tqdm, told),
             marks_specials=batch.is_parsed,
             adapters=lora_request,
+            receipt=receipt,
         )
         batch.take_apart(outputs)
         return outputs
@@ -354,6 +359,14 @@ class LLM(PoolingMethods, LLMEngine):
             told.append(ExplainTerms(sources, first_turn))
         return told
 
+    def _receipt_issuer(self) -> ReceiptIssuer:
+        """Return the issuer of receipts, made at the first call."""
+        if self._receipts is None:
+            from core_frontend.receipts import own_issuer
+
+            self._receipts = own_issuer(self._config, self._live_client(), self._tokenizer, self._chat_template)
+        return self._receipts
+
     def _answer_format(self, chat_template: str | None) -> AnswerFormat:
         """Return the model's form of answers, determined at the first call."""
         from core_formats.selection import served_format
@@ -372,6 +385,7 @@ class LLM(PoolingMethods, LLMEngine):
         *,
         marks_specials: bool = False,
         adapters: Adapters = None,
+        receipt: bool = False,
     ) -> list[RequestOutput]:
         client = self._live_client()
         self._check_awake()
@@ -381,6 +395,10 @@ class LLM(PoolingMethods, LLMEngine):
                 "abort them."
             )
         entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials, adapters=adapters)
+        if receipt:
+            issuer = self._receipt_issuer()
+            for entry in entries:
+                entry.receipts = issuer
         return run_batch(client, self._output, entries, use_tqdm)
 
     def _checked(

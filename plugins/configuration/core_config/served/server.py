@@ -13,7 +13,7 @@ from core_config.arguments.sources import Merged
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
-from core_config.served.server_config import JournalSettings, ServerConfig, TraceSettings
+from core_config.served.server_config import JournalSettings, ReceiptSettings, ServerConfig, TraceSettings
 from core_formats.server_limits import ServerLimits
 
 _SAME = (
@@ -76,6 +76,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         chat_template=template,
         limits=limits,
         journal=_journal(merged),
+        receipts=_receipts(merged, problems),
         remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
@@ -111,6 +112,17 @@ def _journal(merged: Merged) -> JournalSettings | None:
         lifetime_s=merged.value("request_journal_lifetime"),
         patience_s=merged.value("request_journal_patience"),
     )
+
+
+def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:
+    mode, key = merged.value("receipts"), merged.value("receipt_key")
+    if mode == "off":
+        if key is not None:
+            problems.append(
+                "--receipt-key: has no meaning without receipts; give --receipts ask or all, or leave it out."
+            )
+        return None
+    return ReceiptSettings(every=mode == "all", key_file=key)
 
 
 def _traces(merged: Merged) -> TraceSettings | None:

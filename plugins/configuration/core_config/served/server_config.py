@@ -18,6 +18,7 @@ __all__ = [
     "AdapterSettings",
     "AnswerSettings",
     "JournalSettings",
+    "ReceiptSettings",
     "RemoteSettings",
     "ServerConfig",
     "ServerLimits",
@@ -38,6 +39,17 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 256 * 1024 * 1024
     lifetime_s: float = 3600.0
     patience_s: float = 60.0
+
+
+class ReceiptSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Receipts of answers.
+
+    every: whether every answer gets one, or those that ask.
+    key_file: file with the key that signs them; None: they are not signed.
+    """
+
+    every: bool = False
+    key_file: str | None = None
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +111,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
         measured.
     journal: None: no request outlives the server.
+    receipts: None: no answer gets one.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
     media_refusal: why the model's pictures are not served; empty where they are.
@@ -146,6 +159,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
+    receipts: ReceiptSettings | None = None
     remote: RemoteSettings | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
