@@ -19,9 +19,10 @@ def own_issuer(
     """Return the issuer of an engine. Its weight files are read whole here, since the caller waits for nothing else.
 
     template: the chat template that the engine was given; None: those of the tokenizer.
+    Raises RequestError for several engines, whose workers are in other processes.
     """
     source = None if tokenizer is None else template_of(tokenizer.chat_template, tokenizer.named_templates, template)
-    facts = engine_facts(config, client.core.executor.numerics, source)
+    facts = engine_facts(config, client.worker.numerics, source)
     digest = WeightsDigest(config.model.model)
     digest.finish()
     return ReceiptIssuer(facts, lambda: digest.fact(client.stats().weight_version))

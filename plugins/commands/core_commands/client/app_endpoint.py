@@ -21,7 +21,12 @@ class AppEndpoint:
 
     def __init__(self, app: ASGIApp, name: str = "the engine of this command") -> None:
         self.name = name
-        self.app = app
+        self._app = app
+
+    @property
+    def context(self) -> Any:
+        """Return the serving context of the server's own application."""
+        return getattr(self._app, "state").context  # noqa: B009
 
     @asynccontextmanager
     async def ask(
@@ -29,7 +34,7 @@ class AppEndpoint:
     ) -> AsyncIterator[AppAnswer]:
         """Send one request, as `Endpoint.ask` does."""
         answer = AppAnswer(body, self.name)
-        running = asyncio.ensure_future(self.app(_scope(method, path, headers or {}), answer.receive, answer.send))
+        running = asyncio.ensure_future(self._app(_scope(method, path, headers or {}), answer.receive, answer.send))
         running.add_done_callback(answer.ended)
         try:
             await answer.begin()

@@ -123,7 +123,7 @@ class _Past:
 
     def __init__(self, seed: int, past: list[list[EngineOutput]]) -> None:
         self.seed: int | None = seed
-        self.past = past
+        self.past: Sequence[Sequence[EngineOutput]] = past
 
     def begin(self, seed: int) -> None:
         """Do nothing: nothing is kept."""
@@ -146,7 +146,7 @@ def run_replay(parsed: Parsed, work: Work) -> int:
         parsed.values.setdefault(name, GivenArgument(value, "the command"))
 
     async def run(endpoint: AppEndpoint, resolution: Resolution) -> int:
-        return await work(ReplayEngine(endpoint, endpoint.app.state.context, resolution))
+        return await work(ReplayEngine(endpoint, endpoint.context, resolution))
 
     return run_with_own_engine(parsed, run)
 

@@ -65,16 +65,16 @@ async def all_differences(
     The second value says why later tokens could not be compared; empty if all were.
     """
     found: list[TokenDifference] = []
-    first = await first_difference(engine, computed, choice, known)
-    while first is not None:
-        found.append(first)
-        start = first.index + 1
-        if len(found) == most or first.known is None or start >= len(known):
+    latest = await first_difference(engine, computed, choice, known)
+    while latest is not None:
+        found.append(latest)
+        start = latest.index + 1
+        if len(found) == most or latest.known is None or start >= len(known):
             return found, ""
         try:
-            first = await _next_difference(engine, computed, choice, known, start)
+            latest = await _next_difference(engine, computed, choice, known, start)
         except CoreError as error:
-            return found, f"after token {first.index}: {error}"
+            return found, f"after token {start - 1}: {error}"
     return found, ""
 
 
