@@ -30,6 +30,7 @@ from core_apis.served_names import ServedNames
 from core_apis.server.drain import Drain
 from core_apis.sessions.service import SessionService
 from core_apis.tolerated_fields import ToleratedFields
+from core_apis.traffic.recorder import TrafficRecorder
 from core_apis.watching import Generate
 from core_config.served.server_config import ServerConfig
 from core_observers.metrics import ServerMetrics
@@ -55,6 +56,7 @@ class ServingContext:
     durable: streams that outlive their connections; None: none do.
     tracing: sends spans of requests; None: tracing is off.
     receipts: what makes receipts of answers; None: none are given.
+    traffic: records some requests; None: it records none.
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
@@ -79,6 +81,7 @@ class ServingContext:
     adapters: ServedAdapters | None = None
     tracing: Tracing | None = None
     receipts: ServerReceipts | None = None
+    traffic: TrafficRecorder | None = None
     recent: RecentRequests = field(default_factory=RecentRequests)
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -108,6 +111,8 @@ class ServingContext:
             await self.durable.journal.close()
         await self.preparer.close()
         await self.sessions.pins.close()
+        if self.traffic is not None:
+            await asyncio.to_thread(self.traffic.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

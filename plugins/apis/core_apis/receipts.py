@@ -12,7 +12,8 @@ from typing import Any
 
 from core.api.errors import RequestError
 from core_apis.engine_protocol import ServingEngine
-from core_config.served.server_config import ReceiptSettings
+from core_apis.traffic.recorder import TrafficRecorder
+from core_config.served.server_config import ReceiptSettings, ServerConfig
 from core_observers.receipts.facts import engine_facts, template_of
 from core_observers.receipts.issuer import ReceiptIssuer
 from core_observers.receipts.signing import SigningKey, read_key
@@ -60,6 +61,14 @@ def server_receipts(
         key.sign(b"")  # a public key is refused at the start
     digest = WeightsDigest(engine.config.model.model)
     return ServerReceipts(settings.every, engine_issuer(engine, template, digest, key), digest)
+
+
+def traffic_recorder(server: ServerConfig, engine: ServingEngine, template: str | None) -> TrafficRecorder | None:
+    """Build the recorder of traffic; None where nothing is recorded. Raises UserError for an unfit directory."""
+    if server.recording is None:
+        return None
+    issuer = engine_issuer(engine, template, WeightsDigest(engine.config.model.model))
+    return TrafficRecorder(server.recording, server, issuer)
 
 
 def engine_issuer(

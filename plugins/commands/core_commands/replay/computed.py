@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from core.api.messages import EngineRequest
+from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core_apis.watching import Generate, PromptCall
 from core_frontend.api.outputs import RequestOutput
@@ -41,10 +41,15 @@ class Computed:
 
 @dataclass
 class ReplayJob:
-    """One body that is computed. given, seeds: for each prompt; shorter lists leave the others as they are."""
+    """One body that is computed.
+
+    given, seeds: for each prompt; shorter lists leave the others as they are.
+    said: answers of each prompt that are written out instead of being computed; empty: they are computed.
+    """
 
     given: Sequence[Given] = ()
     seeds: Sequence[int] = ()
+    said: Sequence[Answers] = ()
     calls: list[PromptCall] = field(default_factory=list)
     computed: dict[int, Computed] = field(default_factory=dict)
 
@@ -58,8 +63,33 @@ class ReplayJob:
             if index < len(self.given):
                 params = with_given(params, self.given[index])
         terms = replace(call.terms, receipts=_Keeper(self, index))
+        if index < len(self.said):
+            terms = replace(terms, recorder=past_of(self.said[index]))
         self.calls.append(replace(call, params=params, terms=terms))
         return index, self.calls[index]
+
+
+class Past:
+    """A recorder with what was computed earlier; see `core_frontend.recording.Recorder`."""
+
+    def __init__(self, seed: int | None, past: list[list[EngineOutput]]) -> None:
+        self.seed = seed
+        self.past: Sequence[Sequence[EngineOutput]] = past
+
+    def begin(self, seed: int) -> None:
+        """Do nothing: nothing is kept."""
+
+    def record(self, outputs: Sequence[EngineOutput]) -> None:
+        """Do nothing: nothing is kept."""
+
+
+def past_of(answers: Answers) -> Past:
+    """Return a recorder that says that these answers were computed whole."""
+    step = [
+        EngineOutput("", index, 0, list(tokens), finish_reason="length" if reason == "length" else "stop")
+        for index, tokens, reason in answers
+    ]
+    return Past(None, [step])
 
 
 class _Keeper:

@@ -6,6 +6,7 @@ what comes out. Called by: `core verify`, `core diff`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,7 +19,8 @@ from core.api.messages import EngineOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.args.arg import Given as GivenArgument
 from core_commands.client.endpoint import whole
-from core_commands.replay.computed import CURRENT, Computed, Given, ReplayJob, followed, with_given
+from core_commands.replay.computed import CURRENT, Computed, Given, Past, ReplayJob, followed, with_given
+from core_observers.receipts.issuer import Answers
 
 if TYPE_CHECKING:
     from core_apis.context import ServingContext
@@ -42,6 +44,9 @@ DROPPED: Final = (
 )
 """Fields of a body that decide no token, and change only how its answer arrives."""
 
+SCORES: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "include", "echo")
+"""Fields that ask for numbers which tokens alone do not give."""
+
 
 class ReplayEngine:
     """An open engine. context: of its application. resolution: its configuration."""
@@ -50,6 +55,7 @@ class ReplayEngine:
         self.context = context
         self.resolution = resolution
         self._endpoint = endpoint
+        self._numbers = itertools.count()
         context.generate = followed(context.generate)
 
     async def compute(
@@ -59,7 +65,14 @@ class ReplayEngine:
 
         given, seeds: for each prompt.
         """
-        job = ReplayJob(given, seeds)
+        return await self._ask(path, body, ReplayJob(given, seeds))
+
+    async def written(self, path: str, body: Mapping[str, Any], said: Sequence[Answers]) -> dict[str, Any]:
+        """Return the answer that these tokens are, without computing anything. said: the answers of each prompt."""
+        params = {name: value for name, value in body.items() if name not in SCORES}
+        return (await self._ask(path, params, ReplayJob(said=said)))[0]
+
+    async def _ask(self, path: str, body: Mapping[str, Any], job: ReplayJob) -> tuple[dict[str, Any], list[Computed]]:
         token = CURRENT.set(job)
         try:
             plain = msgspec.json.encode({name: value for name, value in body.items() if name not in DROPPED})
@@ -99,9 +112,9 @@ class ReplayEngine:
         )
         ended = [EngineOutput("", other, 0, [], finish_reason="abort") for other in range(n) if other != choice]
         begun = [EngineOutput("", choice, 0, list(past))] if past else []
-        recorder = _Past(computed.request.seed, [[*ended, *begun]] if ended or begun else [])
+        recorder = Past(computed.request.seed, [[*ended, *begun]] if ended or begun else [])
         terms = replace(call.terms, receipts=None, recorder=recorder, marks_specials=False)
-        outputs = self.context.engine.generate(call.prompt, params, f"{call.request_id}-{choice}-{len(past)}", terms)
+        outputs = self.context.engine.generate(call.prompt, params, f"{call.request_id}-{next(self._numbers)}", terms)
         position = 0
         async with aclosing(outputs):
             async for output in outputs:
@@ -116,20 +129,6 @@ class ReplayEngine:
                     if new[skipped:]:
                         rows = None if completion.logprobs is None else completion.logprobs[-len(new[skipped:]) :]
                         yield new[skipped:], rows
-
-
-class _Past:
-    """A recorder with the tokens of a choice; see `core_frontend.recording.Recorder`."""
-
-    def __init__(self, seed: int, past: list[list[EngineOutput]]) -> None:
-        self.seed: int | None = seed
-        self.past: Sequence[Sequence[EngineOutput]] = past
-
-    def begin(self, seed: int) -> None:
-        """Do nothing: nothing is kept."""
-
-    def record(self, outputs: Sequence[EngineOutput]) -> None:
-        """Do nothing: nothing is kept."""
 
 
 Work = Callable[[ReplayEngine], Coroutine[None, None, int]]

@@ -13,7 +13,13 @@ from core_config.arguments.sources import Merged
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
-from core_config.served.server_config import JournalSettings, ReceiptSettings, ServerConfig, TraceSettings
+from core_config.served.server_config import (
+    JournalSettings,
+    ReceiptSettings,
+    RecordSettings,
+    ServerConfig,
+    TraceSettings,
+)
 from core_formats.server_limits import ServerLimits
 
 _SAME = (
@@ -63,6 +69,10 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         problems.append(
             "--request-journal: one process writes it, and --api-server-count asks for several; leave one of them out."
         )
+    if merged.value("record_traffic") is not None and merged.value("api_server_count") > 1:
+        problems.append(
+            "--record-traffic: one process writes it, and --api-server-count asks for several; leave one of them out."
+        )
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -77,6 +87,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         limits=limits,
         journal=_journal(merged),
         receipts=_receipts(merged, problems),
+        recording=_recording(merged),
         remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
@@ -123,6 +134,15 @@ def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:
             )
         return None
     return ReceiptSettings(every=mode == "all", key_file=key)
+
+
+def _recording(merged: Merged) -> RecordSettings | None:
+    directory = merged.value("record_traffic")
+    if directory is None:
+        return None
+    return RecordSettings(
+        directory=directory, share=merged.value("record_share"), max_bytes=merged.value("record_size")
+    )
 
 
 def _traces(merged: Merged) -> TraceSettings | None:

@@ -19,6 +19,7 @@ __all__ = [
     "AnswerSettings",
     "JournalSettings",
     "ReceiptSettings",
+    "RecordSettings",
     "RemoteSettings",
     "ServerConfig",
     "ServerLimits",
@@ -50,6 +51,19 @@ class ReceiptSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     every: bool = False
     key_file: str | None = None
+
+
+class RecordSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded traffic.
+
+    directory: directory of the records.
+    share: share of the requests that are recorded.
+    max_bytes: limit of their size.
+    """
+
+    directory: str
+    share: float = 0.01
+    max_bytes: int = 256 * 1024 * 1024
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +126,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         measured.
     journal: None: no request outlives the server.
     receipts: None: no answer gets one.
+    recording: None: no request is recorded.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
     media_refusal: why the model's pictures are not served; empty where they are.
@@ -160,6 +175,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     receipts: ReceiptSettings | None = None
+    recording: RecordSettings | None = None
     remote: RemoteSettings | None = None
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
