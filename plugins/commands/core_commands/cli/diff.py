@@ -177,7 +177,7 @@ def _write(comparison: "Comparison", options: DiffOptions) -> None:
     from core_commands.replay.report import as_html, as_json
 
     page = own_path(options.report)
-    write_whole(page, as_html(comparison).encode("utf-8", "replace"))
+    write_whole(page, as_html(comparison))
     if options.json is not None:
         write_whole(own_path(options.json), as_json(comparison))
     print(f"{comparison.num_requests} requests, {comparison.num_tokens} tokens; {len(comparison.rows)} differ.")

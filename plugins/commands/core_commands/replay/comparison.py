@@ -18,7 +18,7 @@ from core_apis.traffic.records import TrafficRecord, unpacked
 from core_commands.replay.computed import Computed
 from core_commands.replay.engine import SCORES, ReplayEngine
 from core_commands.replay.tokens import TokenDifference, all_differences, first_index
-from core_commands.replay.values import ValueDifference, value_differences
+from core_commands.replay.values import ValueDifference, shortened, value_differences
 from core_observers.receipts.issuer import Answers
 
 MOST_TOKENS: Final = 32
@@ -173,7 +173,7 @@ def question_of(body: dict[str, Any]) -> str:
     asked = body.get("messages") or body.get("prompt") or ""
     last = asked[-1] if isinstance(asked, list) and asked else asked
     text = last.get("content") if isinstance(last, dict) else last
-    return (text if isinstance(text, str) else msgspec.json.encode(text).decode())[:200]
+    return shortened(text if isinstance(text, str) else msgspec.json.encode(text).decode(), 200)
 
 
 def _prompt(record: Recorded, computed: Sequence[Computed]) -> str:

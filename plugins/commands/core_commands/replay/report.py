@@ -39,7 +39,7 @@ h2 { font-size: 1.05rem }
 """
 
 
-def as_html(comparison: Comparison) -> str:
+def as_html(comparison: Comparison) -> bytes:
     """Return the page, the worst requests first."""
     rate = comparison.num_tokens / comparison.seconds if comparison.seconds else 0.0
     facts = [
@@ -59,12 +59,12 @@ def as_html(comparison: Comparison) -> str:
     worst = comparison.worst()
     for index, row in enumerate(worst):
         section = _section(row)
-        size += len(section.encode())
+        size += len(_bytes(section))
         if index == MOST_ROWS or size > MOST_BYTES:
             parts.append(f"<p>and {len(worst) - index} more; --json has all of them.</p>")
             break
         parts.append(section)
-    return "".join([*parts, "</body></html>\n"])
+    return _bytes("".join([*parts, "</body></html>\n"]))
 
 
 def as_json(comparison: Comparison) -> bytes:
@@ -101,6 +101,11 @@ def _section(row: RecordDifference) -> str:
             parts.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         parts.append("</table>")
     return "".join([*parts, "</section>"])
+
+
+def _bytes(text: str) -> bytes:
+    """Encode text, which may hold half a character of a model that stopped in its middle."""
+    return text.encode("utf-8", "replace")
 
 
 def _shown(token: int | None) -> str:

@@ -115,5 +115,11 @@ def _call(name: Any, arguments: Any) -> str:
 
 
 def _difference(kind: Kind, place: str, outcome: Outcome, pair: list[str]) -> ValueDifference:
-    left, right = (text if len(text) <= SHOWN else text[: SHOWN - 3] + "..." for text in pair)
+    left, right = (shortened(text, SHOWN) for text in pair)
     return ValueDifference(kind, place, outcome, left, right)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a text, with every half of a character replaced, so that it can be written as JSON."""
+    shown = text if len(text) <= most else text[: most - 3] + "..."
+    return shown.encode("utf-8", "replace").decode()
