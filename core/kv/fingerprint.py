@@ -45,7 +45,7 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         settled["weights"] = [config.weights.version, config.weights.sources]
     # Deterministic, because the order of a configuration's keys says nothing about values.
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
-    files = _weight_files(Path(model.model))
+    files = weight_files(Path(model.model))
     if not files:
         digest.update(model.model.encode())
     for path in files:
@@ -59,7 +59,7 @@ def weights_digest(model: str) -> str:
     model: a path; without files the digest is that of nothing.
     """
     digest = hashlib.sha256()
-    for path in _weight_files(Path(model)):
+    for path in weight_files(Path(model)):
         size = path.stat().st_size
         digest.update(f"{path.suffix}:{size}".encode())
         _add_samples(digest, path, size)
@@ -72,16 +72,15 @@ def files_digest(model: str) -> str:
     model: a path; without files the digest is that of nothing.
     """
     digest = hashlib.sha256()
-    for path in _weight_files(Path(model)):
+    for path in weight_files(Path(model)):
         _add_file(digest, path)
     return digest.hexdigest()[:32]
 
 
-def _weight_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
+def weight_files(path: Path) -> list[Path]:
+    """Return the weight files at a path, in the order of their names."""
     if not path.is_dir():
-        return []
+        return [path] if path.is_file() else []
     return sorted(file for file in path.iterdir() if file.suffix in WEIGHT_SUFFIXES)
 
 

@@ -37,6 +37,7 @@ from core_apis.prepare.helper import ApartPreparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.prepare.preparer import Preparer
 from core_apis.prepare.settings import settings_of
+from core_apis.receipts import server_receipts, traffic_recorder
 from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
@@ -216,6 +217,8 @@ def _context(
         durable=durable,
         adapters=adapters,
         tracing=tracing,
+        receipts=server_receipts(server.receipts, engine, own),
+        traffic=traffic_recorder(server, engine, own),
     )
 
 

@@ -23,12 +23,14 @@ from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
 from core_apis.histories.memory import Histories
 from core_apis.prepare.preparer import Preparer
+from core_apis.receipts import ServerReceipts
 from core_apis.responses.store import ResponseStore
 from core_apis.served_adapters import ServedAdapters
 from core_apis.served_names import ServedNames
 from core_apis.server.drain import Drain
 from core_apis.sessions.service import SessionService
 from core_apis.tolerated_fields import ToleratedFields
+from core_apis.traffic.recorder import TrafficRecorder
 from core_apis.watching import Generate
 from core_config.served.server_config import ServerConfig
 from core_observers.metrics import ServerMetrics
@@ -53,6 +55,8 @@ class ServingContext:
     tenants: which tenants share cached prefixes.
     durable: streams that outlive their connections; None: none do.
     tracing: sends spans of requests; None: tracing is off.
+    receipts: what makes receipts of answers; None: none are given.
+    traffic: records some requests; None: it records none.
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
@@ -76,6 +80,8 @@ class ServingContext:
     durable: DurableStreams | None = None
     adapters: ServedAdapters | None = None
     tracing: Tracing | None = None
+    receipts: ServerReceipts | None = None
+    traffic: TrafficRecorder | None = None
     recent: RecentRequests = field(default_factory=RecentRequests)
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -105,6 +111,8 @@ class ServingContext:
             await self.durable.journal.close()
         await self.preparer.close()
         await self.sessions.pins.close()
+        if self.traffic is not None:
+            await asyncio.to_thread(self.traffic.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

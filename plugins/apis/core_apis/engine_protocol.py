@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
+from core.api.messages import EngineReady
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
 from core_frontend.adapters import Adapters
@@ -39,6 +40,11 @@ class ServingEngine(Protocol):
     @property
     def config(self) -> EngineConfig:
         """Return the configuration that the engine was built from."""
+        ...
+
+    @property
+    def ready(self) -> EngineReady:
+        """Return the engine's first message."""
         ...
 
     @property

@@ -28,6 +28,7 @@ from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, Prepare
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.joining import JoinedSession
+from core_apis.traffic.recorder import TrafficNote
 from core_apis.watching import PromptCall
 from core_frontend.adapters import adapter_start
 from core_frontend.api.outputs import RequestOutput
@@ -50,6 +51,7 @@ class PromptRun:
     answer_id: name in logs and for people; the engine has ids of its own, since two clients may send the same one.
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
+    note: the record of the request; None: it is not recorded. Set before the first output is awaited.
     session: what the answer becomes a turn of; None: of no session. Set before the first output is awaited.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
         that still runs. It raises RequestError, EngineDeadError or GenerationError.
@@ -67,6 +69,7 @@ class PromptRun:
         self.user = user
         self.arrival = arrival
         self.session: JoinedSession | None = None
+        self.note: TrafficNote | None = None
         self.outputs = self._outputs()
 
     async def first(self, receive: Receive) -> PromptOutput:
@@ -96,6 +99,11 @@ class PromptRun:
             terms = replace(terms, adapter=self.context.adapters.facts(prepared.model))
         if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
             terms = replace(terms, explain=explain_terms(prepared, self.context.model))
+        if self.context.receipts is not None and not isinstance(prepared, PreparedPooling) and prepared.body.receipt:
+            terms = replace(terms, receipts=self.context.receipts.issuer)
+        if self.note is not None:
+            issuer = self.note.issuer(index, len(prepared.prompts), shown=terms.receipts is not None)
+            terms = replace(terms, receipts=issuer)
         key = self.arrival.key
         if key is None:
             return terms

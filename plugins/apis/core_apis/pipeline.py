@@ -21,10 +21,12 @@ from core_apis.context import ServingContext, context_of, tenant_of, user_of
 from core_apis.exchange import Answer, Exchange
 from core_apis.generation import PromptRun
 from core_apis.intake import intake
+from core_apis.receipts import note_receipt
 from core_apis.responses.run import Trail
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.joining import join_session
+from core_apis.traffic.recorder import Prepare
 from core_frontend.queue.limit import Arrival
 
 
@@ -62,7 +64,10 @@ class Pipeline:
     async def serve(self, context: ServingContext, request: Request, exchange: Exchange) -> Response:
         """Answer a request. Raises RequestError and the engine's errors."""
         tenant = tenant_of(request)
-        prepare = partial(context.preparer.prepare, exchange.kind)
+        prepare: Prepare = partial(context.preparer.prepare, exchange.kind)
+        note = None if context.traffic is None else context.traffic.begin(request, tenant, exchange.kind)
+        if note is not None:
+            prepare = note.keeping(prepare)
         async with intake(context, request, tenant, prepare) as (prepared, arrival):
             call = Call(context, request, tenant, prepared, arrival)
             note_fields(call)
@@ -72,6 +77,7 @@ class Pipeline:
             streams = bool(getattr(call.runs.body, "stream", False))
             run = await self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
             run.session = session
+            run.note = note
             # After the run: a run that is kept draws the seed of the ids that the answer will have.
             answer = exchange.answer(context, prepared, answer_id, created)
             if streams:
@@ -107,12 +113,13 @@ class Pipeline:
 
 
 def note_fields(call: Call) -> None:
-    """Report tolerated fields, and look for a request for an explanation outside the body."""
+    """Report tolerated fields, and look outside the body for a request for an explanation or a receipt."""
     unknown = getattr(call.prepared, "unknown", ())
     if unknown:
         call.context.tolerated.tell(call.request.url.path, unknown)
     if HEADER in call.request.headers:
         explain(call.runs.body, call.request.headers[HEADER])
+    note_receipt(call.context.receipts, call.runs.body, call.request.headers)
 
 
 async def answered(request: Request, exchange: Exchange) -> Response:

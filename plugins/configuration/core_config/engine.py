@@ -70,7 +70,7 @@ def engine_config(
     model = msgspec.structs.replace(
         _model(settings, checkpoint, spec, served),
         pooling=pooling,
-        reads_extra_args=_reads_extra_args(plugins),
+        reads_extra_args=_reads_extra_args(plugins, registry),
         checks_params=bool(plugins.logits_processors),
         embedding_size=_embedding_size(settings, spec, pooling, problems),
     )
@@ -163,10 +163,14 @@ def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig 
     return spec.hidden_size
 
 
-def _reads_extra_args(plugins: PluginChoices) -> bool:
-    """Whether requests may have arguments for plugins: for a logits processor, or for a policy that is not the engine's
-    own.
+def _reads_extra_args(plugins: PluginChoices, registry: PluginRegistry) -> bool:
+    """Whether requests may have arguments for plugins: for a logits processor, a proposer that declares it, or a policy
+    that is not the engine's own.
     """
+    if plugins.speculative is not None:
+        proposer = registry.find("speculative", plugins.speculative)
+        if proposer is not None and proposer.spec.capabilities.get("reads_extra_args"):
+            return True
     foreign_policies = [row for row in plugins.table if row.kind == "policy" and not is_own(row.distribution)]
     return bool(plugins.logits_processors or foreign_policies)
 

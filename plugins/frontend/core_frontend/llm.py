@@ -44,6 +44,7 @@ from core_tokens.script_tokenizer import chat_template_of
 if TYPE_CHECKING:
     from core_formats.conversation_prompts import ConversationPrompts
     from core_formats.selection import AnswerFormat
+    from core_observers.receipts.issuer import ReceiptIssuer
 
 
 class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
@@ -66,6 +67,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         *,
         priority: Sequence[int] | None = None,
         explain: bool = False,
+        receipt: bool = False,
         **options: Any,
     ) -> list[RequestOutput]:
         """Complete prompts; return the outputs in the order of the prompts.
@@ -76,6 +78,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         lora_request: the adapter of all prompts, or one for each; None: the model itself.
         priority: one for each prompt, lower first, under the priority policy.
         explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
+        receipt: whether each output has a receipt (`RequestOutput.receipt`, docs/receipts.md).
         options: vLLM's other keywords; anything but None is refused by name.
         Raises RequestError before anything runs if any prompt or parameter is wrong.
         """
@@ -85,7 +88,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         priority = _priorities(priority, len(batch))
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
         tokenized = tokenized_together(batch, self._tokenizer)
-        return self._run(tokenized, params, priority, use_tqdm, told, adapters=lora_request)
+        return self._run(tokenized, params, priority, use_tqdm, told, adapters=lora_request, receipt=receipt)
 
     def enqueue(
         self,
@@ -138,6 +141,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        receipt: bool = False,
         session: SessionPrompt | None = None,
         **options: Any,
     ) -> list[RequestOutput]:
@@ -151,7 +155,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
             answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
         session: set by the chat of a session (`LLM.session`).
-        lora_request, explain, options: see `generate`.
+        lora_request, explain, receipt, options: see `generate`.
         """
         refuse_keywords(options, self.chat)
         conversations = as_conversations(messages)
@@ -184,6 +188,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
             *(batch.prompts, batch.params, priority, use_tqdm, told),
             marks_specials=batch.is_parsed,
             adapters=lora_request,
+            receipt=receipt,
         )
         batch.take_apart(outputs)
         return outputs
@@ -355,6 +360,14 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
             told.append(ExplainTerms(sources, first_turn))
         return told
 
+    def _receipt_issuer(self) -> ReceiptIssuer:
+        """Return the issuer of receipts, made at the first call."""
+        if self._receipts is None:
+            from core_frontend.receipts import own_issuer
+
+            self._receipts = own_issuer(self._config, self._live_client(), self._tokenizer, self._chat_template)
+        return self._receipts
+
     def _answer_format(self, chat_template: str | None) -> AnswerFormat:
         """Return the model's form of answers, determined at the first call."""
         from core_formats.selection import served_format
@@ -373,6 +386,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         *,
         marks_specials: bool = False,
         adapters: Adapters = None,
+        receipt: bool = False,
     ) -> list[RequestOutput]:
         client = self._live_client()
         self._check_awake()
@@ -382,6 +396,10 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
                 "abort them."
             )
         entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials, adapters=adapters)
+        if receipt:
+            issuer = self._receipt_issuer()
+            for entry in entries:
+                entry.receipts = issuer
         return run_batch(client, self._output, entries, use_tqdm)
 
     def _checked(

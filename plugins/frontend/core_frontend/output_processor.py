@@ -24,6 +24,7 @@ from core_frontend.prompt_logprobs import PromptLogprobs
 from core_frontend.prompts.input_processor import ProcessedInput
 from core_frontend.request_settings import RequestSettings
 from core_frontend.request_tally import Buckets, RequestTally
+from core_observers.receipts.receipt import IssuedReceipt
 from core_tokens.stop_strings import StopStrings
 from core_tokens.tokenizer import Tokenizer
 
@@ -68,6 +69,7 @@ class RequestState:
                 marks_specials=entry.marks_specials,
             )
         self._news: dict[int, CompletionState] = {}
+        self._receipts = entry.receipts
         self.gaps: Buckets | None = None
 
     @property
@@ -171,7 +173,15 @@ class RequestState:
             prompt_logprobs=self.prompt_logprobs,
             metrics=self.metrics,
             num_cached_tokens=self.num_cached_tokens,
+            receipt=self._receipt() if finished else None,
         )
+
+    def _receipt(self) -> IssuedReceipt | None:
+        """Return the receipt of the finished request; None without an issuer."""
+        if self._receipts is None:
+            return None
+        answers = [(index, choice.token_ids, choice.finish_reason) for index, choice in self._choices.items()]
+        return self._receipts.issue(self.requests[0], answers)
 
 
 class PooledState(RequestState):

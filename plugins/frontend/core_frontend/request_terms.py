@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from core.api.adapters import AdapterFacts
 from core_frontend.api.explanation import Source
 from core_frontend.recording import Recorder
+from core_observers.receipts.issuer import Issuer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RequestTerms:
     explain:       facts for the explanation; None: no explanation is wanted.
     recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
     adapter:       facts about the adapter that it uses; None: the base model.
+    receipts:      makes the receipt of its answers; None: it gets none.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -63,6 +65,7 @@ class RequestTerms:
     num_public_tokens: int = 0
     recorder: Recorder | None = None
     adapter: AdapterFacts | None = None
+    receipts: Issuer | None = None
     gives_prompt: bool = False
 
     def deadline(self, default_s: float) -> float:

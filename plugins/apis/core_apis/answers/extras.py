@@ -1,6 +1,6 @@
-"""Optional parts of an answer besides its choices and usage: its explanation, and its timings.
+"""Optional parts of an answer besides its choices and usage: its explanation, its receipt, and its timings.
 
-Owns: `Extras`, which gathers both for one HTTP request. Never does: explain or measure. Called by: routes, answer
+Owns: `Extras`, which gathers them for one HTTP request. Never does: explain or measure. Called by: routes, answer
 writers.
 """
 
@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from core_apis.protocol.timings import Timings, timings_of
 from core_frontend.api.explanation import Explanation
 from core_frontend.api.outputs import RequestOutput
+from core_observers.receipts.receipt import IssuedReceipt
 
 T = TypeVar("T")
 
@@ -22,6 +23,7 @@ class Asking(Protocol):
 
     n: int | None
     explain: bool | None
+    receipt: bool | None
     timings: bool | None
 
 
@@ -32,6 +34,7 @@ class Answer(Protocol):
     """
 
     explain: Explanation | list[Explanation] | UnsetType
+    receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType
     timings: Timings | list[Timings] | UnsetType
 
 
@@ -45,19 +48,23 @@ class Extras:
         self._times = bool(body.timings)
         self._num_choices = body.n or 1
         self._explanations: dict[int, Explanation] = {}
+        self._receipts: dict[int, IssuedReceipt] = {}
         self._timings: dict[int, Timings] = {}
-        self.wanted = self._times or bool(body.explain)
+        self.wanted = self._times or bool(body.explain) or bool(body.receipt)
 
     def add(self, prompt_index: int, output: RequestOutput) -> None:
         """Add the extras of an output, if it is the last one of its prompt."""
         if output.explain is not None:
             self._explanations[prompt_index] = output.explain
+        if output.receipt is not None:
+            self._receipts[prompt_index] = output.receipt
         if self._times and output.finished:
             self._timings[prompt_index] = timings_of(output, self._num_choices)
 
     def tell(self, answer: Answer) -> None:
         """Set the extras in the answer."""
         answer.explain = _one_or_all(self._explanations)
+        answer.receipt = _one_or_all(self._receipts)
         answer.timings = _one_or_all(self._timings)
 
 

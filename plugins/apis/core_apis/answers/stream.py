@@ -24,6 +24,7 @@ from core_apis.protocol.timings import Timings
 from core_apis.protocol.usage import Usage, UsageCounter
 from core_frontend.api.explanation import Explanation
 from core_frontend.api.outputs import RequestOutput
+from core_observers.receipts.receipt import IssuedReceipt
 
 T = TypeVar("T")
 
@@ -43,12 +44,13 @@ class Chunk(Protocol):
     """The message of one event. The same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
-    explain, timings: set on the last chunk only.
+    explain, receipt, timings: set on the last chunk only.
     """
 
     choices: list[Any]
     usage: Usage | UnsetType | None
     explain: Explanation | list[Explanation] | UnsetType
+    receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType
     timings: Timings | list[Timings] | UnsetType
 
 

@@ -23,25 +23,24 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_C
 class JournalDirectory:
     """A directory that this process has locked. Raises UserError if it cannot be locked.
 
-    It is created if it does not exist; only its owner may enter it.
+    It is created if it does not exist; only its owner may enter it. flag: the argument that names it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flag: str = "--request-journal") -> None:
         self.path = Path(path).expanduser()
+        self._flag = flag
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check()
             self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
         except OSError as error:
-            raise UserError(
-                f"--request-journal {path}: {error.strerror or error}; expected a directory to write to."
-            ) from None
+            raise UserError(f"{flag} {path}: {error.strerror or error}; expected a directory to write to.") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
             raise UserError(
-                f"--request-journal {path}: another server uses this journal; give each server a directory of its own."
+                f"{flag} {path}: another server uses it; give each server a directory of its own."
             ) from None
 
     def files(self) -> list[Path]:
@@ -70,12 +69,10 @@ class JournalDirectory:
     def _check(self) -> None:
         found = self.path.stat()
         if found.st_uid != os.geteuid():
-            raise UserError(
-                f"--request-journal {self.path}: it belongs to another user; expected a directory of your own."
-            )
+            raise UserError(f"{self._flag} {self.path}: it belongs to another user; expected a directory of your own.")
         others = stat.S_IMODE(found.st_mode) & 0o077
         if others:
             raise UserError(
-                f"--request-journal {self.path}: others may enter it (mode {stat.S_IMODE(found.st_mode):o}), and it will hold "
+                f"{self._flag} {self.path}: others may enter it (mode {stat.S_IMODE(found.st_mode):o}), and it will hold "
                 "what clients wrote; run chmod 700 on it, or name a directory that does not exist yet."
             )

@@ -41,6 +41,7 @@ class Kind(IntEnum):
     ENDED:    the stored form of an entry that has ended. It replaces all earlier records of the entry.
     DROPPED:  the entry is no longer needed.
     SHOWN:    an output of a prompt is about to be shown, if there are several prompts.
+    TRAFFIC:  a whole request of recorded traffic (`core_apis.traffic`), in a directory of its own.
     """
 
     FILE = 0
@@ -50,6 +51,7 @@ class Kind(IntEnum):
     ENDED = 4
     DROPPED = 5
     SHOWN = 6
+    TRAFFIC = 7
 
 
 class FileHead(msgspec.Struct, array_like=True):

@@ -147,6 +147,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
     max_tokens: may be more than the context has room for.
     explain, timings: whether the answer reports how it came about, and how long it took; fields of this server.
+    receipt: whether the answer has a receipt; a field of this server.
     session: name of a session, whose earlier answers keep their tokens; a field of this server.
     """
 
@@ -158,6 +159,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     stream: bool | None = None
     metadata: Metadata | None = None
     explain: bool | None = None
+    receipt: bool | None = None
     session: SessionName | None = None
     timings: bool | None = None
 

@@ -20,6 +20,7 @@ from core_apis.protocol.usage import Usage
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse
 from core_frontend.api.explanation import Explanation
+from core_observers.receipts.receipt import IssuedReceipt
 
 UNSERVED: Mapping[str, str] = {
     "audio": "leave it out",
@@ -222,6 +223,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[Any] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
 
@@ -258,5 +260,6 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET

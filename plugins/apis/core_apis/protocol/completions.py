@@ -17,6 +17,7 @@ from core_apis.protocol.timings import Timings
 from core_apis.protocol.usage import Usage
 from core_formats.server_limits import ServerLimits
 from core_frontend.api.explanation import Explanation
+from core_observers.receipts.receipt import IssuedReceipt
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -134,7 +135,7 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer, and every chunk of a stream.
 
-    explain, timings: lists with one entry per prompt, if there are several prompts.
+    explain, receipt, timings: lists with one entry per prompt, if there are several prompts.
     system_fingerprint: the version of replaced weights.
     """
 
@@ -145,5 +146,6 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from core_apis.protocol.chat import TokenLogprob
 from core_apis.protocol.timings import Timings
 from core_frontend.api.explanation import Explanation
+from core_observers.receipts.receipt import IssuedReceipt
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -130,7 +131,7 @@ class ResponseUsage(msgspec.Struct):
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response, complete or in progress; it repeats the settings of the request. Times are seconds since the epoch.
 
-    explain, timings: once it has ended, if they were requested.
+    explain, receipt, timings: once it has ended, if they were requested.
     """
 
     id: str
@@ -144,6 +145,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     output: list[OutputItem] = []
     usage: ResponseUsage | None = None
     explain: Explanation | UnsetType = UNSET
+    receipt: IssuedReceipt | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
 
     background: bool = False

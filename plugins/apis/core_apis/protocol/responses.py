@@ -57,6 +57,7 @@ PASSED_ON = (
     "parallel_tool_calls",
     "presence_penalty",
     "priority",
+    "receipt",
     "repetition_penalty",
     "seed",
     "session",
@@ -118,7 +119,8 @@ class TextOptions(msgspec.Struct):
 class ResponsesRequest(msgspec.Struct, kw_only=True):
     """An input to answer.
 
-    Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `timings`). None always means: not given.
+    Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`). None always means:
+    not given.
     """
 
     model: str | None = None
@@ -161,6 +163,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     top_k: Int32 | None = None
     explain: bool | None = None
+    receipt: bool | None = None
     timings: bool | None = None
 
     client_metadata: Any = None

@@ -91,7 +91,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The common fields. Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `timings`). None
+    """The common fields. Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`). None
     always means: not given.
 
     The last two groups hold the fields of `NEUTRAL` together with `user`, and those of `NOT_SERVED`.
@@ -139,6 +139,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
     explain: bool | None = None
+    receipt: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     timings: bool | None = None
 

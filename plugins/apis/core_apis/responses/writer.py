@@ -86,6 +86,8 @@ class ResponseWriter:
         self._usage.add(0, output)
         if output.explain is not None:
             self.response.explain = output.explain
+        if output.receipt is not None:
+            self.response.receipt = output.receipt
         if self._times and output.finished:
             self.response.timings = timings_of(output, num_choices=1)
         events: list[bytes] = []

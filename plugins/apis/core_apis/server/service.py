@@ -96,6 +96,7 @@ async def serve_requests(
     watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
+    reading = asyncio.ensure_future(_read_weights(context, engine))
     collecting = asyncio.ensure_future(collect_garbage(lambda: context.drain.num_running))
     _settle_process()
     try:
@@ -116,7 +117,7 @@ async def serve_requests(
         await serving
     finally:
         await context.close()
-        for task in (*watching, watching_files, collecting):
+        for task in (*watching, watching_files, reading, collecting):
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
@@ -139,6 +140,12 @@ async def _give_up_the_rest(
     await close_engine(engine, hurries)  # ends what still runs with an error
     await _first_of(serving, timeout=1.0)
     server.force_exit = True
+
+
+async def _read_weights(context: ServingContext, engine: AsyncEngine) -> None:
+    """Read the weights for receipts, if the server gives any."""
+    if context.receipts is not None:
+        await context.receipts.read_weights(engine)
 
 
 def _settle_process() -> None:

@@ -31,6 +31,18 @@ RUN_BATCH: Final = DeclaredCommand(
     ("-i IN -o OUT", "Run every request of a batch file; goes on where it was interrupted."),
     options=("core_commands.cli.run_batch:RunBatchOptions",),
 )
+VERIFY: Final = DeclaredCommand(
+    "verify",
+    "core_commands.cli.verify:verify",
+    ("RECEIPT --request BODY", "Compute an answer again and compare it with its receipt, to the bit."),
+    options=("core_commands.cli.verify:VerifyOptions",),
+)
+DIFF: Final = DeclaredCommand(
+    "diff",
+    "core_commands.cli.diff:diff",
+    ("RECORDS --right ARGUMENTS", "Answer recorded requests again and show where another engine goes another way."),
+    options=("core_commands.cli.diff:DiffOptions",),
+)
 BENCH: Final = DeclaredCommand(
     "bench",
     "core_commands.cli.bench:bench",

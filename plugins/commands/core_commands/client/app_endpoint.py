@@ -23,6 +23,11 @@ class AppEndpoint:
         self.name = name
         self._app = app
 
+    @property
+    def context(self) -> Any:
+        """Return the serving context of the server's own application."""
+        return getattr(self._app, "state").context  # noqa: B009
+
     @asynccontextmanager
     async def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

@@ -54,6 +54,7 @@ WITHOUT_MEANING = {
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",
     "request_journal": "there are no streams to read again",
+    "record_traffic": "nobody else sends requests",
     "max_connections": "no port is opened",
     "max_header_size": "no port is opened",
     "request_read_timeout": "no port is opened",

@@ -28,7 +28,7 @@ WHOLE = (
 
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
-DRAFTS_OF_RANK_0 = ("ngram", "suffix")
+DRAFTS_OF_RANK_0 = ("given", "ngram", "suffix")
 """Methods that draft from tokens alone, which rank 0 does for all."""
 
 

@@ -16,7 +16,13 @@ from core_config.rules.data_parallel import MULTI_PORT, num_engines
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
-from core_config.served.server_config import JournalSettings, ServerConfig, TraceSettings
+from core_config.served.server_config import (
+    JournalSettings,
+    ReceiptSettings,
+    RecordSettings,
+    ServerConfig,
+    TraceSettings,
+)
 from core_config.served.template_settings import template_settings
 from core_formats.server_limits import ServerLimits
 
@@ -74,6 +80,10 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         problems.append(
             "--request-journal: one process writes it, and --api-server-count asks for several; leave one of them out."
         )
+    if merged.value("record_traffic") is not None and merged.value("api_server_count") > 1:
+        problems.append(
+            "--record-traffic: one process writes it, and --api-server-count asks for several; leave one of them out."
+        )
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -87,6 +97,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         chat_template=template,
         limits=limits,
         journal=_journal(merged),
+        receipts=_receipts(merged, problems),
+        recording=_recording(merged),
         remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
@@ -134,6 +146,26 @@ def _ports(merged: Merged, first: int) -> dict[str, Any]:
     if rank is None:
         return {"num_servers": num_engines(given)}
     return {"is_one_of_several": True, "port": first + rank - (given["data_parallel_start_rank"] or 0)}
+
+
+def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:
+    mode, key = merged.value("receipts"), merged.value("receipt_key")
+    if mode == "off":
+        if key is not None:
+            problems.append(
+                "--receipt-key: has no meaning without receipts; give --receipts ask or all, or leave it out."
+            )
+        return None
+    return ReceiptSettings(every=mode == "all", key_file=key)
+
+
+def _recording(merged: Merged) -> RecordSettings | None:
+    directory = merged.value("record_traffic")
+    if directory is None:
+        return None
+    return RecordSettings(
+        directory=directory, share=merged.value("record_share"), max_bytes=merged.value("record_size")
+    )
 
 
 def _traces(merged: Merged) -> TraceSettings | None:

@@ -19,6 +19,8 @@ __all__ = [
     "AdapterSettings",
     "AnswerSettings",
     "JournalSettings",
+    "ReceiptSettings",
+    "RecordSettings",
     "RemoteSettings",
     "ServerConfig",
     "ServerLimits",
@@ -40,6 +42,30 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 256 * 1024 * 1024
     lifetime_s: float = 3600.0
     patience_s: float = 60.0
+
+
+class ReceiptSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Receipts of answers.
+
+    every: whether every answer gets one, or those that ask.
+    key_file: file with the key that signs them; None: they are not signed.
+    """
+
+    every: bool = False
+    key_file: str | None = None
+
+
+class RecordSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded traffic.
+
+    directory: directory of the records.
+    share: share of the requests that are recorded.
+    max_bytes: limit of their size.
+    """
+
+    directory: str
+    share: float = 0.01
+    max_bytes: int = 256 * 1024 * 1024
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +138,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
         measured.
     journal: None: no request outlives the server.
+    receipts: None: no answer gets one.
+    recording: None: no request is recorded.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
     media_refusal: why the model's pictures are not served; empty where they are.
@@ -164,6 +192,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
+    receipts: ReceiptSettings | None = None
+    recording: RecordSettings | None = None
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False

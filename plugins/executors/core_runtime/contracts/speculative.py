@@ -11,9 +11,9 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,11 +41,15 @@ class RequestFacts:
     tenant: tenant of the request; empty: none.
     cache_salt: cache salt of the request, or None.
     adapter: digest of the request's adapter; empty: the base model.
+    extra_args: the request's own arguments for plugins, or None.
+    num_prompt_tokens: length of its prompt.
     """
 
     tenant: str
     cache_salt: str | None
     adapter: str = ""
+    extra_args: Mapping[str, Any] | None = None
+    num_prompt_tokens: int = 0
 
 
 @runtime_checkable

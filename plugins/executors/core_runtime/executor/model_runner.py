@@ -227,7 +227,8 @@ class ModelRunner:
             self.proposer.on_finished(key)
         for new in plan.new:
             request = new.request
-            facts = RequestFacts(request.tenant, request.cache_salt, request.adapter)
+            extra_args, length = request.params.extra_args, len(request.prompt_token_ids)
+            facts = RequestFacts(request.tenant, request.cache_salt, request.adapter, extra_args, length)
             known = request.prompt_token_ids + new.output_token_ids
             self._num_told[new.slot] = len(known)
             self.proposer.on_request(request.key, facts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from core_frontend.api.explanation import Explanation
+from core_observers.receipts.receipt import IssuedReceipt
 
 
 class Logprob(
@@ -141,6 +142,7 @@ class RequestOutput:
     prompt_logprobs: one entry for each prompt token, the first one None; or None if not requested.
     num_cached_tokens: prompt tokens that came from the prefix cache.
     explain: how the answer came about, with its last output; None unless requested.
+    receipt: what the answers were computed with, to verify them later; None unless requested.
     """
 
     request_id: str
@@ -152,3 +154,4 @@ class RequestOutput:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     num_cached_tokens: int = 0
     explain: Explanation | None = None
+    receipt: IssuedReceipt | None = None

@@ -45,6 +45,7 @@ from core_tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
     from core_frontend.library.sharded_state import EngineCore
+    from core_observers.receipts.issuer import ReceiptIssuer
 
 logger = logging.getLogger(__name__)
 
@@ -239,6 +240,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         self._config: EngineConfig = resolution.engine
         self._answers = resolution.server.answers
         self._chat_template = resolution.server.chat_template
+        self._receipts: ReceiptIssuer | None = None
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         tally = None if self._config.disable_log_stats else RequestTally()

@@ -31,6 +31,7 @@ from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
 from core_frontend.request_settings import LengthLimit, RequestSettings, request_settings
 from core_frontend.request_terms import LENIENT, RequestTerms
+from core_observers.receipts.issuer import Issuer
 from core_tokens.tokenizer import Tokenizer
 
 MAX_N = 128
@@ -46,12 +47,14 @@ class ProcessedInput:
     requests: one entry per choice.
     marks_specials: see `RequestTerms`.
     asked:    facts for the explanation; None: no explanation is wanted.
+    receipts: makes its receipt; None: it gets none.
     """
 
     prompt: str | None
     requests: list[EngineRequest]
     marks_specials: bool = False
     asked: RequestSettings | None = None
+    receipts: Issuer | None = None
 
 
 class TokenRules(NamedTuple):
@@ -164,7 +167,7 @@ class InputProcessor:
         )
         set_adapter(first, terms.adapter)
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]
-        processed = ProcessedInput(parsed.text, [first, *others], terms.marks_specials)
+        processed = ProcessedInput(parsed.text, [first, *others], terms.marks_specials, receipts=terms.receipts)
         if terms.explain is not None:
             processed.asked = request_settings(params, terms, terms.explain, length, seed, num_cut, deadline)
         return processed

@@ -1,0 +1,1 @@
+"""Recorded traffic: bodies, tokens and receipts of some requests, for comparing engines later."""

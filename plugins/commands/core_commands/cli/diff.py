@@ -1,0 +1,192 @@
+"""`core diff RECORDS --right ARGUMENTS`: how the answers of two engines to recorded requests differ.
+
+Owns: the command's arguments, the order of the two sides, and its last lines. Never does: compare (`replay.comparison` does).
+Called by: the frame.
+"""
+
+import asyncio
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from core.api.errors import ConfigError, UserError
+from core.args.arg import Arg
+from core.commands.words import take_help
+from core_commands.cli.options import parse_engine_arguments
+from core_commands.cli.own_files import own_path, write_whole
+from core_commands.cli.own_options import option_section, refuse_rest, take_options
+
+if TYPE_CHECKING:
+    from core_commands.replay.comparison import Comparison, Recorded
+    from core_commands.replay.engine import ReplayEngine
+    from core_config.arguments.parser import Parsed
+
+USAGE = "core diff RECORDS [--left ARGUMENTS] --right ARGUMENTS | --url URL | --right-cmd COMMAND"
+SUMMARY = (
+    "Answer recorded requests (core serve --record-traffic) again, and show where another engine goes another way: by token, "
+    "tool call and JSON value."
+)
+KINDS = ("token", "json", "tool_call")
+
+
+class DiffOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of diff."""
+
+    left: Annotated[
+        str | None,
+        Arg(
+            "Arguments of the left engine, in quotes: it answers again. Unset: left is what was recorded.",
+            metavar="ARGUMENTS",
+        ),
+    ] = None
+    right: Annotated[
+        str | None, Arg("Arguments of the right engine, in quotes: a model and others.", metavar="ARGUMENTS")
+    ] = None
+    url: Annotated[str | None, Arg("A server as the right side; needs --left. Texts and values are compared.")] = None
+    right_cmd: Annotated[
+        str | None,
+        Arg(
+            "A command that serves the right side, such as that of another installation; needs --left.",
+            metavar="COMMAND",
+        ),
+    ] = None
+    api_key: Annotated[str | None, Arg("With --url: key of the server. Unset: CORE_API_KEY.", secret=True)] = None
+    limit: Annotated[int | None, Arg("Most requests, the newest ones.", ge=1)] = None
+    tenant: Annotated[
+        str | None, Arg("Only records of this tenant: the beginning of its digest.", metavar="DIGEST")
+    ] = None
+    report: Annotated[str, Arg("File for the report, one static HTML page.", metavar="FILE")] = "report.html"
+    json: Annotated[str | None, Arg("File for everything as JSON.", metavar="FILE")] = None
+    fail_on: Annotated[
+        list[str] | None, Arg("Exit with 1 if any request differs in this.", choices=KINDS, commas=True)
+    ] = None
+
+
+def diff(words: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    if take_help(words) is not None:
+        _show_help()
+        return 0
+    options = take_options(DiffOptions, _joined(words))
+    if not words or words[0].startswith("-"):
+        raise UserError(f"The directory of records is missing: {USAGE}.")
+    source = words.pop(0)
+    refuse_rest("diff", words, DiffOptions)
+    _check(options)
+    parsed = {name: _parsed(name, text) for name in ("left", "right") if (text := getattr(options, name)) is not None}
+    records = _records(source, options)
+    comparison = _compared(options, parsed, records)
+    _write(comparison, options)
+    failing = [kind for kind in options.fail_on or () if comparison.count(kind)]
+    return 1 if failing else 0
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Write `--right WORDS` as `--right=WORDS` in place, since these words may begin with a dash themselves."""
+    for place in range(len(words) - 1, 0, -1):
+        if words[place - 1] in ("--left", "--right", "--right-cmd"):
+            words[place - 1 : place + 1] = [f"{words[place - 1]}={words[place]}"]
+    return words
+
+
+def _check(options: DiffOptions) -> None:
+    given = [name for name in ("right", "url", "right_cmd") if getattr(options, name) is not None]
+    if len(given) != 1:
+        raise UserError("Expected one right side: --right ARGUMENTS, --url URL or --right-cmd COMMAND.")
+    if given[0] != "right" and options.left is None:
+        flag = "--" + given[0].replace("_", "-")
+        raise UserError(f"{flag}: needs --left ARGUMENTS, an engine that knows the texts of the recorded tokens.")
+
+
+def _parsed(name: str, text: str) -> "Parsed":
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--{name} {text}: {error}.") from None
+    parsed = parse_engine_arguments(words)
+    if parsed.problems:
+        raise ConfigError([f"--{name}: {problem}" for problem in parsed.problems])
+    return parsed
+
+
+def _records(source: str, options: DiffOptions) -> "list[Recorded]":
+    """Return the records to compare, oldest first. Raises UserError."""
+    from core_apis.traffic.records import read_traffic
+    from core_commands.replay.comparison import Recorded
+
+    found: list[Recorded] = []
+    num_unreadable = 0
+    for number, record in enumerate(read_traffic(source)):
+        if options.tenant is not None and not record.tenant.hex().startswith(options.tenant):
+            continue
+        try:
+            found.append(Recorded.of(number, record))
+        except (msgspec.DecodeError, KeyError, ValueError):
+            num_unreadable += 1
+    if num_unreadable:
+        print(f"core diff: records that cannot be read: {num_unreadable}.", file=sys.stderr)
+    if not found:
+        raise UserError(f"{source}: none of its records fits; leave out --tenant, or record more.")
+    return found if options.limit is None else found[-options.limit :]
+
+
+def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[Recorded]") -> "Comparison":
+    from core_commands.replay.comparison import Comparison, compare
+    from core_commands.replay.engine import run_replay
+    from core_commands.replay.servers import ask_all, started
+
+    if "left" in parsed:
+        _answer_again(parsed["left"], records)
+    left = "as recorded" if options.left is None else options.left
+    comparison = Comparison(left, options.right or options.url or options.right_cmd or "")
+    if "right" in parsed:
+
+        async def work(engine: "ReplayEngine") -> int:
+            for record in records:
+                await compare(engine, record, comparison)
+            return 0
+
+        run_replay(parsed["right"], work)
+    elif options.url is not None:
+        key = options.api_key or os.environ.get("CORE_API_KEY")
+        asyncio.run(ask_all(options.url, key, records, comparison, is_ours=False))
+    elif options.right_cmd is not None:
+        with started(options.right_cmd) as url:
+            asyncio.run(ask_all(url, None, records, comparison, is_ours=True))
+    return comparison
+
+
+def _answer_again(parsed: "Parsed", records: "list[Recorded]") -> None:
+    """Replace the recorded answers by those of the left engine."""
+    from core_commands.replay.engine import run_replay
+
+    async def work(engine: "ReplayEngine") -> int:
+        for record in records:
+            record.answer, computed = await engine.compute(record.path, record.body, record.given(), record.seeds)
+            record.answers = [one.answers for one in computed]
+            record.prompts = [list(one.request.prompt_token_ids) for one in computed]
+        return 0
+
+    run_replay(parsed, work)
+
+
+def _write(comparison: "Comparison", options: DiffOptions) -> None:
+    from core_commands.replay.report import as_html, as_json
+
+    page = own_path(options.report)
+    write_whole(page, as_html(comparison))
+    if options.json is not None:
+        write_whole(own_path(options.json), as_json(comparison))
+    print(f"{comparison.num_requests} requests, {comparison.num_tokens} tokens; {len(comparison.rows)} differ.")
+    for kind, name in zip(KINDS, ("a token", "a JSON value", "a tool call"), strict=True):
+        print(f"  in {name}: {comparison.count(kind)}")
+    print(f"{page}: the report, worst first.")
+
+
+def _show_help() -> None:
+    from core.args.show import show
+
+    show(USAGE, SUMMARY, [option_section("Options", DiffOptions)])

@@ -1,0 +1,113 @@
+"""A server as the right side of a comparison: one that runs already, or one that a command of another installation starts.
+
+Owns: the process of such a command, and sending it recorded requests. Never does: compare. Called by: `core diff`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from core.api.errors import UserError
+from core_commands.client.endpoint import EndpointError, whole
+from core_commands.client.http_endpoint import HttpEndpoint
+from core_commands.client.served_names import served_name
+from core_commands.replay.comparison import Comparison, RecordDifference, Recorded, compare_texts, question_of
+from core_commands.replay.engine import DROPPED
+
+AT_ONCE: Final = 4
+START_S: Final = 600.0
+STOP_S: Final = 30.0
+SEEDED: Final = ("/v1/chat/completions", "/v1/completions")
+"""Paths whose bodies have a seed."""
+
+
+@contextmanager
+def started(command: str) -> Iterator[str]:
+    """Start a server and yield its url. command: words to which a host and a free port are added. Raises UserError."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [*shlex.split(command), "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        process = subprocess.Popen(words)
+    except OSError as error:
+        raise UserError(f"--right-cmd {command}: {error.strerror or error}.") from None
+    url = f"http://127.0.0.1:{port}"
+    try:
+        asyncio.run(_until_ready(url, process, command))
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def ask_all(
+    url: str, api_key: str | None, records: Sequence[Recorded], comparison: Comparison, *, is_ours: bool
+) -> None:
+    """Send all requests to a server and compare its answers. is_ours: whether it tells the tokens of its answers."""
+    endpoint = HttpEndpoint(url, api_key)
+    room = asyncio.Semaphore(AT_ONCE)
+    try:
+        model = await served_name(endpoint, None)
+
+        async def ask(record: Recorded) -> None:
+            async with room:
+                await _ask(endpoint, model, record, comparison, is_ours=is_ours)
+
+        begin = time.perf_counter()
+        await asyncio.gather(*map(ask, records))
+        comparison.seconds = time.perf_counter() - begin
+    finally:
+        await endpoint.close()
+
+
+async def _ask(endpoint: HttpEndpoint, model: str, record: Recorded, comparison: Comparison, *, is_ours: bool) -> None:
+    body: dict[str, Any] = {name: value for name, value in record.body.items() if name not in DROPPED}
+    body["model"] = model
+    if record.path in SEEDED:
+        body.setdefault("seed", record.seeds[0])
+        if is_ours:
+            body["return_token_ids"] = True
+    async with endpoint.ask("POST", record.path, msgspec.json.encode(body)) as answer:
+        data = await whole(answer)
+    if answer.status == 200:
+        compare_texts(record, msgspec.json.decode(data, type=dict[str, Any]), comparison)
+        return
+    comparison.num_requests += 1
+    why = data[:300].decode("utf-8", "replace")
+    row = RecordDifference(record.number, record.path, question_of(record.body))
+    row.problem = f"The server answers with status {answer.status}: {why}"
+    comparison.rows.append(row)
+
+
+async def _until_ready(url: str, process: subprocess.Popen[bytes], command: str) -> None:
+    endpoint = HttpEndpoint(url)
+    deadline = time.monotonic() + START_S
+    try:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise UserError(f"--right-cmd {command}: it ended with {process.returncode} before it answered.")
+            try:
+                async with endpoint.ask("GET", "/health") as answer:
+                    await whole(answer)
+                    if answer.status == 200:
+                        return
+            except EndpointError:
+                pass  # it is not listening yet
+            await asyncio.sleep(0.2)
+    finally:
+        await endpoint.close()
+    raise UserError(f"--right-cmd {command}: it does not answer after {START_S:g} s.")
