@@ -18,6 +18,10 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "internvl": "<IMG_CONTEXT>",
     "llava": "<image>",
     "mistral3": "[IMG]",
+    "qwen2_5_vl": "<|image_pad|>",
+    "qwen2_vl": "<|image_pad|>",
+    "qwen3_vl": "<|image_pad|>",
+    "qwen3_vl_moe": "<|image_pad|>",
     "smolvlm": "<image>",
 })  # fmt: skip
 """Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
@@ -27,10 +31,6 @@ PIXTRAL: Final = "[IMG]"
 
 UNSERVED: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "the rows of a picture see each other in both directions",
-    "qwen2_vl": "rotary positions of pictures have three directions",
-    "qwen2_5_vl": "rotary positions of pictures have three directions",
-    "qwen3_vl": "rotary positions of pictures have three directions",
-    "qwen3_vl_moe": "rotary positions of pictures have three directions",
 })  # fmt: skip
 """Model types whose text alone is served, with what their pictures would need."""
 

@@ -9,6 +9,7 @@ A sequence waits for its rows, but no step does.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -167,7 +168,13 @@ class MediaObserver(EngineObserver, Gate):
                 raise UnfitMedia(
                     f"A picture has {len(rows) // self._tower.row_bytes} rows for {expected} placeholders in the prompt."
                 )
-            made.append(msgspec.structs.replace(item, features=b"", rows=rows))
+            grid = self._tower.grid(item.features)
+            if grid and not math.prod(grid) == expected == item.stop - item.start:
+                raise UnfitMedia(
+                    f"A picture of {' × '.join(map(str, grid))} rows has {expected} placeholders in the prompt."
+                )
+            levels = self._tower.levels
+            made.append(msgspec.structs.replace(item, features=b"", rows=rows, levels=levels, grid=grid))
         return made
 
 

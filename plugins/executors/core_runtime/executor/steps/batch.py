@@ -31,6 +31,7 @@ from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_vi
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.input_embeddings import PromptRows, gives_rows, rows_of
+from core_runtime.executor.steps.rotary_rows import RotaryRows
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -98,6 +99,7 @@ class PersistentBatch:
     trees: shapes of drafts that were proposed as trees.
     undrafted: slots whose sequences have no drafts.
     embedded: rows of sequences whose prompts have given embeddings.
+    rotary: rows of the rotary tables, for a model in whose prompts these differ from positions; else None.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class PersistentBatch:
         self.trees: dict[Slot, DraftTree] = {}
         self.undrafted: set[Slot] = set()
         self.embedded: dict[Slot, PromptRows] = {}
+        self.rotary = None if buffers.rotary is None else RotaryRows(num_slots, buffers.rotary)
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -158,6 +161,8 @@ class PersistentBatch:
                 self.embedded.pop(slot, None)
                 if self.adapters is not None:
                     self.adapters.end(slot)
+                if self.rotary is not None:
+                    self.rotary.end(slot)
         if left and self.processors is not None:
             self.processors.end(left)
         # Removals come first: the scheduler may give a slot that was just freed to a new sequence of the same plan.
@@ -189,6 +194,8 @@ class PersistentBatch:
         step = self._with_rows(plan, cu_seqlens, drafts)
         if self.adapters is not None:
             step.adapters = self.adapters.fill(self.buffers, slots, lens)
+        if self.rotary is not None:
+            self.rotary.fill(self.buffers.positions.array, slots, lens)
         return step
 
     def write_tokens(self, step: StepInput) -> None:
@@ -233,6 +240,8 @@ class PersistentBatch:
         self.tables.advance(step.slots, positions)
         if self.adapters is not None:
             step.adapters = self.adapters.fill(buffers, step.slots, plan.query_lens)
+        if self.rotary is not None:
+            self.rotary.advance(positions, step.slots)
         self.rows.advance()
         return step
 
@@ -327,3 +336,5 @@ class PersistentBatch:
                 pooled.adapter_row = self.adapters.row(slot)
         if gives_rows(request):
             self.embedded[slot] = rows_of(request)
+        if self.rotary is not None:
+            self.rotary.start(slot, request.media)
