@@ -113,6 +113,9 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from:     first position that the adapter computes; earlier ones are the base model's.
     edges:            positions at which a later prompt may leave this one, such as the start of the last user message.
     media:            pictures and other items in the prompt, in its order.
+    spans:            parts [start, stop) of the prompt, in order, whose tokens see each other in both directions. A step
+                      computes all of one, or all of it that no cache has. One with more tokens than a step has beside one of
+                      each other sequence would wait for ever.
     """
 
     request_id: str
@@ -141,6 +144,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from: int = 0
     edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     media: list[MediaItem] = []
+    spans: list[tuple[Annotated[int, msgspec.Meta(ge=0)], int]] = []
 
     @property
     def key(self) -> tuple[str, int]:

@@ -15,6 +15,9 @@ from tokenizers import Tokenizer
 from transformers import (
     AutoModelForImageTextToText,
     CLIPImageProcessor,
+    Gemma3Config,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
     GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ImageProcessor,
@@ -77,6 +80,8 @@ def save(directory: Path, config: Any, processor: Any, **settings: Any) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
+            if parameter.dim() > 1 and not parameter.any():  # Gemma 3's projector, through which no picture would pass
+                parameter.normal_(std=0.1)
     model.save_pretrained(directory)
     if not settings:
         processor.save_pretrained(directory)
@@ -171,6 +176,24 @@ SECTIONS = [2, 3, 3]
 """Pairs of a head of 16 that rotate by time, height and width."""
 
 
+def save_gemma3(directory: Path) -> Path:
+    """Gemma 3: four rows a picture, which see each other; windows that are shorter than a picture."""
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    made, tokenizer = tokenizer_with(*named.values(), **named)
+    config = Gemma3Config(
+        vision_config={"model_type": "siglip_vision_model", **VISION, "image_size": 56},
+        text_config={"model_type": "gemma3_text", "head_dim": 16, **TEXT, "sliding_window": 3, "layer_types": KINDS},
+        mm_tokens_per_image=4, boi_token_index=made.token_to_id("<start_of_image>"),
+        eoi_token_index=made.token_to_id("<end_of_image>"), image_token_index=made.token_to_id("<image_soft_token>"),
+    )  # fmt: skip
+    images = Gemma3ImageProcessor(size={"height": 56, "width": 56})
+    processor = Gemma3Processor(images, tokenizer, template("<start_of_image>"), image_seq_length=4)
+    return save(directory, config, processor)
+
+
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
 def save_qwen(directory: Path, kind: str) -> Path:
     """The Qwen-VLs: rotary positions in three directions; the third adds rows behind two blocks."""
     without_video()
@@ -214,6 +237,7 @@ QWEN: dict[str, Any] = {
 QWEN["qwen3_vl_moe"] = (Qwen3VLMoeConfig, QWEN["qwen3_vl"][1])
 
 SAVE = {
+    "gemma3": save_gemma3,
     "idefics3": save_idefics3,
     "internvl": save_internvl,
     "llava": save_llava,

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma3": "<start_of_image>",
     "idefics3": "<image>",
     "internvl": "<IMG_CONTEXT>",
     "llava": "<image>",
@@ -29,10 +30,8 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
-UNSERVED: Final[Mapping[str, str]] = MappingProxyType({
-    "gemma3": "the rows of a picture see each other in both directions",
-})  # fmt: skip
-"""Model types whose text alone is served, with what their pictures would need."""
+TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows"})
+"""Model type → what of a prompt with pictures sees each other in both directions, see `MediaConfig`."""
 
 
 def placeholder_of(hf_config: Mapping[str, Any]) -> str:

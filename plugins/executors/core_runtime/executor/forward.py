@@ -133,8 +133,9 @@ class ForwardPass:
         """
         view = views[0]
         num_tokens = view.num_tokens
-        # A recording has fixed arguments: it can express neither trees nor embeddings, nor every adapter.
-        if view.tails is not None or given is not None or not self._is_recordable:
+        # A recording has fixed arguments: it can express neither trees nor spans nor embeddings, nor every adapter.
+        is_special = view.tails is not None or view.sees_to is not None or given is not None
+        if is_special or not self._is_recordable:
             if given is not None and given.places is not None:
                 self._turn(given.media, given.places)
             self._send(num_tokens, taken)

@@ -10,10 +10,11 @@ operations, independent of the number of sequences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.input_embeddings import PromptRows, gives_rows, rows_of
 from core_runtime.executor.steps.rotary_rows import RotaryRows
+from core_runtime.executor.steps.spans import Spans, sees_to
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -99,6 +101,7 @@ class PersistentBatch:
     trees: shapes of drafts that were proposed as trees.
     undrafted: slots whose sequences have no drafts.
     embedded: rows of sequences whose prompts have given embeddings.
+    spans: see `EngineRequest.spans`, by slot.
     rotary: rows of the rotary tables, for a model in whose prompts these differ from positions; else None.
     """
 
@@ -132,6 +135,7 @@ class PersistentBatch:
         self.trees: dict[Slot, DraftTree] = {}
         self.undrafted: set[Slot] = set()
         self.embedded: dict[Slot, PromptRows] = {}
+        self.spans: dict[Slot, Spans] = {}
         self.rotary = None if buffers.rotary is None else RotaryRows(num_slots, buffers.rotary)
         self._latest: StepInput | None = None
 
@@ -159,6 +163,7 @@ class PersistentBatch:
                 self.trees.pop(slot, None)
                 self.undrafted.discard(slot)
                 self.embedded.pop(slot, None)
+                self.spans.pop(slot, None)
                 if self.adapters is not None:
                     self.adapters.end(slot)
                 if self.rotary is not None:
@@ -207,6 +212,11 @@ class PersistentBatch:
     def views(self, step: StepInput) -> list[BatchView]:
         """Return the step as attention sees it, one view per KV group."""
         views = step_views(self.buffers, step.query_lens, self.block_size)
+        if self.spans and not step.continues:
+            column = sees_to(self.spans, self.buffers.positions.array, step.slots, step.cu_seqlens)
+            if column is not None:
+                on_device = torch.from_numpy(column).to(views[0].positions.device)
+                views = [replace(view, sees_to=on_device) for view in views]
         if step.trees is not None:
             # Each draft gets a copy of its sequence's table, which must be on the device by then.
             self.buffers.send()
@@ -336,5 +346,7 @@ class PersistentBatch:
                 pooled.adapter_row = self.adapters.row(slot)
         if gives_rows(request):
             self.embedded[slot] = rows_of(request)
+        if request.spans:
+            self.spans[slot] = request.spans
         if self.rotary is not None:
             self.rotary.start(slot, request.media)
