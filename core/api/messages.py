@@ -61,7 +61,10 @@ class MediaItem(msgspec.Struct, array_like=True):
     start, stop: positions [start, stop) of the prompt, of which those with `token_id` get the rows.
     digest:      of the item, and of all else that its rows depend on.
     features:    the item as its tower reads it; empty where the rows are known.
-    rows:        float32 [rows, size] in the machine's byte order, used instead of the embeddings of their tokens.
+    rows:        float32 [rows, (1 + levels) * size] in the machine's byte order: first what is used instead of the
+                 embedding of each token, then what each of the first `levels` blocks adds to its result.
+    levels:      number of blocks that add rows (DeepStack, arXiv 2406.04334).
+    grid:        rows in time, height and width, for models whose rows of media have three positions; empty: one position.
     """
 
     start: Annotated[int, msgspec.Meta(ge=0)]
@@ -70,6 +73,8 @@ class MediaItem(msgspec.Struct, array_like=True):
     token_id: TokenId
     features: bytes = b""
     rows: bytes = b""
+    levels: Annotated[int, msgspec.Meta(ge=0)] = 0
+    grid: list[Annotated[int, msgspec.Meta(ge=1)]] = []
 
 
 class EngineRequest(msgspec.Struct, array_like=True):
@@ -108,6 +113,9 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from:     first position that the adapter computes; earlier ones are the base model's.
     edges:            positions at which a later prompt may leave this one, such as the start of the last user message.
     media:            pictures and other items in the prompt, in its order.
+    spans:            parts [start, stop) of the prompt, in order, whose tokens see each other in both directions. A step
+                      computes all of one, or all of it that no cache has. One with more tokens than a step has beside one of
+                      each other sequence would wait for ever.
     """
 
     request_id: str
@@ -136,6 +144,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from: int = 0
     edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     media: list[MediaItem] = []
+    spans: list[tuple[Annotated[int, msgspec.Meta(ge=0)], int]] = []
 
     @property
     def key(self) -> tuple[str, int]:

@@ -253,6 +253,7 @@ class AttentionQuery(msgspec.Struct, frozen=True):
 
     dtype: storage type of the KV cache.
     profile: the platform's own name for the class of the device, such as `sm_90`; empty when unknown.
+    spans: whether rows may see later rows of a step, see `EngineRequest.spans`.
     """
 
     spec: AttentionSpec | LatentSpec
@@ -261,6 +262,7 @@ class AttentionQuery(msgspec.Struct, frozen=True):
     block_size: int
     role: str = "decoder"
     profile: str = ""
+    spans: bool = False
 
 
 class StateQuery(msgspec.Struct, frozen=True):

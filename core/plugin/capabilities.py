@@ -38,6 +38,7 @@ BOOLEANS = frozenset(
         "alibi",
         "chunked",
         "bidirectional",
+        "spans",
         "batch_invariant",
         "reference_numerics",
         "padding",

@@ -140,7 +140,9 @@ class Admission:
             return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens
-        chunk = planner.chunk(hit.num_tokens, num_tokens)
+        chunk = planner.whole_spans(sequence, hit.num_tokens, planner.chunk(hit.num_tokens, num_tokens))
+        if not chunk:
+            return False
         if chunk < num_tokens:
             most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
             if len(state.running.partial) >= most_partial:

@@ -43,6 +43,7 @@ class StepPlanner:
         self.plan = StepPlan()
         self.step = Step(self.plan)
         self.budget = budget
+        self._whole_budget = budget
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._apart = self._least_apart = 1
@@ -128,8 +129,25 @@ class StepPlanner:
         """Shorten a chunk so that it ends at a block edge whose state is worth keeping; returns its number of tokens."""
         snapshots = self.state.kv.snapshots
         if snapshots is None or not self.state.config.enable_chunked_prefill:
-            return num_tokens
-        return snapshots.chunk(sequence, start, num_tokens)
+            return self.whole_spans(sequence, start, num_tokens)
+        return self.whole_spans(sequence, start, snapshots.chunk(sequence, start, num_tokens))
+
+    def whole_spans(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
+        """Change a chunk that ends within a span: it ends before the span or, where it begins there, with it. Returns its
+        number of tokens; 0: the rest of this step has no room for a span, so that the next one leaves some.
+
+        A span exceeds every limit of prompts but that of the step itself, or it would never be computed.
+        """
+        end = start + num_tokens
+        for first, stop in sequence.request.spans:
+            if first < end < stop:
+                if start < first:
+                    return first - start
+                if stop - start <= self._whole_budget - self.plan.total_num_tokens:
+                    return stop - start
+                self.state.span_tokens = stop - start
+                return 0
+        return num_tokens
 
     def finish(self) -> Step:
         """Join the rows of decodes and chunks, add the removals, and return the step."""
@@ -200,7 +218,8 @@ class StepPlanner:
         pending: list[int] = []
         due = [self._num_pending(sequence) for sequence in view.sequences]
         num_prompts = self._num_prompts()
-        num_spare = max(budget - sum(due) - num_prompts, 0)
+        num_spare = max(budget - sum(due) - max(num_prompts, state.span_tokens), 0)
+        state.span_tokens = 0
         num_left = len(due) + num_prompts
         for sequence, num_pending in zip(view.sequences, due, strict=True):
             # Undivided, the drafts of the first sequences took the whole budget in every step, and the last ones and all
@@ -344,14 +363,17 @@ class StepPlanner:
             num_needed = state.kv.num_growing * (num_tokens // state.kv.block_size + 2)
             state.kv.snapshots.keep(sequence, planned, num_needed=num_needed)
         num_tokens = self.cut(sequence, planned, num_tokens)
+        if not num_tokens:
+            return
         ahead = planned - sequence.num_computed_tokens
         while True:
             block_ids = state.kv.allocate_slots(sequence, ahead + num_tokens)
             if block_ids is not None:
                 break
-            if num_tokens > 1:
-                # The blocks that are left may do for a part, and a part now is better than a whole that waits.
-                num_tokens = max(1, num_tokens // 2)
+            # The blocks that are left may do for a part, and a part now is better than a whole that waits.
+            part = self.whole_spans(sequence, planned, max(1, num_tokens // 2))
+            if part < num_tokens:
+                num_tokens = part
                 continue
             behind = state.running.partial[-1]
             # As long as the step does some work, blocks will be freed in time. An empty step would change nothing, for ever.

@@ -6,6 +6,7 @@ Called by: the scheduler, its queues and the stop conditions.
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 from math import nan
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ class SequenceState(KVSequence):
         resume = request.resume
         given = [] if resume is None else resume.output_token_ids
         media = tuple(MediaSpan(item.start, item.stop, item.digest) for item in request.media)
+        media += tuple(_span(request, start, stop) for start, stop in request.spans)
         super().__init__(
             [*request.prompt_token_ids, *given],
             request.cache_salt,
@@ -143,3 +145,10 @@ class SequenceState(KVSequence):
     def output_token_ids(self) -> list[int]:
         """Return a copy of the tokens generated so far."""
         return self.token_ids[self.num_prompt_tokens :]
+
+
+def _span(request: EngineRequest, start: int, stop: int) -> MediaSpan:
+    """Return a part of the prompt whose tokens see each other: the keys and values of each depend on all of them."""
+    items = [item.digest for item in request.media if item.start < stop and item.stop > start]
+    content = repr((items, request.prompt_token_ids[start:stop]))
+    return MediaSpan(start, stop, hashlib.sha256(content.encode()).hexdigest())

@@ -45,6 +45,7 @@ class SchedulerState:
     stall:   limit of the wait of streams for their next token; None: no limit.
     current: the sequence that is being handled; when an operation raises, it counts as the cause.
     step_number: number of the newest step.
+    span_tokens: tokens of a span for which the newest step had no room, see `EngineRequest.spans`; the next one leaves it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class SchedulerState:
             self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, self.step_clock)
         self.current: SequenceState | None = None
         self.step_number = 0
+        self.span_tokens = 0
         self._ended: list[EngineOutput] = []
 
     def _max_forced(self) -> int:

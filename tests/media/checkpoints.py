@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tokenizers import Tokenizer
 from transformers import (
     AutoModelForImageTextToText,
     CLIPImageProcessor,
+    Gemma3Config,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
     GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ImageProcessor,
@@ -25,6 +29,14 @@ from transformers import (
     Mistral3Config,
     PixtralImageProcessor,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLProcessor,
+    Qwen2VLConfig,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen3VLConfig,
+    Qwen3VLMoeConfig,
+    Qwen3VLProcessor,
     SmolVLMConfig,
     SmolVLMImageProcessor,
     SmolVLMProcessor,
@@ -68,6 +80,8 @@ def save(directory: Path, config: Any, processor: Any, **settings: Any) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
+            if parameter.dim() > 1 and not parameter.any():  # Gemma 3's projector, through which no picture would pass
+                parameter.normal_(std=0.1)
     model.save_pretrained(directory)
     if not settings:
         processor.save_pretrained(directory)
@@ -158,11 +172,77 @@ def save_internvl(directory: Path) -> Path:
     return save(directory, config, processor, image_seq_length=1)
 
 
+SECTIONS = [2, 3, 3]
+"""Pairs of a head of 16 that rotate by time, height and width."""
+
+
+def save_gemma3(directory: Path) -> Path:
+    """Gemma 3: four rows a picture, which see each other; windows that are shorter than a picture."""
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    made, tokenizer = tokenizer_with(*named.values(), **named)
+    config = Gemma3Config(
+        vision_config={"model_type": "siglip_vision_model", **VISION, "image_size": 56},
+        text_config={"model_type": "gemma3_text", "head_dim": 16, **TEXT, "sliding_window": 3, "layer_types": KINDS},
+        mm_tokens_per_image=4, boi_token_index=made.token_to_id("<start_of_image>"),
+        eoi_token_index=made.token_to_id("<end_of_image>"), image_token_index=made.token_to_id("<image_soft_token>"),
+    )  # fmt: skip
+    images = Gemma3ImageProcessor(size={"height": 56, "width": 56})
+    processor = Gemma3Processor(images, tokenizer, template("<start_of_image>"), image_seq_length=4)
+    return save(directory, config, processor)
+
+
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def save_qwen(directory: Path, kind: str) -> Path:
+    """The Qwen-VLs: rotary positions in three directions; the third adds rows behind two blocks."""
+    without_video()
+    settings, vision = QWEN[kind]
+    named = {"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>"}
+    named |= {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+    made, tokenizer = tokenizer_with(*named.values(), **named)
+    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS}}
+    if kind.startswith("qwen3"):
+        text["head_dim"] = 16
+        text["rope_parameters"]["mrope_interleaved"] = True
+    if kind == "qwen3_vl_moe":
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+    config = settings(
+        vision_config={"depth": 3, "patch_size": 14, "num_heads": 2, "spatial_merge_size": 2, **vision}, text_config=text,
+        image_token_id=made.token_to_id("<|image_pad|>"), video_token_id=made.token_to_id("<|video_pad|>"),
+        vision_start_token_id=made.token_to_id("<|vision_start|>"), vision_end_token_id=made.token_to_id("<|vision_end|>"),
+    )  # fmt: skip
+    images = Qwen2VLImageProcessor(patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=140 * 140)
+    processor = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}.get(kind, Qwen3VLProcessor)
+    shown = template("<|vision_start|><|image_pad|><|vision_end|>")
+    return save(
+        directory, config, processor(images, tokenizer, NoVideo(), chat_template=shown), video_processor_type=""
+    )
+
+
+QWEN: dict[str, Any] = {
+    "qwen2_vl": (Qwen2VLConfig, {"embed_dim": 32, "hidden_size": 64}),
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig,
+        {"hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64, "window_size": 56, "fullatt_block_indexes": [1]},
+    ),
+    "qwen3_vl": (
+        Qwen3VLConfig,
+        {
+            "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64, "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0, 2],
+        },
+    ),
+}  # fmt: skip
+QWEN["qwen3_vl_moe"] = (Qwen3VLMoeConfig, QWEN["qwen3_vl"][1])
+
 SAVE = {
+    "gemma3": save_gemma3,
     "idefics3": save_idefics3,
     "internvl": save_internvl,
     "llava": save_llava,
     "mistral3": save_mistral3,
+    **{kind: partial(save_qwen, kind=kind) for kind in QWEN},
     "smolvlm": lambda directory: save_idefics3(directory, "smolvlm"),
 }
 

@@ -238,6 +238,7 @@ class FakeExecutor:
         tokens = (held.token_ids + drafts)[: held.num_computed + count]
         assert len(tokens) == held.num_computed + count
         assert not drafts or tokens[-len(drafts) :] == drafts
+        assert not any(start < len(tokens) < stop for start, stop in held.request.spans), "a step ends within a span"
         shown = seen(held.request, tokens)
         for position in range(held.num_computed, len(tokens)):
             block_id = held.block_ids[position // self.block_size]

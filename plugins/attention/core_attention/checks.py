@@ -27,3 +27,6 @@ def check_tables(view: BatchView) -> None:
     ):
         if tensor.dtype is not dtype or tensor.stride(-1) != 1:
             raise ValueError(f"a table of the batch is {tensor.dtype}, expected contiguous {dtype}")
+    seen = view.sees_to
+    if seen is not None and (seen.dtype is not torch.int32 or len(seen) < view.num_tokens or seen.stride(0) != 1):
+        raise ValueError(f"sees_to is {seen.dtype} {tuple(seen.shape)}, expected contiguous int32 ({view.num_tokens},)")

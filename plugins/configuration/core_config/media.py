@@ -14,7 +14,7 @@ from typing import Any, Final
 from core.api.pooling import PoolingConfig
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, MediaConfig
-from core_media.families import UNSERVED, placeholder_of
+from core_media.families import TWO_SIDED, placeholder_of
 from core_media.sound.config import MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import is_wrapper
 from core_runtime.specs.checkpoint import CheckpointManifest
@@ -56,7 +56,15 @@ def media_config(
         processor_kwargs=settings["mm_processor_kwargs"] or {},
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
+        two_sided=TWO_SIDED.get(str(config["model_type"]), ""),
+        # Each other sequence may need a token of the step.
+        max_span=max(settings["max_num_batched_tokens"] - settings["max_num_seqs"] + 1, 0),
     )
+
+
+def needs_spans(settings: Settings, path: str, manifest: CheckpointManifest) -> bool:
+    """Whether tokens of served prompts see later ones."""
+    return str(manifest.config.get("model_type")) in TWO_SIDED and not why_not(settings, path, manifest)
 
 
 def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
@@ -74,8 +82,7 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     if not image_limits(settings["limit_mm_per_prompt"])[IMAGE]:
         return "--limit-mm-per-prompt allows no pictures"
     if not placeholder_of(config):
-        reason = UNSERVED.get(kind, "only its text is")
-        return f"pictures of models of type '{kind}' are not served yet: {reason}"
+        return f"pictures of models of type '{kind}' are not served yet: only its text is"
     if not Path(path).is_dir() or all(config.get(name) is None for name in TOKEN):
         return "the checkpoint has no files of a processor"
     if importlib.util.find_spec("PIL") is None:

@@ -32,6 +32,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_workers:       helper processes that process pictures.
     processor_kwargs:  arguments of the image processor in place of the checkpoint's own.
     domains:           hosts from which pictures may be fetched; empty: none is.
+    two_sided:         what sees each other in both directions: `rows` of a picture, or the whole `prompt`; empty: nothing does.
+    max_span:          most tokens of what does.
     local_path:        directory below which files may be read; empty: none is.
     sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
     """
@@ -48,6 +50,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_workers: int = 1
     processor_kwargs: dict[str, Any] = {}
     domains: tuple[str, ...] = ()
+    two_sided: str = ""
+    max_span: int = 0
     local_path: str = ""
     sound: SoundConfig | None = None
 

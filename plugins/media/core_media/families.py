@@ -14,10 +14,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma3": "<start_of_image>",
     "idefics3": "<image>",
     "internvl": "<IMG_CONTEXT>",
     "llava": "<image>",
     "mistral3": "[IMG]",
+    "qwen2_5_vl": "<|image_pad|>",
+    "qwen2_vl": "<|image_pad|>",
+    "qwen3_vl": "<|image_pad|>",
+    "qwen3_vl_moe": "<|image_pad|>",
     "smolvlm": "<image>",
 })  # fmt: skip
 """Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
@@ -25,14 +30,8 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
-UNSERVED: Final[Mapping[str, str]] = MappingProxyType({
-    "gemma3": "the rows of a picture see each other in both directions",
-    "qwen2_vl": "rotary positions of pictures have three directions",
-    "qwen2_5_vl": "rotary positions of pictures have three directions",
-    "qwen3_vl": "rotary positions of pictures have three directions",
-    "qwen3_vl_moe": "rotary positions of pictures have three directions",
-})  # fmt: skip
-"""Model types whose text alone is served, with what their pictures would need."""
+TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows"})
+"""Model type → what of a prompt with pictures sees each other in both directions, see `MediaConfig`."""
 
 
 def placeholder_of(hf_config: Mapping[str, Any]) -> str:

@@ -27,6 +27,13 @@ def pack(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     return msgspec.msgpack.encode(rows)
 
 
+def find(data: bytes, name: str) -> NDArray[np.generic] | None:
+    """Return one array of an item, or None. Raises ValueError, msgspec.MsgspecError."""
+    rows = msgspec.msgpack.decode(data, type=list[Feature])
+    found = next((row for row in rows if row.name == name), None)
+    return None if found is None else np.frombuffer(found.data, np.dtype(found.dtype)).reshape(found.shape)
+
+
 def unpack(data: bytes) -> dict[str, NDArray[np.generic]]:
     """Decode what `pack` wrote. Raises ValueError, msgspec.MsgspecError."""
     rows = msgspec.msgpack.decode(data, type=list[Feature])

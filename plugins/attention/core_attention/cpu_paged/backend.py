@@ -129,7 +129,7 @@ class CpuPagedAttention:
             view.block_table.stride(0),
             view.num_seqs,
         )
-        return Metadata(view, tables, view.slot_mapping.data_ptr(), _tails(view))
+        return Metadata(view, tables, view.slot_mapping.data_ptr(), _tails(view), sees_to=_address(view.sees_to))
 
     def write(self, handle: Layer, k: Tensor, v: Tensor, metadata: Metadata) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots; a negative slot is skipped."""
@@ -201,7 +201,7 @@ class CpuPagedAttention:
             )
         pointers = (q.data_ptr(), q_row, q_head, out.data_ptr(), out_row, out_head)
         layer = (handle.pointer, heads, *handle.sizes, *handle.softmax)
-        self._native.attention(*pointers, *metadata.tables, *layer, *metadata.tails)
+        self._native.attention(*pointers, *metadata.tables, *layer, *metadata.tails, metadata.sees_to)
 
     def move(self, handle: Layer | LatentLayer, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n], to other slots."""

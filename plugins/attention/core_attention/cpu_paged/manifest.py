@@ -47,6 +47,7 @@ def core_spec() -> PluginSpec:
             "alibi": True,
             "chunked": True,
             "bidirectional": True,
+            "spans": True,
             "cascade": True,
             "padding": True,
             "tree": True,

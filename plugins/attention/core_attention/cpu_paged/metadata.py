@@ -16,7 +16,8 @@ class Metadata(NamedTuple):
     view: the batch; it keeps the tensors alive.
     tables: arguments of the native attention call, in order.
     slots: address of the slot mapping.
-    tails: the call's last arguments: address and depth of the tails, 0 without.
+    tails: address and depth of the tails, 0 without.
+    sees_to: address of the last position that each row sees, 0 without.
     sources: address of the table of blocks in which states are read; 0 for attention. It has the stride of the block table.
     """
 
@@ -25,3 +26,4 @@ class Metadata(NamedTuple):
     slots: int
     tails: tuple[int, int] = (0, 0)
     sources: int = 0
+    sees_to: int = 0

@@ -8,7 +8,7 @@ Called by: the decoder, through the attention contract.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +50,7 @@ class StepMetadata:
     rows: int64 [W], rows whose K and V are written; None: all of them.
     block, offset: int64 [W], their locations.
     starts: first query row of each sequence, followed by the number of live rows.
+    sees_to: `BatchView.sees_to` as a list, or None.
     """
 
     view: BatchView
@@ -57,6 +58,7 @@ class StepMetadata:
     block: Tensor
     offset: Tensor
     starts: list[int]
+    sees_to: list[int] | None
 
     def written(self, x: Tensor) -> Tensor:
         """Return the rows of x [T, ...] that are written to the cache."""
@@ -152,7 +154,8 @@ class TorchSDPA:
             slots = slots[rows]
         block = torch.div(slots, view.block_size, rounding_mode="floor")
         offset = slots % view.block_size
-        return StepMetadata(view, rows, block, offset, starts)
+        sees_to = None if view.sees_to is None else view.sees_to.tolist()
+        return StepMetadata(view, rows, block, offset, starts, sees_to)
 
     def write(self, handle: LayerHandle, k: Tensor, v: Tensor, metadata: StepMetadata) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots."""
@@ -181,10 +184,8 @@ class TorchSDPA:
             if tail is not None:
                 tail.put(keys, handle.keys)
                 tail.put(values, handle.values)
-            positions = range(first_position, seq_len)
-            attend(
-                q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end]
-            )
+            seen = range(first_position, seq_len) if metadata.sees_to is None else metadata.sees_to[begin:end]
+            attend(q[begin:end], keys[: seq_len - past], values[: seq_len - past], seen, past, handle, out[begin:end])
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
@@ -242,23 +243,30 @@ class TorchSDPA:
         handle.fill(blocks, rows)
 
 
-def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
-    """Compute out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
+def _together(
+    q: Tensor, k: Tensor, v: Tensor, sees_to: Sequence[int], past: int, handle: LayerHandle, out: Tensor
+) -> None:
+    """Compute out[Tq, Hq, D_v] of q [Tq, Hq, D], the last tokens of a sequence, with k and v [L, Hkv, ...] from position
+    `past` on. sees_to: last position that each query of a decoder sees.
+    """
     spec = handle.spec
     queries = q.transpose(0, 1)
     keys = k.transpose(0, 1)
     values = v.transpose(0, 1)
-    mask = _mask(len(positions), positions.stop, past, spec, q.device)
+    mask = _mask(sees_to, past + len(k), past, spec, q.device)
     plain = spec.cap is None and handle.sinks is None and handle.slopes is None
     attend = _fused if plain else _explicit
     by_head = attend(queries, keys, values, mask, handle)
     out[:] = by_head.transpose(0, 1)
 
 
-def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+def _by_query(
+    q: Tensor, k: Tensor, v: Tensor, sees_to: Sequence[int], past: int, handle: LayerHandle, out: Tensor
+) -> None:
     """Compute the same, one query at a time over exactly the keys that it sees, at aligned addresses."""
-    for row, position in enumerate(positions):
-        first, stop = _seen(handle.spec, position, positions.stop)
+    seq_len = past + len(k)
+    for row, last in enumerate(sees_to):
+        first, stop = _seen(handle.spec, seq_len - len(sees_to) + row, last, seq_len)
         seen = slice(first - past, stop - past)
         query = aligned(q[row].float().unsqueeze(1))
         keys = aligned(k[seen].transpose(0, 1))
@@ -267,18 +275,19 @@ def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
         out[row] = by_head[:, 0]
 
 
-def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
-    """Return the first key that a query sees, and one past the last."""
+def _seen(spec: AttentionSpec, position: int, last: int, seq_len: int) -> tuple[int, int]:
+    """Return the first key that a query sees, and one past the last. last: position up to which one of a decoder sees."""
     if spec.causal:
-        return spec.first_key(position), position + 1
+        return spec.first_key(position), last + 1
     if spec.window is None:
         return 0, seq_len
     reach = spec.window // 2
     return max(0, position - reach), min(seq_len, position + reach + 1)
 
 
-def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
-    """Return the mask, bool [num_queries, keys], or None when every query sees all keys."""
+def _mask(sees_to: Sequence[int], seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
+    """Return the mask, bool [queries, keys], or None when every query sees all keys."""
+    num_queries = len(sees_to)
     if not spec.causal and spec.window is None:
         return None
     if spec.causal and num_queries == 1 and spec.first_key(seq_len - 1) <= past:
@@ -287,7 +296,7 @@ def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
     if not spec.causal and spec.window is not None:
         return (key - query).abs() <= spec.window // 2
-    mask = key <= query
+    mask = key <= torch.tensor(sees_to, device=device).unsqueeze(1)
     if spec.window is None:
         return mask
     first = query - query % spec.window if spec.chunked else query - spec.window + 1

@@ -32,6 +32,7 @@ def core_spec() -> PluginSpec:
             "alibi": True,
             "chunked": True,
             "bidirectional": True,
+            "spans": True,
             "padding": True,
             "tree": True,
             "invariant_kinds": ["state"],

@@ -66,8 +66,8 @@ def attend(
     item = work.read_item(items, nth)
     sequence = item.sequence
     lane = work.lane_of(number, LAYER)
-    rows = work.rows_of(sequence, lane, 0, LAYER.rows, LAYER)
-    span = work.span_of(sequence, LAYER)
+    rows = work.rows_of(items, sequence, lane, 0, LAYER.rows, LAYER)
+    span = work.span_of(items, sequence, LAYER)
     is_part = item.room >= 0
 
     queries, queries_rest = operands.queries_of(q, q_rest, rows, q_row, q_head, rest_row, rest_head, LAYER)

@@ -58,6 +58,7 @@ class Cut:
     keys: int
     window: int
     is_chunked: bool
+    has_spans: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Attended:
     product, value_product: Triton's operand types of both products.
     is_native: the chip has instructions for 8-bit floats.
     window: keys that a row sees; 0: all. is_chunked: windows begin at multiples of `window`.
+    has_spans: whether rows of the step see later ones, see `BatchView.sees_to`.
     """
 
     heads: int
@@ -92,11 +94,12 @@ class Attended:
     has_cap: bool
     has_sinks: bool
     has_slopes: bool
+    has_spans: bool = False
 
     @property
     def cut(self) -> Cut:
         """Return what determines the keys of a tile."""
-        return Cut(self.queries, self.keys, self.window, self.is_chunked)
+        return Cut(self.queries, self.keys, self.window, self.is_chunked, self.has_spans)
 
     @property
     def queries(self) -> int:

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from core_attention.triton.attend_kernel import attend
-from core_attention.triton.layer import Layer, Writable, with_tails
+from core_attention.triton.layer import Layer, Writable, with_spans, with_tails
 from core_attention.triton.plan import Step
 from core_attention.triton.turn_kernel import turn_and_write
 from core_attention.triton.write_kernel import write
@@ -67,6 +67,8 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, step: Step, out: Tensor
     """Compute out [T, Hq, Dv] of queries in two parts."""
     view = step.view
     constants = layer.attended(q.dtype, view.max_query_len)
+    if view.sees_to is not None:
+        constants = with_spans(constants)
     plan = step.plan(constants["LAYER"])
     absent = layer.scales  # dtype placeholder for absent tensors; never read
     sinks = absent if layer.params.sinks is None else layer.params.sinks

@@ -136,6 +136,11 @@ def attend_constants(
     }
 
 
+def with_spans(constants: dict[str, Any]) -> dict[str, Any]:
+    """Return the constants of `attend` for steps in which rows see later ones."""
+    return constants | {"LAYER": replace(constants["LAYER"], has_spans=True)}
+
+
 def with_tails(constants: dict[str, Any]) -> dict[str, Any]:
     """Return the constants of `attend` for steps in which keys lie outside of the block table: their places take
     registers, of which a third stage leaves too few on sm_90.

@@ -61,6 +61,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "padding": True,
             "tree": True,
+            "spans": True,
             "batch_invariant": True,
             "variant_arguments": {"states": {"chunked": "state"}},
         },

@@ -52,7 +52,7 @@ def leave(
 ) -> None:
     """Store the section of a key for the rows that are done with it; rows that see none of its keys are left out."""
     item, lane, nought = work.read_again(items, nth, number, LAYER)
-    rows = work.rows_of(item.sequence, lane, nought, LAYER.rows, LAYER)
+    rows = work.rows_of(items, item.sequence, lane, nought, LAYER.rows, LAYER)
     within = (key >> rows.section_bits) - (rows.first_key >> rows.section_bits)
     place = _places_of(item, rows, LAYER.heads) + within
     kept = done & rows.is_live & (section.weights != 0)
@@ -83,7 +83,7 @@ def _counter_of(arrived: tl.tensor, item: work.Item, lane: work.Lane, LAYER: tl.
 def is_last(arrived: tl.tensor, items: tl.tensor, nth: tl.tensor, number: tl.tensor, LAYER: tl.constexpr) -> tl.tensor:
     """Count the keys of an item as finished, and return whether they were the last ones of its tile and lane."""
     item, lane, _ = work.read_again(items, nth, number, LAYER)
-    span = work.span_of(item.sequence, LAYER)
+    span = work.span_of(items, item.sequence, LAYER)
     keys = item.end - item.begin
     portable.finish_stores()  # the threads of this program have stored their sections before one of them says so
     before = tl.atomic_add(_counter_of(arrived, item, lane, LAYER), keys, sem="acq_rel")
@@ -124,7 +124,7 @@ def finish(
 ) -> None:
     """Store the output of a tile that was not divided."""
     item, lane, nought = work.read_again(items, nth, number, LAYER)
-    rows = work.rows_of(item.sequence, lane, nought, LAYER.rows, LAYER)
+    rows = work.rows_of(items, item.sequence, lane, nought, LAYER.rows, LAYER)
     _store_output(total, rows, lane.v_number, out, out_row, out_head, sinks, v_scale, LAYER)
 
 
@@ -147,9 +147,9 @@ def merge(
     sequence = item.sequence
     queries = tl.minimum(sequence.query_len - sequence.first_query, LAYER.queries)
     for first in range(nought, queries * LAYER.side, MERGED):
-        rows = work.rows_of(sequence, lane, first, MERGED, LAYER)
+        rows = work.rows_of(items, sequence, lane, first, MERGED, LAYER)
         place = _places_of(item, rows, LAYER.heads)
-        count = (rows.position >> rows.section_bits) - (rows.first_key >> rows.section_bits) + 1
+        count = (rows.last_key >> rows.section_bits) - (rows.first_key >> rows.section_bits) + 1
         total = empty(MERGED, LAYER)
         for start in range(0, tl.max(count), AHEAD):
             for ahead in tl.static_range(AHEAD):

@@ -149,7 +149,7 @@ def masked(
     if LAYER.has_slopes:
         distance = (key[None, :] - rows.position[:, None]).to(tl.float32)
         scores = tl.fma(distance, slope[:, None], scores)
-    seen = key[None, :] <= rows.position[:, None]
+    seen = key[None, :] <= rows.last_key[:, None]
     if LAYER.window > 0:
         seen = seen & (key[None, :] >= rows.first_key[:, None])
     return tl.where(seen, scores, float("-inf"))

@@ -43,7 +43,8 @@ class Limits(NamedTuple):
 class Plan:
     """The work of a step for layers with the same parameters.
 
-    items: int32 [1 + limit, FIELDS], see `work.Item`; the count is the first number.
+    items: int32 [1 + limit, FIELDS], see `work.Item`; the count is the first number. In a step with spans more rows follow,
+        with the column `BatchView.sees_to`, whose place is the second number.
     arrived: int32 [room · lanes], keys of a divided tile that programs have finished; 0 between launches.
     sums: partial results, float32 [room, Hq, SLOTS, Dv]. maxima, weights: float32 [room, Hq, SLOTS].
     programs: of a launch.
@@ -93,6 +94,17 @@ def limits_of(own: Attended, view: BatchView, wanted: int) -> Limits:
     return Limits(tiles, items, wanted, room)
 
 
+def _items(count: int, view: BatchView) -> Tensor:
+    """Return room for items, with the column of a step with spans after them."""
+    fields, size = FIELDS.value, count * FIELDS.value
+    num_more = 0 if view.sees_to is None else -(-view.num_tokens // fields)
+    items = torch.empty(count + num_more, fields, dtype=torch.int32, device=view.seq_lens.device)
+    if view.sees_to is not None:
+        items[0, 1] = size
+        items.view(-1)[size : size + view.num_tokens] = view.sees_to[: view.num_tokens]
+    return items
+
+
 def _plan(own: Attended, view: BatchView, wanted: int) -> Plan:
     limits = limits_of(own, view, wanted)
     device = view.seq_lens.device
@@ -100,7 +112,7 @@ def _plan(own: Attended, view: BatchView, wanted: int) -> Plan:
     def integers(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int32, device=device)
 
-    items = integers(1 + limits.items, FIELDS.value)
+    items = _items(1 + limits.items, view)
     arrived = integers(limits.room * own.lanes)
     slots = (limits.room, own.heads, spans.SLOTS.value)
     maxima = torch.empty(slots, dtype=torch.float32, device=device)

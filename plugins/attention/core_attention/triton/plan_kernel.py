@@ -48,7 +48,14 @@ class Runs(NamedTuple):
 
 
 @triton.jit
-def _tiles_of(tile: tl.tensor, nth: tl.tensor, cu_seqlens: tl.tensor, seq_lens: tl.tensor, CUT: tl.constexpr) -> Tiles:
+def _tiles_of(
+    items: tl.tensor,
+    tile: tl.tensor,
+    nth: tl.tensor,
+    cu_seqlens: tl.tensor,
+    seq_lens: tl.tensor,
+    CUT: tl.constexpr,
+) -> Tiles:
     """Return tiles [n] of the sequences nth [n]."""
     first_row = tl.load(cu_seqlens + nth)
     query_len = tl.load(cu_seqlens + nth + 1) - first_row
@@ -63,7 +70,7 @@ def _tiles_of(tile: tl.tensor, nth: tl.tensor, cu_seqlens: tl.tensor, seq_lens: 
         tl.where(is_live, seq_len, 1),
         tl.where(is_live, first_query, 0),
     )
-    return Tiles(sequence, is_live, work.span_of(sequence, CUT))
+    return Tiles(sequence, is_live, work.span_of(items, sequence, CUT))
 
 
 @triton.jit
@@ -117,7 +124,7 @@ def plan(
         tile = first + tl.arange(0, TILES)
         nth = spans.sequence_of_tile(tile, cu_seqlens, num_seqs, CUT.queries)
         tl.store(sequences + tile, nth, mask=tile < num_tiles)
-        tiles = _tiles_of(tile, nth, cu_seqlens, seq_lens, CUT)
+        tiles = _tiles_of(items, tile, nth, cu_seqlens, seq_lens, CUT)
         keys = tl.where(tiles.is_live, tiles.span.end - tiles.span.begin, 0)
         total += tl.sum(keys.to(tl.int64))
     for first in range(0, num_counters, TILES):
@@ -132,7 +139,7 @@ def plan(
         for first in range(0, num_tiles, TILES):
             tile = first + tl.arange(0, TILES)
             nth = tl.load(sequences + tile, mask=tile < num_tiles, other=0)
-            tiles = _tiles_of(tile, nth, cu_seqlens, seq_lens, CUT)
+            tiles = _tiles_of(items, tile, nth, cu_seqlens, seq_lens, CUT)
             is_live = tiles.is_live & (tile < num_tiles)
             runs = _runs_of(tiles, share, taken, room_rows, CUT)
             taken += tl.sum(runs.rows)

@@ -13,7 +13,7 @@ import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.triton.attended import TORCH_TYPES, Attended, attended, products_of
-from core_attention.triton.layer import attend_constants, constants_of, with_tails, write_constants
+from core_attention.triton.layer import attend_constants, constants_of, with_spans, with_tails, write_constants
 from core_attention.triton.layout import token_major
 from core_attention.triton.limits import Cached
 from core_attention.triton.plan import PLAN_WARPS
@@ -36,7 +36,7 @@ LAUNCH: Final = ("num_warps", "num_stages", "enable_fp_fusion")
 
 class Case(NamedTuple):
     """A kind of layer. name: for messages. dtype: of the cache. tails: whether some keys are stored outside the block
-    table. for_library: whether blocks are written as libraries read them.
+    table. spans: whether rows see later ones. for_library: whether blocks are written as libraries read them.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Case(NamedTuple):
     queries: torch.dtype = torch.bfloat16
     block_size: int = 16
     tails: bool = False
+    spans: bool = False
     for_library: bool = False
 
 
@@ -63,6 +64,7 @@ CASES: Final = (
     Case("Bloom", AttentionSpec(32, 32, 128, 128, 0.088, alibi=True), "float16", torch.float16),
     Case("DeepSeek V3", LatentSpec(128, 512, 64, 128, 128, 0.07), block_size=64),
     Case("DeepSeek V3, fp8 cache", LatentSpec(128, 512, 64, 128, 128, 0.07), "fp8_e4m3", block_size=64),
+    Case("Gemma 3 with pictures, sliding", AttentionSpec(8, 4, 256, 256, 0.0625, window=1024), spans=True),
 )
 
 TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
@@ -75,6 +77,8 @@ FOR_LIBRARIES: Final = Case("Llama 3 8B, as libraries read it", LLAMA, for_libra
 def _attend(case: Case, chip: str, for_prompts: bool) -> KernelRow:
     layer = (case.spec, case.block_size, case.dtype, case.queries, chip)
     constants = attend_constants(*layer, for_prompts=for_prompts)
+    if case.spans:
+        constants = with_spans(constants)
     products = products_of(case.dtype, case.queries)
     query = f"*{KINDS[case.queries]}"
     signature = {"q": query, "q_rest": query, "out": query, "cache": f"*{KINDS[TORCH_TYPES[case.dtype]]}"}
@@ -113,6 +117,7 @@ def _reads(layer: Attended, item_bytes: int) -> tuple[int, ...]:
 
 def _plan(case: Case, chip: str) -> KernelRow:
     own, _ = attended(case.spec, case.dtype, case.queries, chip, for_prompts=False)
+    own = replace(own, has_spans=case.spans)
     signature = dict.fromkeys(("items", "sequences", "arrived", "cu_seqlens", "seq_lens"), "*i32")
     signature |= dict.fromkeys(("num_seqs", "num_tiles", "num_counters", "wanted", "room_rows"), "i32")
     constants = {"CUT": own.cut, "num_warps": PLAN_WARPS, "enable_fp_fusion": True}
@@ -179,7 +184,7 @@ def _rows() -> list[KernelRow]:
                 found.append(_attend(case, chip, True))
         found += [_turn(case, chip, False) for case in TURNED]
         found += [_turn(case, chip, True) for case in TURNED[:2]]
-        found += [_plan(CASES[0], chip), _plan(CASES[6], chip), _plan(CASES[9], chip)]
+        found += [_plan(CASES[0], chip), _plan(CASES[6], chip), _plan(CASES[9], chip), _plan(CASES[-1], chip)]
         found += [_write(FOR_LIBRARIES, chip), _turn(FOR_LIBRARIES, chip, False), _turn(FOR_LIBRARIES, chip, True)]
     return found
 

@@ -5,7 +5,7 @@ Owns: tiles of keys, sections, and their merge in order; the look-up of a sequen
 Called by: the attention kernel, the kernel that lists its work.
 
 A row's keys are divided at absolute positions into sections of 128 · 2^k keys, with the smallest k for which `SECTIONS`
-sections hold all keys that the row sees. The division therefore depends on the row's position alone. Within a section,
+sections hold all keys that the row sees. The division therefore depends on the row's keys alone. Within a section,
 the softmax runs from tile to tile; sections are merged in order. A program may therefore take any run of whole sections
 and still produce the same bits.
 """
@@ -47,6 +47,12 @@ def section_bits(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
     visible = position + 1
     if WINDOW > 0:
         visible = tl.minimum(visible, WINDOW)
+    return bits_of(visible)
+
+
+@triton.jit
+def bits_of(visible: tl.tensor) -> tl.tensor:
+    """Return log2 of the number of keys in each section of a row that sees `visible` keys."""
     least = (visible + SPAN * SECTIONS - 1) // (SPAN * SECTIONS)
     bits = (2 * least - 1).to(tl.float32).to(tl.int32, bitcast=True)
     doublings = (bits >> 23) - 127  # the exponent: log2 of `least`, rounded up

@@ -16,7 +16,9 @@ import triton.language as tl
 from core_attention.triton import spans
 
 FIELDS = tl.constexpr(8)
-"""Numbers of an item; the list's first item holds the count of the others."""
+"""Numbers of an item. The list's first item holds the count of the others and, for steps with spans, where the column
+`BatchView.sees_to` begins after the list.
+"""
 
 
 class Sequence(NamedTuple):
@@ -62,8 +64,8 @@ class Lane(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a program, each [ROWS].
 
-    row, head: of the queries. is_live: whether the lane holds a row. position: in its sequence. first_key: the first
-        key that it sees.
+    row, head: of the queries. is_live: whether the lane holds a row. position: in its sequence. first_key, last_key:
+        the first and the last key that it sees.
     section_bits: log2 of the keys in each of its sections.
     """
 
@@ -72,13 +74,14 @@ class Rows(NamedTuple):
     is_live: tl.tensor
     position: tl.tensor
     first_key: tl.tensor
+    last_key: tl.tensor
     section_bits: tl.tensor
 
 
 class Span(NamedTuple):
     """The keys of a tile, from `begin` to `end`; its rows see keys from `lowest` to `last`.
 
-    shortest_bits, longest_bits: log2 of the keys in the sections of its first and its last row.
+    shortest_bits, longest_bits: log2 of the keys in the shortest and the longest sections of its rows, or bounds of them.
     """
 
     lowest: tl.tensor
@@ -134,7 +137,15 @@ def read_again(
 
 
 @triton.jit
-def rows_of(sequence: Sequence, lane: Lane, first: tl.tensor, ROWS: tl.constexpr, LAYER: tl.constexpr) -> Rows:
+def sees_to(items: tl.tensor, row: tl.tensor) -> tl.tensor:
+    """Return the last key that rows of a step with spans see."""
+    return tl.load(items + tl.load(items + 1) + row)
+
+
+@triton.jit
+def rows_of(
+    items: tl.tensor, sequence: Sequence, lane: Lane, first: tl.tensor, ROWS: tl.constexpr, LAYER: tl.constexpr
+) -> Rows:
     """Return ROWS rows of a tile, from `first` on."""
     number = first + tl.arange(0, ROWS)
     query = sequence.first_query + number // LAYER.side
@@ -145,16 +156,26 @@ def rows_of(sequence: Sequence, lane: Lane, first: tl.tensor, ROWS: tl.constexpr
     head = lane.kv_head * LAYER.group + tl.minimum(in_group, LAYER.group - 1)
     position = sequence.seq_len - sequence.query_len + query
     first_key = spans.first_key(position, LAYER.window, LAYER.is_chunked)
-    section_bits = spans.section_bits(position, LAYER.window)
-    return Rows(row, head, is_live, position, first_key, section_bits)
+    if LAYER.has_spans:
+        last_key = sees_to(items, row)
+        section_bits = spans.bits_of(last_key + 1 - first_key)
+    else:
+        last_key = position
+        section_bits = spans.section_bits(position, LAYER.window)
+    return Rows(row, head, is_live, position, first_key, last_key, section_bits)
 
 
 @triton.jit
-def span_of(sequence: Sequence, LAYER: tl.constexpr) -> Span:
+def span_of(items: tl.tensor, sequence: Sequence, LAYER: tl.constexpr) -> Span:
     """Return the keys of a tile, or of tiles [n]."""
     first_position = sequence.seq_len - sequence.query_len + sequence.first_query
     last = tl.minimum(first_position + LAYER.queries, sequence.seq_len) - 1
     lowest = spans.first_key(first_position, LAYER.window, LAYER.is_chunked)
     shortest_bits = spans.section_bits(first_position, LAYER.window)
-    longest_bits = spans.section_bits(last, LAYER.window)
+    if LAYER.has_spans:
+        row = sequence.first_row + tl.minimum(sequence.first_query + LAYER.queries, sequence.query_len) - 1
+        last = sees_to(items, row)
+        longest_bits = spans.bits_of(last + 1 - lowest)
+    else:
+        longest_bits = spans.section_bits(last, LAYER.window)
     return Span(lowest, last, shortest_bits, longest_bits, lowest // LAYER.keys * LAYER.keys, last + 1)

@@ -3,8 +3,8 @@
 Owns: what the declarations mean when a plugin is chosen. Never does: call a plugin. Called by: the stages of selection, the
 configuration, the kit.
 
-An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked` and `bidirectional` (none) must be
-declared for more.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked`, `bidirectional` and `spans` (none)
+must be declared for more.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     if not isinstance(query.spec, AttentionSpec):
         return found
     found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
+    if query.spans and not spec.capabilities.get("spans", False):
+        found.append(
+            Reason("spans", "rows that see no later ones", "yes", "--language-model-only serves the text alone")
+        )
     assumed = {"window": query.spec.window, "cap": query.spec.cap}
     for name, value in assumed.items():
         if value is not None and spec.capabilities.get(name) is False:

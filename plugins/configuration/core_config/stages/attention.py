@@ -41,9 +41,17 @@ def attention_names(text: str | None) -> dict[str, str]:
 
 
 def choose_attention(
-    settings: Settings, registry: PluginRegistry, mixers: Sequence[MixerSpec], platform: ChosenPlatform
+    settings: Settings,
+    registry: PluginRegistry,
+    mixers: Sequence[MixerSpec],
+    platform: ChosenPlatform,
+    *,
+    spans: bool = False,
 ) -> dict[str, Choice]:
-    """Return one choice for each layer kind of the model, by `attention.KIND`. Raises UserError."""
+    """Return one choice for each layer kind of the model, by `attention.KIND`. Raises UserError.
+
+    spans: see `AttentionQuery`.
+    """
     named = attention_names(settings["attention_backend"])
     wanted = platform.wishes.get("attention_backend", ())
     row = platform.manifest.row
@@ -51,7 +59,7 @@ def choose_attention(
     for index, mixer in enumerate(mixers):
         if mixer in mixers[:index]:
             continue
-        query = query_of(settings, mixer, platform.device)
+        query = query_of(settings, mixer, platform.device, spans)
         promise = wanted_promise(settings, mixer.kind)
         choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution, promise)
         stage = f"attention.{mixer.kind}"
@@ -62,9 +70,9 @@ def choose_attention(
     return found
 
 
-def query_of(settings: Settings, mixer: MixerSpec, device: Device) -> AttentionQuery | StateQuery:
+def query_of(settings: Settings, mixer: MixerSpec, device: Device, spans: bool = False) -> AttentionQuery | StateQuery:
     """Return the query whether a backend serves a layer."""
     if isinstance(mixer, StateSpec):
         return StateQuery(mixer, device.name)
     dtype = settings["kv_cache_dtype"]
-    return AttentionQuery(mixer, device.name, dtype, settings["block_size"], profile=device.profile)
+    return AttentionQuery(mixer, device.name, dtype, settings["block_size"], profile=device.profile, spans=spans)

@@ -8,7 +8,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.specs import MixerSpec
-from core_config.media import transcribes
+from core_config.media import needs_spans, transcribes
 from core_config.selection import (
     select_adapters,
     select_executor,
@@ -50,7 +50,8 @@ def choose_plugins(
     attempt.run_rules("model")
     choose_quantization(attempt, checkpoint.manifest.facts())
     _choose_kernels(attempt, platform)
-    _choose_attention(attempt, mixers, platform)
+    spans = needs_spans(attempt.settings, checkpoint.path, checkpoint.manifest)
+    _choose_attention(attempt, mixers, platform, spans)
     choose_proposer(attempt, checkpoint)
     _choose_executor(attempt, checkpoint.manifest.facts(), platform)
     _choose_policy(attempt)
@@ -103,9 +104,9 @@ def _choose_kernels(attempt: Attempt, platform: ChosenPlatform) -> None:
         attempt.chosen.stages["kernels"] = choice
 
 
-def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: ChosenPlatform) -> None:
+def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: ChosenPlatform, spans: bool) -> None:
     settings = attempt.settings
-    found = attempt.answer_of(lambda: choose_attention(settings, attempt.plugins, mixers, platform))
+    found = attempt.answer_of(lambda: choose_attention(settings, attempt.plugins, mixers, platform, spans=spans))
     if not found:
         return
     attempt.chosen.stages.update(found)

@@ -26,6 +26,9 @@ class BatchView:
         which the step writes it, and after these others.
     slot_mapping: int64 [T], block * block_size + offset.
     positions: int64 [T].
+    sees_to: int32 [T], last position that each row sees: its own, or a later one of the same step, never falling within a
+        sequence; None: its own. Only backends with the capability `spans` get it, for layers of kind `full` and `sliding`.
+    rotary: int64 [T], rows of the rotary tables, where they differ from the positions; attention does not read it.
     state_sources: int32 [B, n], for a layer with a state: blocks in which the step reads the state; None: those in which it
         writes it. A part of the rows of `block_table`, with other blocks than those only for `MovesStates`.
 
@@ -62,6 +65,8 @@ class BatchView:
     positions: Tensor
     tails: Tensor | None = None
     state_sources: Tensor | None = None
+    rotary: Tensor | None = None
+    sees_to: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

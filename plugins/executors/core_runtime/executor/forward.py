@@ -138,8 +138,11 @@ class ForwardPass:
         """
         view = views[0]
         num_tokens = view.num_tokens
-        # A recording has fixed arguments: it can express neither trees nor embeddings, nor every adapter.
-        if view.tails is not None or given is not None or not self._is_recordable:
+        # A recording has fixed arguments: it can express neither trees nor spans nor embeddings, nor every adapter.
+        is_special = view.tails is not None or view.sees_to is not None or given is not None
+        if is_special or not self._is_recordable:
+            if given is not None and given.places is not None:
+                self._turn(given.media, given.places)
             self._send(num_tokens, taken)
             self.recorder.unrecorded[self._name(MIXED)] += 1
             self._compute_unrecorded(views, given)
@@ -170,6 +173,8 @@ class ForwardPass:
         num_seqs = self._num_seqs(DECODE, size)
         # the rows after these still hold the padding of the previous step, which had the same size
         self.buffers.positions.changed(count)
+        if self.buffers.rotary is not None:
+            self.buffers.rotary.changed(count)
         self.buffers.seq_lens.changed(count)
         self._send(count, taken)
         self.recorder.run(kind, size, num_seqs, _never, (count, count))
@@ -313,7 +318,7 @@ class ForwardPass:
         if self.adapters is not None:
             assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
             self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[: view.num_tokens])
-        self.model.forward(token_ids, view.positions, metadata)
+        self.model.forward(token_ids, view.positions if view.rotary is None else view.rotary, metadata)
 
     def _compute_unrecorded(self, views: Sequence[BatchView], given: InputEmbeddings | None) -> None:
         """Run the blocks without a recording: for trees, given embeddings and some adapters."""
@@ -324,11 +329,21 @@ class ForwardPass:
         assert isinstance(model, Decoder), "the configuration lets no other model take embeddings"
         device = self.buffers.token_ids.tensor.device
         model.set_input_embeddings(given.rows.to(device), given.values.to(device))
+        if given.added is not None:
+            model.set_added(given.media.to(device), given.added.to(device))
         try:
             self._compute(views)
         # The embeddings belong to this step alone; the next one must not see them, even if this one failed.
         finally:
             model.set_input_embeddings(None, None)
+            model.set_added(None, None)
+
+    def _turn(self, rows: Tensor, places: Tensor) -> None:
+        """Let rows of media, int64 [M], rotate by their three positions, int64 [M, 3]."""
+        spare = self.model.spare if isinstance(self.model, Decoder) else None
+        assert spare is not None and self.buffers.rotary is not None, "this model's media have one position"
+        spare.fill(places.to(self.buffers.rotary.tensor.device))
+        self.buffers.rotary.array[rows.numpy()] = spare.first + np.arange(len(rows))
 
     def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: DeviceTokens | None) -> None:
         """Run the blocks on `size` rows, padding included, so that a recording of that size can be used."""
@@ -356,6 +371,9 @@ class ForwardPass:
         ends = slice(view.num_seqs + 1, num_seqs + 1)
         buffers.token_ids.array[rows] = 0
         buffers.positions.array[rows] = 0
+        if buffers.rotary is not None:
+            buffers.rotary.array[rows] = 0
+            buffers.rotary.changed(num_tokens)
         # Slot -1 stores nothing, so padded rows leave the KV cache alone.
         for slots in buffers.slot_mappings:
             slots.array[rows] = -1
@@ -386,6 +404,7 @@ class ForwardPass:
             cu_seqlens_q=buffers.cu_seqlens_q.tensor[: num_seqs + 1],
             seq_lens=buffers.seq_lens.tensor[:num_seqs],
             positions=buffers.positions.tensor[:size],
+            rotary=None if buffers.rotary is None else buffers.rotary.tensor[:size],
         )
         fixed: list[BatchView] = []
         for group, (tables, slots) in enumerate(zip(buffers.block_tables, buffers.slot_mappings, strict=True)):

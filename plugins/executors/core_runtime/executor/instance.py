@@ -22,7 +22,7 @@ from core_runtime.executor.plugin_loading import attention_backends, quantizatio
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
+from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables, spare_rows
 from core_runtime.models.embedding import lengthened
 from core_runtime.models.tensors.kv_scales import kv_scales
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
@@ -133,7 +133,8 @@ def build(
         spec, weights = finish(spec, weights)
     # The tables also cover the positions of a step's drafts.
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-    tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
+    num_spare = config.limits.tokens if config.media is not None else 0
+    tables = rotary_tables(spec, length + num_spare, runtime.device, config.model.max_model_len)
     embedding = weights.embedding
     if embedding is not None and embedding.positions is not None:
         embedding.positions = lengthened(embedding.positions, length)
@@ -147,6 +148,8 @@ def build(
         config.limits,
         reduce,
     )
+    if num_spare:
+        model.spare = spare_rows(spec, tables, length)
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
     return ModelInstance(spec, model, config.cache, backends, learned, store=store, part_numerics=packing.numerics)

@@ -141,7 +141,7 @@ class ModelRunner:
 
     def is_plain(self, prepared: Prepared) -> bool:
         """Whether the device can run the step alone, keep its tokens for the next step, and let the host read them later."""
-        if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self.batch.embedded:
+        if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self._given(prepared.step) is not None:
             return False
         if self.batch.encoded:
             return False

@@ -31,6 +31,7 @@ from core_runtime.executor.ranks import Ranks, RankSampler
 from core_runtime.executor.steps.ahead import StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.state_ops.cross_attention import encoder_shape
 from core_runtime.sampling.bitmask import num_words
 from core_runtime.sampling.drafts.acceptance import acceptance_rule
@@ -139,6 +140,7 @@ class RunnerBuilder:
             self._num_sampled,
             num_words(self._vocab_size),
             adapters=self._adapters is not None,
+            rotary=isinstance(self._model, Decoder) and self._model.spare is not None,
             state_blocks=[group.num_state_blocks for group in self._groups],
         )
 

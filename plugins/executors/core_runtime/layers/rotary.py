@@ -9,6 +9,7 @@ yarn: Peng et al. 2023, arXiv 2309.00071; longrope: Ding et al. 2024, arXiv 2402
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -83,3 +84,21 @@ def tables(
     if rope.backwards:
         sin = -sin
     return cos.float().to(device), sin.float().to(device)
+
+
+class SpareRows:
+    """Rows behind the rotary tables, for the rows of a step that rotate by three positions.
+
+    tables: cos and sin of each axes' table. axes: see `RopeSpec`. first: index of the first spare row.
+    """
+
+    def __init__(self, tables: Sequence[tuple[Tensor, Tensor]], axes: Sequence[int], first: int) -> None:
+        self._tables = tables
+        self._axes = torch.tensor(axes, dtype=torch.int64, device=tables[0][0].device)
+        self.first = first
+
+    def fill(self, positions: Tensor) -> None:
+        """Write the first R spare rows. positions: int64 [R, 3], on the device."""
+        rows = positions[:, self._axes]
+        for table in (table for both in self._tables for table in both):
+            table[self.first : self.first + len(rows)] = table.gather(0, rows)

@@ -21,7 +21,7 @@ from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_r
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import PartialSums, SummedLinear
-from core_runtime.layers.rotary import tables
+from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
 from core_runtime.models.embedding import Embedding, EmbeddingWeights
@@ -131,6 +131,13 @@ def rotary_tables(
     return found
 
 
+def spare_rows(spec: DecoderSpec, tables: Sequence[tuple[Tensor, Tensor] | None], first: int) -> SpareRows | None:
+    """Return the rows from `first` on of the tables, for rows of media; None for models whose media have one position."""
+    axes = next((block.rope.axes for block in spec.blocks if block.rope is not None), ())
+    distinct = {id(table): table for table in tables if table is not None}
+    return SpareRows(list(distinct.values()), axes, first) if axes else None
+
+
 class Decoder:
     """A decoder ready to run, once a backend is bound to each of its `mixers`.
 
@@ -138,6 +145,8 @@ class Decoder:
     dtype: dtype of the tensors between layers.
     limits: limits of one step.
     reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model.
+
+    spare: rows of the tables for rows of media with three positions; None: there are none.
     """
 
     def __init__(
@@ -184,6 +193,8 @@ class Decoder:
         self.draft_entry: DraftEntry | None = None
         if weights.draft_input is not None:
             self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
+        self.spare: SpareRows | None = None
+        self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
         if spec.taps:
             norm = None if weights.head is None else weights.head.norm
@@ -231,6 +242,8 @@ class Decoder:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
+            if self._added is not None:
+                self._add(*self._added, index, views)
             if self._taps is not None:
                 self._taps.after_block(index, views.residual)
         if self._taps is not None:
@@ -255,6 +268,12 @@ class Decoder:
         """
         assert self.embedding is not None, "this part of the model has no embedding"
         self.embedding.given = None if rows is None or values is None else (rows, values)
+
+    def set_added(self, rows: Tensor | None, values: Tensor | None) -> None:
+        """Set float32 [R, levels, H], which the first `levels` blocks add to their results in `rows` (int64 [R]) in the next
+        steps; None: nothing.
+        """
+        self._added = None if rows is None or values is None else (rows, values)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual
@@ -374,6 +393,19 @@ class Decoder:
         self.kernels.add(views.branch, views.residual)
         if norm is not None and on_stream:
             norm(views.residual, views.residual)
+
+    def _add(self, rows: Tensor, values: Tensor, index: int, views: StepViews) -> None:
+        """Add rows to the result of block `index`; see `set_added`."""
+        if index >= values.shape[1]:
+            return
+        stream = views.residual
+        changed = stream[rows] + values[:, index].to(stream.dtype)
+        stream[rows] = changed
+        following = self._halves[index + 1].mixer
+        if following.is_ready and following.norm is not None:  # normalized before these rows were added
+            normed = torch.empty_like(changed)
+            following.norm(changed, normed)
+            views.normed[rows] = normed
 
     def _scale(self, x: Tensor, factor: float) -> None:
         if factor != 1.0:

@@ -16,9 +16,8 @@ from core_runtime.specs.rope_spec import RopeSpec
 
 TYPES = {name: name for name in ("default", "linear", "dynamic", "llama3", "yarn", "longrope")}
 TYPES |= {"mrope": "default", "su": "longrope"}
-"""Names in configurations → type. `mrope` rotates by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for
-text.
-"""
+"""Names in configurations → type. What `mrope` adds is in `RopeSpec.axes`."""
+NUM_AXES = 3
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:
@@ -64,7 +63,21 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         interleaved=interleaved and neighbours,
         short_factors=tuple(short_factors),
         long_factors=tuple(long_factors),
+        axes=_axes(values),
     )
+
+
+def _axes(values: Configuration) -> tuple[int, ...]:
+    """Return the axis of each pair (see `RopeSpec`): sections of pairs, or axes that alternate as long as they have any."""
+    sections = values.list_of("mrope_section", int)
+    if not sections:
+        return ()
+    if len(sections) < NUM_AXES or min(sections) < 0:
+        values.fail("mrope_section", sections, f"a number of pairs for each of {NUM_AXES} axes")
+    if not values.flag("mrope_interleaved", False):
+        return tuple(index % NUM_AXES for index, count in enumerate(sections) for _ in range(count))
+    pairs = range(sum(sections))
+    return tuple(pair % NUM_AXES if pair < NUM_AXES * sections[pair % NUM_AXES] else 0 for pair in pairs)
 
 
 def check_factors(rope: RopeSpec, size: int) -> None:

@@ -20,6 +20,8 @@ class RopeSpec(msgspec.Struct, frozen=True):
     attention_factor: factor of cos and sin.
     size: number of a head's leading dimensions that rotate; None: the whole head.
     backwards: whether pairs rotate in the opposite direction.
+    axes: for each pair, which of the three positions of a row of media it rotates by: time, height or width (M-RoPE,
+        arXiv 2409.12191); empty: rows of media have one position, as text has.
     """
 
     theta: float
@@ -37,3 +39,4 @@ class RopeSpec(msgspec.Struct, frozen=True):
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     backwards: bool = False
+    axes: tuple[int, ...] = ()

@@ -9,6 +9,9 @@ import functools
 from collections.abc import Callable
 from typing import Final
 
+import torch
+from torch import Tensor
+
 from core.api.specs import AttentionSpec
 from core.plugin.capabilities import layer_kinds
 from core_config.selection.reasons import promises
@@ -172,6 +175,52 @@ def _invariant(subject: Subject, what: str, spec: Cached, block_size: int, dtype
             same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}, in {dtype}")
 
 
+SPANS: Final = ((2, 14), (14, 17), (30, 58))
+"""Positions [start, stop) that see each other in the check below: longer and shorter than windows and blocks."""
+
+
+def spans_see_their_end(subject: Subject) -> None:
+    """With `spans`: rows see later rows up to `sees_to`, in company and where a step begins within a span."""
+    if not subject.manifest.spec.capabilities.get("spans", False):
+        raise Skipped("it does not declare spans; models that need them are served as text alone")
+    for what, spec, block_size, dtype in ordinary(subject, "grouped heads", "a window", "slopes, sinks and a soft cap"):
+        if isinstance(spec, AttentionSpec):
+            _compare_spans(subject, what, spec, block_size, dtype)
+
+
+def _sees_to(length: int) -> Tensor:
+    """Return the last position that each token of a prompt sees, of which the spans that fit are spans."""
+    found = torch.arange(length)
+    for start, stop in SPANS:
+        if stop <= length:
+            found[start:stop] = stop - 1
+    return found
+
+
+def _compare_spans(subject: Subject, what: str, spec: AttentionSpec, block_size: int, dtype: str) -> None:
+    random = generator("spans")
+    talks = [Conversation.random(length, spec, dtype, random) for length in COMPANY]
+    sees_to = [_sees_to(length) for length in COMPANY]
+    run = PagedRun(subject.loaded, spec, block_size, dtype, talks, generator("tables"))
+    run.sees_to = sees_to
+    outs = run.all()
+    for out, talk, seen in zip(outs, talks, sees_to, strict=True):
+        expected = dense_attention(talk.q, *talk.held, spec, run.params, seen)
+        close(out, expected, tolerance(dtype), f"{what}: spans in {dtype}", axis=-1)
+    alone = PagedRun(subject.loaded, spec, block_size, dtype, talks[:1], generator("tables"))
+    alone.sees_to = sees_to
+    first, whole = SPANS[1][1], len(talks[0].k)
+    # Again from within a span on, as after a hit in the prefix cache.
+    again = whole - sum(next(span for span in reversed(SPANS) if span[1] <= whole)) // 2
+    parts = [*alone.step([first], [first]), *alone.step([whole - first], [whole]), *alone.step([again], [whole])]
+    expected = torch.cat([outs[0], outs[0][-again:]])
+    label = f"{what}: spans in several steps, compared with one step in company, in {dtype}"
+    if promises(subject.manifest.spec, "fast", spec.kind):
+        same_bits(torch.cat(parts), expected, label)
+    else:
+        close(torch.cat(parts), expected, tolerance(dtype), label)
+
+
 def trees_equal_chains(subject: Subject) -> None:
     """With `tree`: the rows of a tree of drafts see what the same rows of chains see, also when they have been moved."""
     if not subject.manifest.spec.capabilities.get("tree", False):
@@ -245,6 +294,7 @@ KEYED = (
     layout_is_planned,
     same_step_same_bits,
     batch_invariant_as_claimed,
+    spans_see_their_end,
     trees_equal_chains,
     turning_equals_kernels,
 )

@@ -69,11 +69,19 @@ def layer_params(spec: AttentionSpec, dtype: str) -> AttentionParams:
     return AttentionParams(k_scale, v_scale, sinks, slopes)
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params: AttentionParams = PLAIN) -> Tensor:
+def dense_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    spec: AttentionSpec,
+    params: AttentionParams = PLAIN,
+    sees_to: Tensor | None = None,
+) -> Tensor:
     """Compute causal attention of the last positions, q [Tq, Hq, D], over all of k [L, Hkv, D] and v [L, Hkv, Dv], in
     float64.
 
-    k and v: as read back from the cache. params: only sinks and slopes are used.
+    k and v: as read back from the cache. params: only sinks and slopes are used. sees_to: int64 [Tq], last position that
+    each query sees; None: its own.
     """
     group = spec.num_heads // spec.num_kv_heads
     k = k.double().repeat_interleave(group, 1)
@@ -86,7 +94,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params
     if params.slopes is not None:
         slopes = params.slopes.double().view(-1, 1, 1)
         scores = scores + slopes * (key - query)
-    mask = key <= query
+    mask = key <= (query if sees_to is None else sees_to.unsqueeze(1))
     if spec.window is not None:
         first = query - query % spec.window if spec.chunked else query - spec.window + 1
         mask &= key >= first
@@ -223,7 +231,10 @@ class PagedRun:
 
     changed: which of q, k and v a call of the backend has modified.
     padding: of every step.
+    sees_to: for each conversation int64 [L], last position that each of its tokens sees; empty: its own.
     """
+
+    sees_to: Sequence[Tensor] = ()
 
     def __init__(
         self,
@@ -263,6 +274,9 @@ class PagedRun:
         ends = [seq_lens[i] for i in alive]
         tables = [self.tables[i] for i in alive]
         view = batch_view(new_lens, ends, tables, self.block_size)
+        if self.sees_to:
+            seen = [self.sees_to[i][seq_lens[i] - query_lens[i] : seq_lens[i]] for i in alive]
+            view.sees_to = torch.cat(seen).int()
         padded = self.padding.view(view)
         if self.padding.bare and isinstance(self.backend, PlansRecorded):
             self.backend.plan_recorded(view, padded)

@@ -17,6 +17,7 @@ from core_media.processing.pool import Processed, ProcessingPool
 from core_media.reading.expansion import expanded, items_of
 from core_media.reading.fetching import Fetcher
 from core_media.reading.source import MediaSource
+from core_media.spans import spans_of, why_too_long
 from core_tokens.tokenizer import Tokenizer
 
 Encode = Callable[[str], list[int]]
@@ -42,7 +43,11 @@ class MediaPrompts:
         param = sources[0].param
         whole = expanded(text, self._config, processed, param)
         token_ids = await asyncio.to_thread(encode, whole)
-        return whole, token_ids, items_of(token_ids, self._config, self._row_text, processed, param)
+        items = items_of(token_ids, self._config, self._row_text, processed, param)
+        refusal = why_too_long(spans_of(token_ids, items, self._config), self._config)
+        if refusal:
+            raise RequestError(refusal, param=param)
+        return whole, token_ids, items
 
     def start(self) -> None:
         """Start the processes ahead of the first picture."""

@@ -9,6 +9,7 @@ A sequence waits for its rows, but no step does.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,6 +26,7 @@ from core.engine.gate import Gate
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core_media.config import MediaConfig, media_of
 from core_media.serving.row_cache import RowCache, RowKey
+from core_media.spans import spans_of, why_too_long
 
 if TYPE_CHECKING:
     from core_media.serving.encoder import Encoder
@@ -92,7 +94,8 @@ class MediaObserver(EngineObserver, Gate):
                 self._refuse(held)
                 continue
             media = [_light(item) for item in held.request.media] if is_late else held.made.result()
-            request = msgspec.structs.replace(held.request, media=media)
+            spans = spans_of(held.request.prompt_token_ids, media, self._media)
+            request = msgspec.structs.replace(held.request, media=media, spans=spans)
             self._engine.sequences.add([request], after=self)
         self._held = kept
 
@@ -157,7 +160,10 @@ class MediaObserver(EngineObserver, Gate):
         """Return the request's items with their rows; runs in the thread. Raises UnfitMedia."""
         from core_runtime.executor.steps.input_embeddings import positions_of
 
-        _check_spans(request)
+        _check_places(request)
+        refusal = why_too_long(spans_of(request.prompt_token_ids, request.media, self._media), self._media)
+        if refusal:
+            raise UnfitMedia(refusal)
         token_ids = np.asarray(request.prompt_token_ids)
         made: list[MediaItem] = []
         for item in request.media:
@@ -173,7 +179,13 @@ class MediaObserver(EngineObserver, Gate):
                 raise UnfitMedia(
                     f"A {self._media.noun} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
-            made.append(msgspec.structs.replace(item, features=b"", rows=rows))
+            grid = self._tower.grid(item.features)
+            if grid and not math.prod(grid) == expected == item.stop - item.start:
+                raise UnfitMedia(
+                    f"A picture of {' × '.join(map(str, grid))} rows has {expected} placeholders in the prompt."
+                )
+            levels = self._tower.levels
+            made.append(msgspec.structs.replace(item, features=b"", rows=rows, levels=levels, grid=grid))
         return made
 
 
@@ -182,8 +194,8 @@ def _light(item: MediaItem) -> MediaItem:
     return msgspec.structs.replace(item, features=b"", rows=b"")
 
 
-def _check_spans(request: EngineRequest) -> None:
-    """Raise UnfitMedia for items whose spans are not in order, or not in the prompt."""
+def _check_places(request: EngineRequest) -> None:
+    """Raise UnfitMedia for items whose places are not in order, or not in the prompt."""
     end = 0
     for item in request.media:
         if not end <= item.start < item.stop <= len(request.prompt_token_ids):

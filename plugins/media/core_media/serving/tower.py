@@ -9,7 +9,7 @@ One item is computed at a time, so an item has the same rows alone and in compan
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -19,10 +19,10 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.config import MediaConfig
-from core_media.features import unpack
+from core_media.features import find, unpack
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
-from core_runtime.models.families.wrappers import other_module, text_key
+from core_runtime.models.families.wrappers import other_module, text_config, text_key
 
 TEXT_ROWS: Final = 8
 """Vocabulary of the language model that is built beside the tower and dropped again: transformers builds no tower alone."""
@@ -35,7 +35,7 @@ LEFT_OUT: Final = ("layer_types", "pad_token_id", "bos_token_id", "eos_token_id"
 class Tower:
     """The tower of one engine. Raises UserError if it cannot be built.
 
-    num_bytes: of its weights. row_bytes: of one row.
+    num_bytes: of its weights. row_bytes: of one row. levels: see `MediaItem`.
     """
 
     def __init__(self, config: EngineConfig, media: MediaConfig) -> None:
@@ -43,7 +43,10 @@ class Tower:
         tensors = _tensors(config)
         self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype)
         self._takes = set(inspect.signature(self._model.get_image_features).parameters)
-        self.row_bytes = FLOAT32 * int(self._model.config.get_text_config().hidden_size)
+        vision = self._model.config.vision_config
+        self.levels = len(getattr(vision, "deepstack_visual_indexes", ()))
+        self.row_bytes = FLOAT32 * (1 + self.levels) * int(self._model.config.get_text_config().hidden_size)
+        self._merged = int(getattr(vision, "spatial_merge_size", 1))
         self.num_bytes = sum(each.numel() * each.element_size() for each in self._model.parameters())
 
     def rows(self, features: bytes) -> bytes:
@@ -51,9 +54,23 @@ class Tower:
         arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items() if name in self._takes}
         given = {name: each.to(self._dtype) if each.is_floating_point() else each for name, each in arrays.items()}
         with torch.inference_mode():
-            made = self._model.get_image_features(**given, return_dict=True).pooler_output
-            rows: Tensor = torch.cat([part.reshape(-1, part.shape[-1]) for part in made])
+            made = self._model.get_image_features(**given, return_dict=True)
+            parts = [made.pooler_output, *(made.deepstack_features if self.levels else ())]
+            rows = torch.cat([_joined(part) for part in parts], dim=1)
             return bytes(rows.float().contiguous().numpy())
+
+    def grid(self, features: bytes) -> list[int]:
+        """Return the rows of an item in time, height and width; empty for models whose rows have one position each."""
+        patches = find(features, "image_grid_thw")
+        if patches is None:
+            return []
+        time, height, width = (int(count) for count in patches.reshape(-1).tolist())
+        return [time, height // self._merged, width // self._merged]
+
+
+def _joined(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """Return the rows [R, H] of an item, of which a tower makes one tensor or several."""
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
 def _tensors(config: EngineConfig) -> dict[str, Tensor]:
@@ -70,7 +87,7 @@ def _built(hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Ten
     import transformers
 
     key = text_key(hf_config)
-    text = {name: value for name, value in hf_config[key or "text_config"].items() if name not in LEFT_OUT}
+    text = {name: value for name, value in text_config(hf_config).items() if name not in LEFT_OUT}
     text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
     whole = {name: value for name, value in hf_config.items() if name not in ("quantization_config", "model_type")}
     whole[key or "text_config"] = text

@@ -93,6 +93,7 @@ def step_views(buffers: StepBuffers, lens: Int32Array, block_size: int) -> list[
         state_sources=buffers.sources(0, tables[0]),
         slot_mapping=mappings[0],
         positions=buffers.positions.upload(num_tokens),
+        rotary=None if buffers.rotary is None else buffers.rotary.upload(num_tokens),
     )
     views = [view]
     for group in range(1, len(tables)):

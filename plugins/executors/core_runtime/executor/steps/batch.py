@@ -10,10 +10,11 @@ operations, independent of the number of sequences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +32,8 @@ from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_vi
 from core_runtime.executor.steps.block_tables import BlockTables
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.input_embeddings import PromptRows, encoded_of, gives_rows, rows_of
+from core_runtime.executor.steps.rotary_rows import RotaryRows
+from core_runtime.executor.steps.spans import Spans, sees_to
 from core_runtime.executor.steps.token_table import TokenTable
 from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.drafts.draft_tree import DraftTree
@@ -100,6 +103,8 @@ class PersistentBatch:
     undrafted: slots whose sequences have no drafts.
     embedded: rows of sequences whose prompts have given embeddings.
     encoded: rows of an encoder to which the tokens of each sequence attend; empty for models without one.
+    spans: see `EngineRequest.spans`, by slot.
+    rotary: rows of the rotary tables, for a model in whose prompts these differ from positions; else None.
     """
 
     def __init__(
@@ -135,6 +140,8 @@ class PersistentBatch:
         self.embedded: dict[Slot, PromptRows] = {}
         self.encoded: dict[Slot, Tensor] = {}
         self._encoder_shape = encoder_shape
+        self.spans: dict[Slot, Spans] = {}
+        self.rotary = None if buffers.rotary is None else RotaryRows(num_slots, buffers.rotary)
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -162,8 +169,11 @@ class PersistentBatch:
                 self.undrafted.discard(slot)
                 self.embedded.pop(slot, None)
                 self.encoded.pop(slot, None)
+                self.spans.pop(slot, None)
                 if self.adapters is not None:
                     self.adapters.end(slot)
+                if self.rotary is not None:
+                    self.rotary.end(slot)
         if left and self.processors is not None:
             self.processors.end(left)
         # Removals come first: the scheduler may give a slot that was just freed to a new sequence of the same plan.
@@ -195,6 +205,8 @@ class PersistentBatch:
         step = self._with_rows(plan, cu_seqlens, drafts)
         if self.adapters is not None:
             step.adapters = self.adapters.fill(self.buffers, slots, lens)
+        if self.rotary is not None:
+            self.rotary.fill(self.buffers.positions.array, slots, lens)
         return step
 
     def write_tokens(self, step: StepInput) -> None:
@@ -206,6 +218,11 @@ class PersistentBatch:
     def views(self, step: StepInput) -> list[BatchView]:
         """Return the step as attention sees it, one view per KV group."""
         views = step_views(self.buffers, step.query_lens, self.block_size)
+        if self.spans and not step.continues:
+            column = sees_to(self.spans, self.buffers.positions.array, step.slots, step.cu_seqlens)
+            if column is not None:
+                on_device = torch.from_numpy(column).to(views[0].positions.device)
+                views = [replace(view, sees_to=on_device) for view in views]
         if step.trees is not None:
             # Each draft gets a copy of its sequence's table, which must be on the device by then.
             self.buffers.send()
@@ -239,6 +256,8 @@ class PersistentBatch:
         self.tables.advance(step.slots, positions)
         if self.adapters is not None:
             step.adapters = self.adapters.fill(buffers, step.slots, plan.query_lens)
+        if self.rotary is not None:
+            self.rotary.advance(positions, step.slots)
         self.rows.advance()
         return step
 
@@ -335,3 +354,7 @@ class PersistentBatch:
             self.encoded[slot] = encoded_of(request, self._encoder_shape)
         elif gives_rows(request):
             self.embedded[slot] = rows_of(request)
+        if request.spans:
+            self.spans[slot] = request.spans
+        if self.rotary is not None:
+            self.rotary.start(slot, request.media)

@@ -78,7 +78,13 @@ class StepBuffer:
 
 
 def _parts(
-    limits: StepLimits, tables: tuple[int, int, int], num_sampled: int, *, sends_changes: bool, adapters: bool
+    limits: StepLimits,
+    tables: tuple[int, int, int],
+    num_sampled: int,
+    *,
+    sends_changes: bool,
+    adapters: bool,
+    rotary: bool,
 ) -> list[list[Array]]:
     """Return the shapes and types of the arrays of a step, part by part. tables: groups, sequences, blocks of each."""
     num_groups, max_num_seqs, _ = tables
@@ -94,6 +100,7 @@ def _parts(
         [((max_num_seqs,), torch.int32), tokens],
         [tokens] * num_groups,
         [((limits.tokens,), torch.int32)] if adapters else [],
+        [tokens] if rotary else [],
         [] if sends_changes else [(tables[1:], torch.int32)] * num_groups,
     ]
 
@@ -108,6 +115,7 @@ class StepBuffers:
     cu_seqlens_q: int32 [B + 1].
     slot_mappings: int64 [T] for each KV group.
     adapter_rows: int32 [T], table row of each token's adapter, -1 for none; None: the engine has no adapters.
+    rotary: int64 [T], see `BatchView`; None: it is the positions.
     block_tables: int32 [B, M] for each KV group. An asynchronous device has its own, see `tables`; otherwise they are last
         in the arena.
     num_sampled: rows whose sampling columns the device reads from memory of its own; 0: the host samples.
@@ -115,6 +123,7 @@ class StepBuffers:
     uploads: a runtime whose device has memory of its own and copies asynchronously.
     beside: the buffers of another model whose steps have the same sequences.
     adapters: whether steps may have adapters.
+    rotary: whether steps have a column `rotary`.
     state_blocks: blocks of a state for each KV group, 0 for groups with keys; empty: no group has states.
 
     tables: brings the block tables to an asynchronous device; None: they are sent whole.
@@ -138,14 +147,15 @@ class StepBuffers:
         beside: StepBuffers | None = None,
         *,
         adapters: bool = False,
+        rotary: bool = False,
         state_blocks: Sequence[int] = (),
     ) -> None:
         max_num_seqs = limits.sequences
         tables = num_groups, max_num_seqs, max_blocks_per_seq
         sends_changes = isinstance(uploads, Downloads)
-        parts = _parts(limits, tables, num_sampled, sends_changes=sends_changes, adapters=adapters)
+        parts = _parts(limits, tables, num_sampled, sends_changes=sends_changes, adapters=adapters, rotary=rotary)
         made = iter(self._make([array for part in parts for array in part], device, uploads))
-        first, taken, slots, sampled, changes, last, mappings, rows, whole = [
+        first, taken, slots, sampled, changes, last, mappings, rows, turned, whole = [
             list(islice(made, len(one))) for one in parts
         ]
         self.token_ids, self.logit_rows, self.cu_seqlens_q = first
@@ -157,6 +167,7 @@ class StepBuffers:
         self.seq_lens, self.positions = last
         self.slot_mappings = mappings
         self.adapter_rows = rows[0] if rows else None
+        self.rotary = turned[0] if turned else None
         self.tables: DeviceTables | None = None
         self.block_tables = whole
         self.state_blocks = state_blocks or [0] * num_groups

@@ -17,22 +17,38 @@ from torch import Tensor
 
 from core.api.messages import EngineRequest, MediaItem
 from core.api.step_plan import Slot
+from core_runtime.executor.steps.rotary_rows import places_of
 
 
 @dataclass(frozen=True, slots=True)
 class InputEmbeddings:
-    """Given embeddings of a step, on the host. rows: int64 [R], rows of the step. values: float32 [R, H]."""
+    """Given embeddings of a step, on the host.
+
+    rows: int64 [R], rows of the step. values: float32 [R, H].
+    media: int64 [M], those of them with places, with something to add, or both.
+    places: int64 [M, 3], positions of rows with three positions; None: all have one.
+    added: float32 [M, levels, H], see `Decoder.set_added`; None: nothing.
+    """
 
     rows: Tensor
     values: Tensor
+    media: Tensor
+    places: Tensor | None = None
+    added: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """Given embeddings of a prompt. positions: int64 [P], ascending. values: float32 [P, H]."""
+    """Given embeddings of a prompt.
+
+    positions: int64 [P], ascending. values: float32 [P, H].
+    places: int64 [P, 3] or None, added: float32 [P, levels, H] or None, see `InputEmbeddings`.
+    """
 
     positions: NDArray[np.int64]
     values: Tensor
+    places: Tensor | None = None
+    added: Tensor | None = None
 
 
 def gives_rows(request: EngineRequest) -> bool:
@@ -52,7 +68,11 @@ def rows_of(request: EngineRequest) -> PromptRows:
         np.frombuffer(item.rows, np.float32).reshape(len(found), -1)
         for item, found in zip(request.media, positions, strict=True)
     ]
-    return PromptRows(np.concatenate(positions), torch.from_numpy(np.concatenate(rows)))
+    values = torch.from_numpy(np.concatenate(rows))
+    levels = request.media[0].levels
+    values = values.view(len(values), 1 + levels, -1)
+    places = torch.from_numpy(places_of(request.media)) if request.media[0].grid else None
+    return PromptRows(np.concatenate(positions), values[:, 0], places, values[:, 1:] if levels else None)
 
 
 def encoded_of(request: EngineRequest, shape: tuple[int, int]) -> Tensor:
@@ -81,6 +101,9 @@ def input_embeddings(
     """
     rows: list[Tensor] = []
     values: list[Tensor] = []
+    media: list[Tensor] = []
+    places: list[Tensor] = []
+    added: list[Tensor] = []
     for index, slot in enumerate(slots):
         given = embedded.get(slot)
         if given is None:
@@ -91,6 +114,19 @@ def input_embeddings(
         if last > first:
             rows.append(torch.from_numpy(given.positions[first:last] + (starts[index] - position)))
             values.append(given.values[first:last])
+            if given.places is not None or given.added is not None:
+                media.append(rows[-1])
+            if given.places is not None:
+                places.append(given.places[first:last])
+            if given.added is not None:
+                added.append(given.added[first:last])
     if not rows:
         return None
-    return InputEmbeddings(torch.cat(rows), torch.cat(values))
+    none = torch.empty(0, dtype=torch.int64)
+    return InputEmbeddings(
+        torch.cat(rows),
+        torch.cat(values),
+        torch.cat(media) if media else none,
+        torch.cat(places) if places else None,
+        torch.cat(added) if added else None,
+    )

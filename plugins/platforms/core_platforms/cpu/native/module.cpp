@@ -498,9 +498,9 @@ KERNEL(py_cache_write) {
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
 // cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, ahead,
-// sinks, slopes, tails, tail_depth
+// sinks, slopes, tails, tail_depth, sees_to
 KERNEL(py_attention) {
-    Arguments a(items, count, 30);
+    Arguments a(items, count, 31);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
@@ -510,7 +510,7 @@ KERNEL(py_attention) {
     read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer(), c.ahead = a.integer();
     c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
-    c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer();
+    c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer(), c.sees_to = a.pointer<int32_t>();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 

@@ -198,6 +198,7 @@ struct AttentionCall : CacheShape {
     const SharedSpans *shared;  // or null
     const int32_t *tails;       // [batch, tail_depth] slots of a sequence's last keys, -1: use the block table; or null
     long tail_depth;
+    const int32_t *sees_to;     // [tokens] last position that each query sees, its own or a later one; or null: its own
 };
 
 // Number of leading keys of a sequence that the block table locates. Static, so that every file has its own copy.
@@ -214,7 +215,8 @@ static inline long first_key(const AttentionCall &c, long position) {
 
 // One past the last key that a query sees. Static, so that every file has its own copy.
 static inline long end_key(const AttentionCall &c, long sequence, long position) {
-    const long keys = c.seq_lens[sequence], end = position + 1 + c.ahead;
+    const long keys = c.seq_lens[sequence], next = c.cu_seqlens[sequence + 1];
+    const long end = (c.sees_to ? c.sees_to[next - keys + position] : position) + 1 + c.ahead;
     return end < keys ? end : keys;
 }
 
