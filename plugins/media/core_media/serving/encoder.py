@@ -27,8 +27,10 @@ FLOAT32 = 4
 class Encoder:
     """The encoder of one engine. Raises UserError if it cannot be built.
 
-    num_bytes: of its weights. row_bytes: of one row.
+    num_bytes: of its weights. row_bytes: of one row. levels: see `MediaItem`.
     """
+
+    levels = 0
 
     def __init__(self, config: EngineConfig, sound: SoundConfig) -> None:
         import transformers
@@ -61,6 +63,10 @@ class Encoder:
             given = torch.from_numpy(window).unsqueeze(0).to(self._dtype)
             rows = self._model(given).last_hidden_state[0]
             return bytes(rows.float().contiguous().numpy())
+
+    def grid(self, features: bytes) -> list[int]:
+        """Return no grid: rows of sounds have one position each."""
+        return []
 
 
 def _tensors(config: EngineConfig) -> dict[str, torch.Tensor]:
