@@ -25,7 +25,8 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
         float, Arg("Longest sound that a model of sounds takes, in seconds.", gt=0, le=86_400)
     ] = 3_600.0
     mm_encoder_cache_gb: Annotated[
-        float, Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures or sounds.", ge=0)
+        float,
+        Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures or sounds.", ge=0),
     ] = 1.0
     mm_processor_cache_gb: Annotated[float, Arg("GiB of processed pictures or sounds that are kept.", ge=0)] = 1.0
     mm_processor_kwargs: Annotated[
