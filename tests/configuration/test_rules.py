@@ -451,6 +451,8 @@ CASES = [
      [{"allowed_local_media_path": "/nowhere/at/all"}], "there is no such directory"),
     ("settings_need_media", [{"language_model_only": True, "model": "m"}, model()],
      [{"max_image_pixels": 5, "model": "m"}, model()], "--max-image-pixels: no effect, since the model takes text"),
+    ("settings_fit_the_medium", [{"max_audio_seconds": 5.0, "model": "m"}, model(model_type="whisper")],
+     [{"max_image_pixels": 5, "model": "m"}, model(model_type="whisper")], "since the model takes sounds alone"),
     ("ranks_run_on_mp", [{"tensor_parallel_size": 1}], [RANKS], ("executor", "mp")),
     ("ranks_run_on_mp", [RANKS], [RANKS | {"distributed_executor_backend": "uni"}], "it has one rank"),
     ("ranks_run_on_mp", [{"executor": "torch"}], [RANKS | {"executor": "torch"}], "leave it out, or the ranks"),

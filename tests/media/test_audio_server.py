@@ -54,7 +54,7 @@ def test_clients_own_calls_give_the_text_in_every_form(client: openai.OpenAI) ->
     srt, vtt = (ask(client, response_format=form, **given) for form in ("srt", "vtt"))
     assert srt.startswith("1\n00:00:0")
     assert vtt.startswith("WEBVTT\n\n00:00:0")
-    assert srt.count(" --> ") == vtt.count(" --> ") == len(whole.segments)
+    assert srt.count(" --> ") == vtt.count(" --> ") == sum(bool(each.text.strip()) for each in whole.segments)
     events = list(ask(client, stream=True, **given))
     assert events[-1].type == "transcript.text.done"
     assert "".join(each.delta for each in events[:-1]).strip() == events[-1].text == whole.text
@@ -112,6 +112,7 @@ def test_other_bodies_and_models_are_refused(server: Server, client: openai.Open
     assert "multipart/form-data" in json.load(caught.value)["error"]["message"]
 
 
+@pytest.mark.media
 def test_a_transcription_goes_on_after_the_death_of_the_engine(server: Server, client: openai.OpenAI) -> None:
     options = {"seconds": 50.0, "seed": 7, "temperature": [0.0, 0.0], "language": "en"}
     expected = ask(client, **options).text

@@ -56,7 +56,7 @@ def segments(transcript: Any) -> list[tuple[float, float, list[int]]]:
     return [(round(each.start, 2), round(each.end, 2), each.tokens) for each in transcript.segments]
 
 
-def given(seed: int = 0, seconds: float = 1.5) -> dict[str, Any]:
+def prompt_with(seed: int = 0, seconds: float = 1.5) -> dict[str, Any]:
     return {"prompt": PROMPT, "multi_modal_data": {"audio": (sound(seconds, seed), RATE)}}
 
 
@@ -67,7 +67,7 @@ def facts(output: Any) -> list[Any]:
 
 
 def test_the_decoder_has_the_logits_of_transformers(llm: LLM, reference: Reference) -> None:
-    outputs = llm.generate([given(seed) for seed in range(3)], GREEDY, use_tqdm=False)
+    outputs = llm.generate([prompt_with(seed) for seed in range(3)], GREEDY, use_tqdm=False)
     for seed, output in enumerate(outputs):
         [completion] = output.outputs
         prompt = list(output.prompt_token_ids)
@@ -82,23 +82,23 @@ def test_the_decoder_has_the_logits_of_transformers(llm: LLM, reference: Referen
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    "given",
     [
-        ({}, {}),
-        ({"language": "de", "task": "translate"}, {"language": "de", "task": "translate"}),
-        ({"condition_on_prev_tokens": True, "language": "fr"}, {"condition_on_prev_tokens": True, "language": "fr"}),
+        pytest.param({}, id="language found"),
+        pytest.param({"language": "de", "task": "translate"}, id="translation", marks=pytest.mark.media),
+        pytest.param(
+            {"condition_on_prev_tokens": True, "language": "fr"}, id="with the text before", marks=pytest.mark.media
+        ),
     ],
-    ids=["language found", "translation", "with the text before"],
 )
-def test_segments_are_those_of_transformers(
-    llm: LLM, reference: Reference, ours: dict[str, Any], theirs: dict[str, Any]
-) -> None:
+def test_segments_are_those_of_transformers(llm: LLM, reference: Reference, given: dict[str, Any]) -> None:
     sounds = [(sound(seconds, seed), RATE) for seed, seconds in enumerate(SECONDS)]
-    found = llm.transcribe(sounds, timestamps=True, **ours)
+    found = llm.transcribe(sounds, timestamps=True, **given)
     for (samples, _), transcript in zip(sounds, found, strict=True):
-        assert segments(transcript) == reference.segments(samples, **theirs)
+        assert segments(transcript) == reference.segments(samples, **given)
 
 
+@pytest.mark.media
 def test_a_prompt_goes_before_every_window(llm: LLM, reference: Reference) -> None:
     samples = sound(5.5, 1)
     previous = llm.get_tokenizer().convert_tokens_to_ids("<|startofprev|>")
@@ -107,6 +107,7 @@ def test_a_prompt_goes_before_every_window(llm: LLM, reference: Reference) -> No
     assert segments(found) == reference.segments(samples, language="en", prompt_ids=ids)
 
 
+@pytest.mark.media
 def test_unlikely_texts_are_tried_again_and_silence_is_left_out(llm: LLM, reference: Reference) -> None:
     samples = sound(5.5, 3)
     [plain] = llm.transcribe((samples, RATE), language="en")
@@ -121,6 +122,7 @@ def test_unlikely_texts_are_tried_again_and_silence_is_left_out(llm: LLM, refere
     assert {each.temperature for each in again.segments} >= {1.0}
 
 
+@pytest.mark.media
 def test_a_short_sound_without_times_has_none(llm: LLM, reference: Reference) -> None:
     [found] = llm.transcribe((sound(1.5), RATE), language="en")
     made = reference.model.generate(reference.features(sound(1.5)), language="en", task="transcribe")
@@ -130,28 +132,21 @@ def test_a_short_sound_without_times_has_none(llm: LLM, reference: Reference) ->
 
 
 def test_bits_are_equal_alone_in_company_in_chunks_and_after_a_preemption(llm: LLM, whisper: Path) -> None:
-    batch = [given(seed, 1.0 + seed / 9) for seed in range(6)]
+    batch = [prompt_with(seed, 1.0 + seed / 9) for seed in range(6)]
     alone = [facts(llm.generate([one], GREEDY, use_tqdm=False)[0]) for one in batch]
     assert [facts(each) for each in llm.generate(batch, GREEDY, use_tqdm=False)] == alone
-    # Two tokens a step cut the prompt; blocks for two sequences send others away.
-    with LLM(
-        model=str(whisper),
-        dtype="float32",
-        seed=0,
-        max_num_seqs=4,
-        max_num_batched_tokens=4,
-        num_gpu_blocks_override=150,
-    ) as small:
-        found = [facts(each) for each in small.generate(batch, GREEDY, use_tqdm=False)]
-        assert small.stats().num_preemptions > 0
-    assert found == alone
+    # Four tokens a step cut the prompt; a pool for little more than two sequences sends one away.
+    small = {"max_num_seqs": 4, "max_num_batched_tokens": 4, "num_gpu_blocks_override": 18}
+    with LLM(model=str(whisper), dtype="float32", seed=0, **small) as tight:
+        assert [facts(each) for each in tight.generate(batch, GREEDY, use_tqdm=False)] == alone
+        assert tight.stats().num_preemptions > 0
     with LLM(model=str(whisper), dtype="float32", seed=0, enable_prefix_caching=True) as cached:
         for _ in range(2):
             assert [facts(each) for each in cached.generate(batch, GREEDY, use_tqdm=False)] == alone
 
 
 def test_a_sound_heard_before_needs_no_encoder_and_gives_the_same(llm: LLM) -> None:
-    first, second = (facts(llm.generate([given(9)], GREEDY, use_tqdm=False)[0]) for _ in range(2))
+    first, second = (facts(llm.generate([prompt_with(9)], GREEDY, use_tqdm=False)[0]) for _ in range(2))
     assert first == second
 
 
@@ -172,6 +167,7 @@ def test_prompts_without_a_window_are_refused(llm: LLM, prompt: Any, sentence: s
     assert sentence in str(caught.value)
 
 
+@pytest.mark.media
 def test_other_models_transcribe_nothing(llava: Path) -> None:
     with (
         LLM(model=str(llava), dtype="float32", max_model_len=512) as other,

@@ -106,7 +106,7 @@ def derive_for_sounds(settings: Settings, manifest: CheckpointManifest) -> None:
 
 def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -> MediaConfig:
     """Return the settings of a model that transcribes."""
-    sound = sound_config(path, hf_config, settings["max_audio_seconds"])
+    sound = sound_config(path, hf_config, settings["max_model_len"], settings["max_audio_seconds"])
     return MediaConfig(
         model=path,
         model_type=MODEL_TYPE,

@@ -19,16 +19,11 @@ from core_media.sound.transcription import FALLBACK, Task, check, prompt_tokens
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
 WITH_TIMES: Final = ("srt", "verbose_json", "vtt")
 STREAMED: Final = ("json", "text")
+TEMPERATURES: Final = ("temperature", "temperature[]")
 GRANULARITIES: Final = ("timestamp_granularities[]", "timestamp_granularities")
 FIELDS: Final = (
-    "model",
-    "language",
-    "prompt",
-    "response_format",
-    "temperature",
-    "stream",
-    "seed",
-    "user",
+    *("model", "language", "prompt", "response_format", "stream", "seed", "user"),
+    *TEMPERATURES,
     *GRANULARITIES,
 )
 NOT_SERVED: Final = {
@@ -109,7 +104,8 @@ def _flag(form: Form, name: str) -> bool:
 
 def _temperatures(form: Form) -> tuple[Sequence[float], bool]:
     """Return the temperatures to try, and whether a text must pass thresholds. Zero means Whisper's own list."""
-    given = [value for value in form.fields.get("temperature", []) if value.strip()]
+    # The openai client writes brackets behind the name of a list.
+    given = [value for name in TEMPERATURES for value in form.fields.get(name, []) if value.strip()]
     found = []
     for value in given:
         try:

@@ -85,15 +85,14 @@ def written(transcript: Transcript, form: str, task: str) -> bytes:
     """Return a transcript in a form."""
     if form == "text":
         return f"{transcript.text}\n".encode()
+    shown = [each for each in transcript.segments if each.text.strip()]
     if form == "srt":
         return "".join(
             f"{index}\n{_clock(each.start, ',')} --> {_clock(each.end, ',')}\n{_line(each)}\n\n"
-            for index, each in enumerate(transcript.segments, 1)
+            for index, each in enumerate(shown, 1)
         ).encode()
     if form == "vtt":
-        cues = [
-            f"{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n{_line(each)}\n\n" for each in transcript.segments
-        ]
+        cues = [f"{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n{_line(each)}\n\n" for each in shown]
         return ("WEBVTT\n\n" + "".join(cues)).encode()
     answer = TranscriptAnswer(transcript.text, usage_of(transcript))
     if form == "verbose_json":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.args.schema import flag_of, schema
-from core_config.media import MODALITIES, why_not
+from core_config.media import MODALITIES, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
 
 
@@ -52,9 +52,29 @@ def settings_need_media(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(map(flag_of, others))}: no effect, since {reason}.")
 
 
+OF_PICTURES = (
+    "limit_mm_per_prompt", "language_model_only", "max_image_pixels", "mm_processor_kwargs", "allowed_media_domains",
+    "allowed_local_media_path",
+)  # fmt: skip
+OF_SOUNDS = ("max_audio_seconds",)
+
+
+def settings_fit_the_medium(facts: Facts) -> Findings:
+    """A model that transcribes takes no pictures, and others no sounds."""
+    if facts.manifest is None:
+        return
+    hears = transcribes(facts.manifest)
+    idle = [name for name in (OF_PICTURES if hears else OF_SOUNDS) if facts.given(name)]
+    if idle and (hears or not why_not(facts.settings, str(facts["model"]), facts.manifest)):
+        yield Warn(
+            f"{', '.join(map(flag_of, idle))}: no effect, since the model takes {'sounds' if hears else 'pictures'} alone."
+        )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(limits_are_counts),
     Rule(nothing_is_profiled),
     Rule(local_media_lie_in_a_directory),
     Rule(settings_need_media, "model"),
+    Rule(settings_fit_the_medium, "model"),
 )

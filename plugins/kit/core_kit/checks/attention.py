@@ -16,7 +16,7 @@ from core.api.specs import AttentionSpec
 from core.plugin.capabilities import layer_kinds
 from core_config.selection.reasons import promises
 from core_kit.case import Failure, Skipped, Subject
-from core_kit.checks import states
+from core_kit.checks import given_states, states
 from core_kit.checks.attention_claims import (
     claims_are_true,
     layout_is_planned,
@@ -298,4 +298,4 @@ KEYED = (
     trees_equal_chains,
     turning_equals_kernels,
 )
-CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
+CHECKS = (*map(_keyed, KEYED), *states.CHECKS, *given_states.CHECKS)

@@ -77,20 +77,21 @@ def missing(path: str) -> str:
     return f"the checkpoint's generation_config.json has no {' and no '.join(lacking)}" if lacking else ""
 
 
-def sound_config(path: str, hf_config: Mapping[str, Any], max_seconds: float) -> SoundConfig:
-    """Return the settings of a checkpoint that lacks nothing."""
+def sound_config(path: str, hf_config: Mapping[str, Any], max_tokens: int | None, max_seconds: float) -> SoundConfig:
+    """Return the settings of a checkpoint that lacks nothing. max_tokens: limit of the context; None: the model's own."""
     generation = _generation(path)
     suppressed = tuple(generation.get("suppress_tokens") or ())
     previous = generation.get("prev_sot_token_id")
     # Older checkpoints say it only by its place among the suppressed tokens; transformers reads it there, too.
     if previous is None and len(suppressed) >= 2:
         previous = suppressed[-2]
+    positions = int(hf_config.get("max_target_positions", 448))
     languages = generation.get("lang_to_id") or {}
     is_multilingual = bool(generation.get("is_multilingual", bool(languages)))
     return SoundConfig(
         rows=int(hf_config.get("max_source_positions", 1500)),
         size=int(hf_config["d_model"]),
-        context=int(hf_config.get("max_target_positions", 448)),
+        context=min(positions, max_tokens or positions),
         start=generation["decoder_start_token_id"],
         end=generation["eos_token_id"],
         no_times=generation["no_timestamps_token_id"],

@@ -71,7 +71,7 @@ def _samples(container: Any, rate: int, max_seconds: float) -> Samples:
         raise RequestError(f"the sound has {track.rate} samples a second; expected {LEAST_RATE} to {MOST_RATE}")
     if track.channels > MOST_CHANNELS:
         raise RequestError(f"the sound has {track.channels} channels; expected at most {MOST_CHANNELS}")
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+    resampler = av.AudioResampler(format="fltp", rate=rate)
     pieces: list[Samples] = []
     count = 0
     for frame in container.decode(track):
@@ -86,6 +86,7 @@ def _samples(container: Any, rate: int, max_seconds: float) -> Samples:
 
 
 def _added(frame: Any, pieces: list[Samples]) -> int:
-    samples = frame.to_ndarray().reshape(-1)
+    # FFmpeg's own mix of two channels is louder than either.
+    samples = frame.to_ndarray().mean(0, dtype=np.float32)
     pieces.append(samples)
     return len(samples)
