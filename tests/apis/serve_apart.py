@@ -1,7 +1,7 @@
 """`core serve` as an API server, or as an engine alone, over a fake model.
 
 Called as `api_server PORT NAME=VALUE...` or `engine PORT NAME=VALUE...`.
-Names: patience_s, key_file, delay_s, numerics, max_model_len, address; of a group: size, own (engines of this command),
+Names: patience_s, key_file, delay_s, numerics, max_model_len, address, sleeps; of a group: size, own (engines of this command),
 first (rank of the first of them).
 """
 
@@ -36,7 +36,9 @@ def resolve(words: list[str]) -> object:
     fake = {"delay_s": float(options.get("delay_s", 0.01))}
     own, first = int(options.get("own", 0)), int(options.get("first", 0))
     config = make_config(options=fake, max_model_len=length, restarts=RestartConfig())
-    config = msgspec.structs.replace(config, data_parallel_size=max(own, 1), data_parallel_rank=first)
+    config = msgspec.structs.replace(
+        config, data_parallel_size=max(own, 1), data_parallel_rank=first, sleeps="sleeps" in options
+    )
     remote = RemoteSettings(
         role=role,  # type: ignore[arg-type]
         address=options.get("address", "127.0.0.1"),

@@ -73,6 +73,8 @@ SPECULATOR["speculators_config"] = {
 }
 
 # check, a case without findings, a case with one, and what is found: words of a problem or warning, or (name, value)
+PORTS = {"data_parallel_multi_port_external_lb": True, "data_parallel_size": 2}
+
 CASES = [
     ("log_length_needs_the_log", [{"max_log_len": 1, "enable_log_requests": True}], [{"max_log_len": 1}], "--max-log-len"),
     ("foreign_api_key_protects_nothing", [{"api_key": ["k"]}, {"environ": {"VLLM_API_KEY": "k"}}],
@@ -289,10 +291,17 @@ CASES = [
      [{"data_parallel_size": 4, "data_parallel_hybrid_lb": True, "data_parallel_size_local": 2, "data_parallel_start_rank": 2}],
      [{"data_parallel_size": 4, "data_parallel_hybrid_lb": True, "data_parallel_size_local": 2, "data_parallel_start_rank": 3}],
      "--data-parallel-start-rank: rank 4 is not among the 4"),
-    ("engines_are_on_one_machine", [{"data_parallel_size": 2}], [{"data_parallel_size": 2, "data_parallel_size_local": 1}],
-     "do not join a group behind one address yet"),
-    ("engines_are_on_one_machine", [{"headless": True}], [{"data_parallel_size": 2, "headless": True}],
-     "--data-parallel-hybrid-lb"),
+    ("groups_have_one_api_server", [{"data_parallel_size": 2, "headless": True, "data_parallel_start_rank": 1}],
+     [{"data_parallel_size": 2, "data_parallel_start_rank": 1, "data_parallel_size_local": 1}], "have the first ranks"),
+    ("groups_have_one_api_server", [{"data_parallel_size": 2, "data_parallel_size_local": 0}],
+     [{"data_parallel_size": 2, "data_parallel_size_local": 0, "data_parallel_rank": 1}], "is no engine"),
+    ("groups_have_one_api_server", [{"headless": True, "data_parallel_rank": 1, "data_parallel_size": 2}],
+     [{"headless": True, "data_parallel_hybrid_lb": True}], "an engine alone has no address"),
+    ("one_mode_is_named", [PORTS], [PORTS | {"headless": True}], "--headless and --data-parallel-multi-port"),
+    ("one_mode_is_named", [PORTS], [PORTS | {"port": 0}], "the first of 2 ports"),
+    ("one_mode_is_named", [PORTS], [PORTS | {"request_journal": "/j"}], "--request-journal: each server needs one of its own"),
+    ("one_mode_is_named", [PORTS], [PORTS | {"data_parallel_size_local": 0}], "leaves it no engine"),
+    ("one_mode_is_named", [PORTS], [PORTS, {"context": "llm"}], "only `core serve` starts servers"),
     ("groups_share_out_processors", [{"data_parallel_size": 2, "data_parallel_rank": 1}, GPU], [{"data_parallel_size": 2}, GPU],
      "a command starts one engine on"),
     ("logs_are_of_several", [{"aggregate_engine_logging": True, "data_parallel_size": 2}], [{"aggregate_engine_logging": True}],

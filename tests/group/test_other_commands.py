@@ -71,8 +71,8 @@ def test_streams_of_a_command_that_is_killed_go_on_in_the_others_at_once(begin: 
 
 @pytest.mark.slow
 def test_an_engine_of_each_command_and_none_of_the_api_server(begin: Begin) -> None:
-    front = begin("api_server", size=2, patience_s=3.0)
-    engines = [begin("engine", size=2, own=1, first=rank) for rank in range(2)]
+    front = begin("api_server", size=2, patience_s=10.0, sleeps=1)
+    engines = [begin("engine", size=2, own=1, first=rank, sleeps=1) for rank in range(2)]
     url = front.url()
     assert len({text(url, 5) for _ in range(4)}) == 1
     assert 'engine="1"' in httpx.get(f"{url}/metrics").text
@@ -80,11 +80,22 @@ def test_an_engine_of_each_command_and_none_of_the_api_server(begin: Begin) -> N
         begun = next(texts)
         assert engines[1].end() == 0
         assert begun + "".join(texts) == expected(150)
+    assert httpx.post(f"{url}/pause").status_code == 503, "it would not reach all engines"
+    engines[1] = begin("engine", size=2, own=1, first=1, sleeps=1)
+    until_states(url, "running", "running")
+    assert httpx.post(f"{url}/pause").status_code == 200
+    engines[1].process.kill()
+    front.says(r"(?s)engine 1 of 2 .* is gone.*engine 1 of 2 .* is gone")
+    engines[1] = begin("engine", size=2, own=1, first=1, sleeps=1)
+    until_states(url, "running", "running")
+    assert httpx.get(f"{url}/is_paused").json()["is_paused"]
+    assert httpx.post(f"{url}/resume").status_code == 200
     os.kill(engines[0].engine_pid(), signal.SIGKILL)
-    assert text(url, 5) == expected(5), "its command starts it again"
+    assert text(url, 5) == expected(5), "the other one computes it"
     engines[0].process.kill()
+    engines[1].process.kill()
     assert front.ended() == 1
-    assert "No connection in 3 s (--engine-connect-timeout): engine" in front.log
+    assert "No connection in 10 s (--engine-connect-timeout): engine" in front.log
 
 
 @pytest.mark.slow

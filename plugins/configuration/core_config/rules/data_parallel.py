@@ -93,6 +93,9 @@ def _servers_have_ports(facts: Facts) -> Findings:
             yield Problem(f"{flag_of(name)} and {flag_of(MULTI_PORT)}: give one.")
     if facts["data_parallel_size_local"] == 0:
         yield Problem(f"{flag_of(MULTI_PORT)}: --data-parallel-size-local 0 leaves it no engine.")
+    rank, start = facts["data_parallel_rank"], facts["data_parallel_start_rank"] or 0
+    if rank is not None and rank < start:
+        yield Problem(f"--data-parallel-rank {rank}: is below --data-parallel-start-rank {start}.")
     last = facts["port"] + num_engines(facts) - 1
     if facts["port"] == 0 or last > 65535:
         yield Problem(f"{flag_of(MULTI_PORT)}: needs --port, the first of {num_engines(facts)} ports up to 65535.")
