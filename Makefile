@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-media test-nodes test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -141,6 +141,9 @@ test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the toke
 
 test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the import changed: make test-vllm-examples EXAMPLES=folder
 	$(PYTHON) -m tests.compat.examples $(EXAMPLES)
+
+test-know: $(TEST_STAMP)  ## 1,000 requests with receipts: all verified alone, forgeries named, recorded and compared with changed engines
+	$(PYTHON) -m tests.receipts.bars
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright

@@ -1,6 +1,7 @@
 """Answers of a real engine, their receipts, and what `core verify` says of both."""
 
 import copy
+import json
 import random
 import re
 from typing import Any
@@ -10,6 +11,7 @@ from msgspec.json import encode
 
 from core import LLM, SamplingParams
 from core.commands.main import main
+from core_commands.client.endpoint import whole
 from tests.receipts import checking
 from tests.receipts.test_receipt_parts import RECEIPT
 
@@ -41,6 +43,11 @@ def found(tiny_llama):
             answer = await checking.ask(engine, path, body)
             rows.append((path, body, await checking.verdict(engine, path, body, checking.receipts_of(answer), answer)))
         results["random"] = rows
+        stream = json.dumps(SEEDED | {"stream": True}).encode()
+        async with engine._endpoint.ask("POST", checking.CHAT, stream, {"X-Receipt": "1"}) as answer:
+            events = [line for line in (await whole(answer)).split(b"\n") if line.startswith(b"data: {")]
+        last = json.loads(events[-1].removeprefix(b"data: "))
+        results["stream"] = await checking.verdict(engine, checking.CHAT, SEEDED, checking.receipts_of(last))
         body = SEEDED | {"return_token_ids": True}
         answer = await checking.ask(engine, checking.CHAT, body)
         [(receipt, opening)] = checking.receipts_of(answer)
@@ -88,6 +95,10 @@ def test_answers_of_every_kind_are_equal_to_the_bit(found):
         checking.RESPONSES,
         checking.MESSAGES,
     }
+
+
+def test_a_stream_has_its_receipt_in_the_last_chunk(found):
+    assert found["stream"].code == 0
 
 
 def test_every_forgery_is_named(found):

@@ -20,6 +20,7 @@ from core_commands.cli.own_files import own_path, write_whole
 from core_commands.cli.own_options import option_section, refuse_rest, take_options
 
 if TYPE_CHECKING:
+    from core_apis.traffic.records import TrafficRecord
     from core_commands.replay.comparison import Comparison, Recorded
     from core_commands.replay.engine import ReplayEngine
     from core_config.arguments.parser import Parsed
@@ -115,22 +116,32 @@ def _parsed(name: str, text: str) -> "Parsed":
 def _records(source: str, options: DiffOptions) -> "list[Recorded]":
     """Return the records to compare, oldest first. Raises UserError."""
     from core_apis.traffic.records import read_traffic
-    from core_commands.replay.comparison import Recorded
 
     found: list[Recorded] = []
     num_unreadable = 0
     for number, record in enumerate(read_traffic(source)):
         if options.tenant is not None and not record.tenant.hex().startswith(options.tenant):
             continue
-        try:
-            found.append(Recorded.of(number, record))
-        except (msgspec.DecodeError, KeyError, ValueError):
+        one = recorded(number, record)
+        if one is None:
             num_unreadable += 1
+        else:
+            found.append(one)
     if num_unreadable:
         print(f"core diff: records that cannot be read: {num_unreadable}.", file=sys.stderr)
     if not found:
         raise UserError(f"{source}: none of its records fits; leave out --tenant, or record more.")
     return found if options.limit is None else found[-options.limit :]
+
+
+def recorded(number: int, record: "TrafficRecord") -> "Recorded | None":
+    """Return a record as it is compared; None if its parts do not fit together."""
+    from core_commands.replay.comparison import Recorded
+
+    try:
+        return Recorded.of(number, record)
+    except (msgspec.DecodeError, KeyError, ValueError, TypeError):
+        return None
 
 
 def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[Recorded]") -> "Comparison":
