@@ -93,7 +93,7 @@ class StepPlan:
     total_num_tokens: sum of query_lens, as planned.
     transfers:     copies of KV blocks to make before anything is computed, or None.
     copies:        copies of states, to make in this order after the saves of `transfers` and before its loads.
-    same_batch:    whether `slots` equals that of the previous plan, which was not empty, and no sequence was added, was removed
+    same_batch:    whether `slots` equals that of the previous plan that was not empty, and no sequence was added, was removed
                    or has drafts: each sequence computes one token, the one that the previous step sampled for it.
     """
 

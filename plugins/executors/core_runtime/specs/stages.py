@@ -19,7 +19,7 @@ from core_runtime.specs.module_spec import ModelSpec
 Range = tuple[int, int]
 """First block, and the one after the last."""
 EVEN: Final = 0.9
-FEWEST_EVEN: Final = 4
+FEWEST_EVEN: Final = 8
 FEWEST_UNEVEN: Final = 16
 """Sequences that are computed in one step rather than divided among several, where stages take equal times and where they do
 not. Each step reads all weights, so with few sequences two steps take twice as long as one; stages then gain only what they
