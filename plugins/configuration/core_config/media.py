@@ -14,9 +14,10 @@ from typing import Any, Final
 from core.api.pooling import PoolingConfig
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, MediaConfig
-from core_media.families import TWO_SIDED, placeholder_of
+from core_media.families import THREE_POSITIONS, TWO_SIDED, placeholder_of
 from core_media.sound.config import MODEL_TYPE, missing, sound_config
-from core_runtime.models.families.wrappers import is_wrapper
+from core_runtime.models.families.wrappers import is_wrapper, text_config
+from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 GIB: Final = 1 << 30
@@ -85,6 +86,8 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return f"pictures of models of type '{kind}' are not served yet: only its text is"
     if not Path(path).is_dir() or all(config.get(name) is None for name in TOKEN):
         return "the checkpoint has no files of a processor"
+    if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
+        return "the configuration has no mrope_section"
     if importlib.util.find_spec("PIL") is None:
         return "Pillow is not installed; install core-engine[media]"
     return ""

@@ -30,6 +30,9 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
+THREE_POSITIONS: Final = frozenset({"qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"})
+"""Model types whose rows of pictures rotate by three positions; a text configuration without `mrope_section` has one."""
+
 TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows"})
 """Model type → what of a prompt with pictures sees each other in both directions, see `MediaConfig`."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.api.errors import UserError
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
@@ -132,10 +133,21 @@ def rotary_tables(
 
 
 def spare_rows(spec: DecoderSpec, tables: Sequence[tuple[Tensor, Tensor] | None], first: int) -> SpareRows | None:
-    """Return the rows from `first` on of the tables, for rows of media; None for models whose media have one position."""
+    """Return the rows from `first` on of the tables, for rows of media; None for models whose media have one position.
+
+    Raises UserError for axes of another number of pairs than rotate.
+    """
     axes = next((block.rope.axes for block in spec.blocks if block.rope is not None), ())
-    distinct = {id(table): table for table in tables if table is not None}
-    return SpareRows(list(distinct.values()), axes, first) if axes else None
+    if not axes:
+        return None
+    distinct = list({id(table): table for table in tables if table is not None}.values())
+    pairs = distinct[0][0].shape[1]
+    if len(axes) != pairs:
+        raise UserError(
+            f"mrope_section of the model's configuration has {len(axes)} pairs; expected {pairs}, those of a head that rotate. "
+            "Start with --language-model-only, or correct the configuration."
+        )
+    return SpareRows(distinct, axes, first)
 
 
 class Decoder:
