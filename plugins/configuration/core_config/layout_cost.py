@@ -11,9 +11,12 @@ from typing import Final
 import msgspec
 
 from core.api.config import EngineConfig
-from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, step_cost
-from core_config.stages.memory import MemoryPlan
+from core_config.experts import outputs_bytes
+from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, plain_bytes, step_cost
+from core_config.stages.memory import MemoryPlan, human_bytes
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.expert_placement import ExpertPlacement
+from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 
 LATENCY: Final = 1e-6
@@ -40,11 +43,11 @@ class LayoutCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout_cost(
-    spec: ModelSpec, engine: EngineConfig, memory: MemoryPlan, *, ranks: int, gloo: bool
+    spec: ModelSpec, engine: EngineConfig, memory: MemoryPlan, *, ranks: int, gloo: bool, experts: ExpertPlacement
 ) -> LayoutCost | None:
     """Return the cost of steps in which every sequence gets a token; None for one engine of one rank.
 
-    gloo: whether sums are made with gloo.
+    gloo: whether sums are made with gloo. experts: how the ranks share experts.
     """
     engines = engine.data_parallel_size
     if ranks == engines == 1:
@@ -56,8 +59,35 @@ def layout_cost(
             chunks = -(-sequences // memory.limits.logit_rows)
             step = StepShape(tokens=sequences, rows=sequences, chunks=chunks, dtype=engine.model.dtype)
             name = f"a token of {sequences} sequence{'s' if sequences > 1 else ''}"
-            steps[name] = step_cost(spec, Layout(tensor=ranks), step, machine, weights=memory.weights)
+            steps[name] = step_cost(spec, Layout(tensor=ranks, experts=experts), step, machine, weights=memory.weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
+    shared = _shared_experts(spec, memory, ranks, experts)
     return LayoutCost(
-        ranks=ranks, engines=engines, steps=steps, notes=[*apart, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED]
+        ranks=ranks,
+        engines=engines,
+        steps=steps,
+        notes=[*apart, *shared, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED],
     )
+
+
+def _shared_experts(spec: ModelSpec, memory: MemoryPlan, ranks: int, experts: ExpertPlacement) -> list[str]:
+    """Return what a rank holds of the experts, in at most one sentence."""
+    if ranks == 1 or not isinstance(spec, DecoderSpec):
+        return []
+    local = spec.local(Part(size=ranks, experts=experts))
+    held = {block.experts.held: block.experts.count for block in local.blocks if block.experts is not None}
+    if not held:
+        return []
+    plain = plain_bytes(local, "float32")
+    alone = sum(
+        part.shape[-2] * part.shape[-1] * 4
+        for index in range(len(local.blocks))
+        for expert in local.expert_linears(index)
+        for part in (*expert.gate_up, *expert.down)
+    )
+    nbytes = memory.weights // ranks * alone // plain
+    slots = sorted({f"{each.per_rank} of {count}" for each, count in held.items() if each is not None})
+    found = f"experts: a rank holds {' or '.join(slots)} of each layer, about {human_bytes(nbytes)}"
+    buffer = outputs_bytes(spec, experts, memory.limits)
+    more = f", and up to {human_bytes(buffer)} of their outputs in a step" if buffer else ""
+    return [found + more]

@@ -37,7 +37,7 @@ class GlooRanks(Ranks):
 
 def ranks_of(group: SharedGroup, arguments: RanksArguments) -> Ranks:
     """Return a worker's place in a group."""
-    part = Part(group.rank, group.size)
+    part = Part(group.rank, group.size, experts=arguments.experts)
     if arguments.communicator == "native":
         return Ranks(part, group)
     ranks = GlooRanks(part, group)

@@ -21,6 +21,7 @@ from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
 from core_distributed.arguments import RanksArguments
+from core_distributed.balance import Balance
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import Group, ranks_of
 from core_platforms.cpu.ranks import GAVE_UP, SharedGroup
@@ -54,6 +55,7 @@ class FollowingRank:
         self._plans = PlanDecoder()
         self._worker: Worker | None = None
         self._reloader: Reloader | None = None
+        self._balance: Balance | None = None
 
     def run(self) -> int:
         """Carry out commands until END. Returns the exit code."""
@@ -79,6 +81,8 @@ class FollowingRank:
         try:
             self._worker = Worker(config, ranks_of(self._group, start.arguments))
             self._reloader = Reloader(self._worker)
+            if start.arguments.balance_interval:
+                self._balance = Balance(self._worker, self._group, start.arguments)
             standing = agreement.standing_of(self._worker)
         except Exception as error:
             logger.exception("Rank %d could not start.", self._group.rank)
@@ -96,6 +100,8 @@ class FollowingRank:
         assert self._worker is not None, "the first command is START"
         plan = self._plans.decode(command.payload)
         try:
+            if self._balance is not None:
+                self._balance.before_step()
             self._worker.execute(plan)
             self._group.barrier()
         except Exception as error:

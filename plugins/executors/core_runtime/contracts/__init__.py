@@ -32,6 +32,7 @@ from core_runtime.contracts.experts_kernels import (
     HasExperts,
     HasGroupedExperts,
     HasRoute,
+    HoldsSomeExperts,
     RouteKernel,
 )
 from core_runtime.contracts.kernels import (
@@ -169,6 +170,7 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
+    "HoldsSomeExperts",
     "JoinedLinear",
     "JoinsProducts",
     "KeepsTensors",
