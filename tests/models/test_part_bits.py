@@ -24,7 +24,7 @@ from transformers import (
 
 from core.api.errors import UserError
 from core.api.specs import LayerSpec, PartPlan
-from core_runtime.layers.linear import Linear
+from core_runtime.contracts import LinearKernel
 from core_runtime.models.families import decoder_spec
 from core_runtime.models.mlp import ExpertsMLP
 from core_runtime.specs.expert_placement import ExpertPlacement
@@ -150,12 +150,12 @@ def test_bits_stay_when_experts_change_places(form: str) -> None:
     assert torch.equal(loads[0], loads[1]) and int(loads[0].sum()) == 3 * sum(len(ids) for ids, _, _ in SEQUENCES)
 
 
-def one_expert(part: Harness, index: int, expert: int) -> tuple[Linear, Linear]:
-    """The layers of an expert that may be another rank's."""
+def one_expert(part: Harness, index: int, expert: int) -> list[LinearKernel]:
+    """The kernels of an expert that may be another rank's."""
     spec = decoder_spec(CONFIGS["latent"].to_dict())
     linears = spec.expert_linears(index)[expert]
     _, state = checkpoint(CONFIGS["latent"])
-    return part.packing.linear(linears.gate_up, state), part.packing.linear(linears.down, state)
+    return [part.packing.linear(side, state).single for side in (linears.gate_up, linears.down)]
 
 
 def test_experts_that_ranks_cannot_share_are_refused() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from core.api.errors import CoreError
 from core_distributed.arguments import RanksArguments
 from core_distributed.expert_policy import Loads, Move, balance_of, chosen_moves, rank_loads
 from core_platforms.cpu.ranks import SharedGroup
+from core_runtime.contracts import LinearKernel
 from core_runtime.executor.instance import packing_of
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.executor.worker import Worker
@@ -144,8 +145,8 @@ class Balance:
         places.put(experts)
         self.num_moves += len(move)
 
-    def _read(self, index: int, expert: int) -> tuple[Any, Any]:
-        """Return both layers of an expert, from the checkpoint's files. index: of the block."""
+    def _read(self, index: int, expert: int) -> tuple[LinearKernel, LinearKernel]:
+        """Return both kernels of an expert, from the checkpoint's files. index: of the block."""
         worker = self._worker
         if self._opened is None:
             checkpoint = worker.open_checkpoint(worker.chain(worker.config.weights))
@@ -157,4 +158,7 @@ class Balance:
         parts = checkpoint.spec.expert_linears(index)[expert]
         names = sorted(packing.reads((*parts.gate_up, *parts.down)))
         tensors = {name: tensor.clone() for name, tensor in checkpoint.loader.iter(checkpoint.manifest, names)}
-        return packing.linear(parts.gate_up, tensors), packing.linear(parts.down, tensors)
+        gate_up, down = (packing.linear(side, tensors).single for side in (parts.gate_up, parts.down))
+        if gate_up is None or down is None:
+            raise CoreError("its gate and up are two kernels")
+        return gate_up, down

@@ -16,7 +16,6 @@ from core_runtime.contracts.linear_kernels import LinearKernel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core_runtime.layers.linear import Linear
     from core_runtime.weights.experts import Experts
 
 
@@ -87,11 +86,11 @@ class HoldsSomeExperts(Protocol):
         """
         ...
 
-    def fits(self, gate_up: Linear, down: Linear) -> bool:
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
         """Whether an expert has the form of those in the slots."""
         ...
 
-    def replace(self, slot: int, gate_up: Linear, down: Linear) -> None:
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
         """Put another expert that fits in a slot; between two steps."""
         ...
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import RoutingSpec
+from core_runtime.contracts import LinearKernel
 from core_runtime.layers.linear import Linear
 
 COMBINE_RANGES = 8
@@ -184,14 +185,14 @@ class ReferenceExperts:
         parts = outputs.unflatten(1, (ids.shape[1], -1))
         self._combine(parts, ids, weights, count, COMBINE_RANGES, out, accumulate)
 
-    def fits(self, gate_up: Linear, down: Linear) -> bool:
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
         """Whether an expert can be computed here: any can."""
         return True
 
-    def replace(self, slot: int, gate_up: Linear, down: Linear) -> None:
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
         """Put another expert in a slot."""
-        self.gate_up[slot] = gate_up
-        self.down[slot] = down
+        self.gate_up[slot] = Linear([gate_up])
+        self.down[slot] = Linear([down])
 
     def _outputs(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return the output of each choice, float32 [T, k, H]; zeros for an id of -1."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import UserError
-from core_runtime.contracts import ActivatedLinear, ExpertsKernel, HoldsSomeExperts, is_recordable
+from core_runtime.contracts import ActivatedLinear, ExpertsKernel, HoldsSomeExperts, LinearKernel, is_recordable
 from core_runtime.layers.adapted_experts import ExpertsAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
@@ -145,11 +145,11 @@ class ExpertsMLP:
         if self.places is not None and not self.places.held.placement.is_ordered:
             sums.reserve_choices(self.routing.top_k)
 
-    def fits(self, gate_up: Linear, down: Linear) -> bool:
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
         """Whether an expert can take the place of another one of this rank."""
         return self._part.fits(gate_up, down)
 
-    def replace(self, slot: int, gate_up: Linear, down: Linear) -> None:
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
         """Put another expert in a slot of this rank, between two steps."""
         self._part.replace(slot, gate_up, down)
 

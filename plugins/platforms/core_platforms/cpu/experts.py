@@ -16,8 +16,8 @@ from torch import Tensor
 from core.api.specs import RoutingSpec
 from core_platforms.cpu.checks import check_rows, check_same, check_table
 from core_platforms.cpu.native_linear import activation_numbers, alone_numbers
+from core_runtime.contracts import LinearKernel
 from core_runtime.layers.experts import COMBINE_RANGES
-from core_runtime.layers.linear import Linear
 
 SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
@@ -27,7 +27,6 @@ class PackedLayer(Protocol):
     packed: its handle.
     shape: (N, K).
     nbytes: size of the packed weight.
-    form: what the weights of all experts of a layer agree in.
     """
 
     packed: Any
@@ -35,7 +34,9 @@ class PackedLayer(Protocol):
     nbytes: int
 
     @property
-    def form(self) -> object: ...
+    def form(self) -> object:
+        """Return the fields that decide how inputs are staged."""
+        ...
 
 
 def choose(
@@ -178,17 +179,16 @@ class NativeExperts:
             accumulate,
         )
 
-    def fits(self, gate_up: Linear, down: Linear) -> bool:
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
         """Whether an expert has the form of those here: the `HoldsSomeExperts` contract."""
-        return _is_alike(gate_up.single, self._gate_up[0]) and _is_alike(down.single, self._down[0])
+        return _is_alike(gate_up, self._gate_up[0]) and _is_alike(down, self._down[0])
 
-    def replace(self, slot: int, gate_up: Linear, down: Linear) -> None:
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
         """Put another expert in a slot: the `HoldsSomeExperts` contract. Raises ValueError for one that does not fit."""
-        first, second = gate_up.single, down.single
-        if not (_is_alike(first, self._gate_up[slot]) and _is_alike(second, self._down[slot])):
+        if not (_is_alike(gate_up, self._gate_up[slot]) and _is_alike(down, self._down[slot])):
             raise ValueError("an expert of another form cannot take the place of this one")
-        self._native.experts_replace(self._handle, slot, first.packed, second.packed)
-        self._gate_up[slot], self._down[slot] = first, second
+        self._native.experts_replace(self._handle, slot, gate_up.packed, down.packed)
+        self._gate_up[slot], self._down[slot] = gate_up, down
 
     def _compute(
         self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, width: int, *, accumulate: bool, apart: bool

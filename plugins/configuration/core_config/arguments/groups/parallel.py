@@ -79,6 +79,7 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             choices=("allgather_reducescatter",),
         ),
     ] = "allgather_reducescatter"
+    enable_ep_weight_filter: Annotated[bool, Arg("No effect: a rank reads its own experts alone.")] = False
     enable_eplb: Annotated[
         bool, Arg("Move experts between ranks while the engine runs, so that all compute equally many choices.")
     ] = False
