@@ -51,12 +51,22 @@ def placement_of(settings: Settings) -> ExpertPlacement:
 
 def copies_bytes(spec: ModelSpec, placement: ExpertPlacement, weights: int, dtype: str) -> int:
     """Return the bytes of redundant experts. weights: bytes of the whole model as the kernels hold it."""
+    plain, with_copies = _plain_sizes(spec, placement, dtype)
+    return weights * (with_copies - plain) // plain
+
+
+def bytes_without_copies(spec: ModelSpec, placement: ExpertPlacement, weights: int, dtype: str) -> int:
+    """Return the bytes of the whole model. weights: its bytes with redundant experts."""
+    plain, with_copies = _plain_sizes(spec, placement, dtype)
+    return weights * plain // with_copies
+
+
+def _plain_sizes(spec: ModelSpec, placement: ExpertPlacement, dtype: str) -> tuple[int, int]:
+    """Return the bytes of a model without quantization, without and with its redundant experts."""
     if not placement.redundant or not isinstance(spec, DecoderSpec):
-        return 0
+        return 1, 1
     blocks = tuple(_with_copies(block, placement.redundant) for block in spec.blocks)
-    plain = plain_bytes(spec, dtype)
-    more = plain_bytes(msgspec.structs.replace(spec, blocks=blocks), dtype) - plain
-    return weights * more // plain
+    return plain_bytes(spec, dtype), plain_bytes(msgspec.structs.replace(spec, blocks=blocks), dtype)
 
 
 def _with_copies(block: BlockSpec, redundant: int) -> BlockSpec:

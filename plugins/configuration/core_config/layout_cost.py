@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from core.api.config import EngineConfig
-from core_config.experts import outputs_bytes
+from core_config.experts import bytes_without_copies, outputs_bytes
 from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, plain_bytes, step_cost
 from core_config.stages.memory import MemoryPlan, human_bytes
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -53,13 +53,14 @@ def layout_cost(
     if ranks == engines == 1:
         return None
     steps = {}
+    weights = bytes_without_copies(spec, experts, memory.weights, engine.model.dtype)
     if isinstance(spec, DecoderSpec):
         machine = Machine(latency=LATENCY, bandwidth=BANDWIDTH, memory=MEMORY / (ranks * engines), shots=(1,))
         for sequences in sorted({1, memory.limits.sequences}):
             chunks = -(-sequences // memory.limits.logit_rows)
             step = StepShape(tokens=sequences, rows=sequences, chunks=chunks, dtype=engine.model.dtype)
             name = f"a token of {sequences} sequence{'s' if sequences > 1 else ''}"
-            steps[name] = step_cost(spec, Layout(tensor=ranks, experts=experts), step, machine, weights=memory.weights)
+            steps[name] = step_cost(spec, Layout(tensor=ranks, experts=experts), step, machine, weights=weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
     shared = _shared_experts(spec, memory, ranks, experts)
     return LayoutCost(

@@ -14,6 +14,8 @@ from collections import deque
 from typing import Final
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from core.api.errors import CoreError
 from core_distributed.arguments import RanksArguments
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 BUCKETS: Final = 8
 """The window of counts moves on by this part of itself."""
+PAGE: Final = 4096
 DONE, FAILED = b"\0", b"\1"
 
 
@@ -51,7 +54,6 @@ class Balance:
         self._log_interval = arguments.balance_log_interval
         self.value = 0.0
         self.num_moves = 0
-        self._opened: tuple[Checkpoint, Packing] | None = None
         self._undecided: list[int] = []
         self._begin()
 
@@ -78,6 +80,8 @@ class Balance:
         """Begin with the model at hand."""
         self._model = self._worker.instances[0].model
         assert isinstance(self._model, Decoder), "layers of transformers have no ranks"
+        self._opened: tuple[Checkpoint, Packing] | None = None
+        self._free: list[Tensor] = []  # memory of experts that have moved away, which the next ones take
         self._layers: list[tuple[int, ExpertsMLP, ExpertPlaces]] = []
         for index, block in enumerate(self._model.weights.blocks):
             mlp = block.mlp
@@ -138,7 +142,7 @@ class Balance:
             self._undecided.clear()
             return
         for slot, gate_up, down in built:
-            mlp.replace(slot, gate_up, down)
+            self._free += mlp.replace(slot, gate_up, down)
         experts = list(places.experts)
         for slot, expert in move:
             experts[slot] = expert
@@ -152,6 +156,7 @@ class Balance:
             checkpoint = worker.open_checkpoint(worker.chain(worker.config.weights))
             assert worker.ranks is not None, "experts move between ranks"
             packing = packing_of(worker.config, checkpoint, worker.device, worker.plugins, part=worker.ranks.part)
+            packing.room = self._room
             self._opened = checkpoint, packing
         checkpoint, packing = self._opened
         assert isinstance(checkpoint.spec, DecoderSpec), "layers of transformers have no ranks"
@@ -162,3 +167,12 @@ class Balance:
         if gate_up is None or down is None:
             raise CoreError("its gate and up are two kernels")
         return gate_up, down
+
+    def _room(self, nbytes: int) -> Tensor:
+        """Return memory of a former expert, or new memory."""
+        for place, memory in enumerate(self._free):
+            if len(memory) == nbytes:
+                return self._free.pop(place)
+        room = torch.empty(nbytes + PAGE, dtype=torch.uint8)
+        first = -room.data_ptr() % PAGE
+        return room[first : first + nbytes]

@@ -90,8 +90,11 @@ class HoldsSomeExperts(Protocol):
         """Whether an expert has the form of those in the slots."""
         ...
 
-    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
-        """Put another expert that fits in a slot; between two steps."""
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert that fits in a slot; between two steps.
+
+        Returns the memory that callers gave for the former one, which is free now.
+        """
         ...
 
 

@@ -189,10 +189,11 @@ class ReferenceExperts:
         """Whether an expert can be computed here: any can."""
         return True
 
-    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
-        """Put another expert in a slot."""
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert in a slot; nothing is known about the memory of the former one."""
         self.gate_up[slot] = Linear([gate_up])
         self.down[slot] = Linear([down])
+        return []
 
     def _outputs(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return the output of each choice, float32 [T, k, H]; zeros for an id of -1."""

@@ -149,9 +149,9 @@ class ExpertsMLP:
         """Whether an expert can take the place of another one of this rank."""
         return self._part.fits(gate_up, down)
 
-    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
-        """Put another expert in a slot of this rank, between two steps."""
-        self._part.replace(slot, gate_up, down)
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert in a slot of this rank, between two steps; returns memory that is free now."""
+        return self._part.replace(slot, gate_up, down)
 
     @property
     def capturable(self) -> bool:

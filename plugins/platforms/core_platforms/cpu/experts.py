@@ -27,9 +27,11 @@ class PackedLayer(Protocol):
     packed: its handle.
     shape: (N, K).
     nbytes: size of the packed weight.
+    memory: the caller's memory that it lies in, or None.
     """
 
     packed: Any
+    memory: Tensor | None
     shape: tuple[int, int]
     nbytes: int
 
@@ -183,12 +185,14 @@ class NativeExperts:
         """Whether an expert has the form of those here: the `HoldsSomeExperts` contract."""
         return _is_alike(gate_up, self._gate_up[0]) and _is_alike(down, self._down[0])
 
-    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> None:
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
         """Put another expert in a slot: the `HoldsSomeExperts` contract. Raises ValueError for one that does not fit."""
         if not (_is_alike(gate_up, self._gate_up[slot]) and _is_alike(down, self._down[slot])):
             raise ValueError("an expert of another form cannot take the place of this one")
         self._native.experts_replace(self._handle, slot, gate_up.packed, down.packed)
+        former = self._gate_up[slot].memory, self._down[slot].memory
         self._gate_up[slot], self._down[slot] = gate_up, down
+        return [memory for memory in former if memory is not None]
 
     def _compute(
         self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, width: int, *, accumulate: bool, apart: bool
