@@ -78,9 +78,9 @@ class Balance:
 
     def _begin(self) -> None:
         """Begin with the model at hand."""
+        self._checkpoint, self._packing = self._open()
         self._model = self._worker.instances[0].model
         assert isinstance(self._model, Decoder), "layers of transformers have no ranks"
-        self._opened: tuple[Checkpoint, Packing] | None = None
         self._free: list[Tensor] = []  # memory of experts that have moved away, which the next ones take
         self._layers: list[tuple[int, ExpertsMLP, ExpertPlaces]] = []
         for index, block in enumerate(self._model.weights.blocks):
@@ -91,6 +91,15 @@ class Balance:
         self._counted: deque[list[Loads]] = deque([self._totals()], maxlen=BUCKETS + 1)
         self._undecided.clear()
         self._moves: deque[tuple[int, Move]] = deque()
+
+    def _open(self) -> tuple[Checkpoint, Packing]:
+        """Open the checkpoint for the experts that will move: later, this would make a step wait for 0.2 s."""
+        worker = self._worker
+        checkpoint = worker.open_checkpoint(worker.chain(worker.config.weights))
+        assert worker.ranks is not None, "experts move between ranks"
+        packing = packing_of(worker.config, checkpoint, worker.device, worker.plugins, part=worker.ranks.part)
+        packing.room = self._room
+        return checkpoint, packing
 
     def _totals(self) -> list[Loads]:
         return [places.loads.numpy().astype(np.float64) for _, _, places in self._layers]
@@ -151,14 +160,7 @@ class Balance:
 
     def _read(self, index: int, expert: int) -> tuple[LinearKernel, LinearKernel]:
         """Return both kernels of an expert, from the checkpoint's files. index: of the block."""
-        worker = self._worker
-        if self._opened is None:
-            checkpoint = worker.open_checkpoint(worker.chain(worker.config.weights))
-            assert worker.ranks is not None, "experts move between ranks"
-            packing = packing_of(worker.config, checkpoint, worker.device, worker.plugins, part=worker.ranks.part)
-            packing.room = self._room
-            self._opened = checkpoint, packing
-        checkpoint, packing = self._opened
+        checkpoint, packing = self._checkpoint, self._packing
         assert isinstance(checkpoint.spec, DecoderSpec), "layers of transformers have no ranks"
         parts = checkpoint.spec.expert_linears(index)[expert]
         names = sorted(packing.reads((*parts.gate_up, *parts.down)))
