@@ -14,7 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 TOKENS = 64
@@ -22,14 +24,22 @@ PROMPT = 512
 STREAMS = 8
 
 
-def serve(model: str, ranks: int, stages: int, threads: int) -> None:
+DEALT = {"enable_expert_parallel": True, "expert_placement_strategy": "round_robin"}
+MOVING = {
+    "enable_expert_parallel": True,
+    "enable_eplb": True,
+    "eplb_config": {"window_size": 128, "step_interval": 128},
+}
+
+
+def serve(model: str, ranks: int, stages: int, threads: int, settings: dict[str, Any]) -> None:
     """Answer each line of the standard input with the seconds of a decode, of a prompt, and of a token of all streams."""
     from core import LLM, SamplingParams
 
     llm = LLM(
         model=model, tensor_parallel_size=ranks, pipeline_parallel_size=stages, max_model_len=1024,
         kv_cache_memory_bytes="256M", max_num_seqs=STREAMS, platform_config={"threads": threads},
-        use_tqdm_on_load=False, enable_prefix_caching=False,
+        use_tqdm_on_load=False, enable_prefix_caching=False, **settings,
     )  # fmt: skip
     long, short = [[5 + place * 7 % 900 for place in range(count)] for count in (PROMPT, 8)]
 
@@ -62,9 +72,12 @@ def serve(model: str, ranks: int, stages: int, threads: int) -> None:
 class Engine:
     """A process that measures on request."""
 
-    def __init__(self, model: str, ranks: int, stages: int, threads: int) -> None:
+    def __init__(
+        self, model: str, ranks: int, stages: int, threads: int, settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         numbers = map(str, (ranks, stages, threads))
         command = [sys.executable, "-m", "benchmarks.ranks", "--model", model, "--serve", *numbers]
+        command += ["--settings", json.dumps(dict(settings))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._read() == "ready"
 
@@ -129,9 +142,13 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true")
     parser.add_argument("--serve", nargs=3, type=int)
     parser.add_argument("--sum", nargs=2, type=int)
+    parser.add_argument("--settings", default="{}", help="further arguments of the engine with --serve, as JSON")
+    parser.add_argument(
+        "--experts", action="store_true", help="also measure other places of experts than ranges of ids"
+    )
     options = parser.parse_args()
     if options.serve:
-        serve(options.model, *options.serve)
+        serve(options.model, *options.serve, json.loads(options.settings))
         return
     if options.sum:
         sums(*options.sum)
@@ -142,15 +159,20 @@ def main() -> None:
         "threads": Engine(options.model, 1, 1, options.ranks),
         "ranks": Engine(options.model, *layout, options.ranks),
     }
+    if options.experts:
+        engines["experts dealt out"] = Engine(options.model, options.ranks, 1, options.ranks, DEALT)
+        engines["experts that move"] = Engine(options.model, options.ranks, 1, options.ranks, MOVING)
     found: dict[str, list[list[float]]] = {name: [] for name in engines}
     for turn in range(options.turns):
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             found[name].append(engines[name].ask())
     for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}", f"token of {STREAMS} streams")):
-        threads, ranks = [[turn[place] for turn in found[name]] for name in ("threads", "ranks")]
-        ratio = statistics.median(one / two for one, two in zip(threads, ranks, strict=True))
-        ends = [statistics.median(each) * 1000 for each in (threads, ranks)]
-        print(f"{what}: threads {ends[0]:.2f} ms, ranks {ends[1]:.2f} ms; ranks are {ratio:.3f} as fast")
+        threads = [turn[place] for turn in found["threads"]]
+        print(f"{what}: threads {statistics.median(threads) * 1000:.2f} ms")
+        for name in list(engines)[1:]:
+            others = [turn[place] for turn in found[name]]
+            ratio = statistics.median(one / two for one, two in zip(threads, others, strict=True))
+            print(f"    {name} {statistics.median(others) * 1000:.2f} ms, {ratio:.3f} as fast")
     print(f"idle rank: {engines['ranks'].ask('idle') / (options.ranks - 1):.2%} of a processor")
     for engine in engines.values():
         engine.close()

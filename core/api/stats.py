@@ -48,6 +48,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     phase: current row of the lifecycle table, see docs/failures.md. holders: why nothing is computed, or will be once the
     running requests have ended.
     adapters_number: number of changes of the names of adapters so far, so that clients know when to read them again.
+    expert_balance: mean load of ranks over the highest one; 0.0: unknown. expert_moves: experts that ranks got so far.
     """
 
     num_running: int = 0
@@ -81,6 +82,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     phase: str = "running"
     holders: tuple[HaltHolder, ...] = ()
     adapters_number: int = 0
+    expert_balance: float = 0.0
+    expert_moves: int = 0
 
     @property
     def num_for_room(self) -> int:

@@ -116,7 +116,12 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["-dcp2"], ["--decode-context-parallel-size 2", "leave it out"]),
         (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
-        (["-ep"], ["--enable-expert-parallel: this engine"]),
+        (
+            ["--all2all-backend", "deepep_low_latency"],
+            ["--all2all-backend deepep_low_latency", "needs GPUs", "expected"],
+        ),
+        (["--enable-dbo"], ["--enable-dbo: this engine", "nothing to hide"]),
+        (["--eplb-config.communicator", "nccl"], ["'communicator'", "from the checkpoint"]),
         (["--enable-bf16x3-router-gemm"], ["precision of the run", "leave it out"]),
         (["--mamba-config.backend", "triton"], ["--mamba-config.backend", "float32"]),
         (["--enable-mm-processor-stats"], ["pictures alone are served"]),
@@ -167,9 +172,9 @@ def test_the_value_that_wins_is_the_one_that_counts(tmp_path):
 
 
 def test_keys_of_a_mapping_are_refused_one_by_one():
-    merged = merge({"eplb_config": {"window_size": 3, "policy": "default", "step_interval": 1}}, {})
+    merged = merge({"kernel_config": {"moe_backend": "triton", "ir_op_priority": {}, "linear_backend": "x"}}, {})
     assert len(merged.problems) == 2
-    assert "eplb_config.window_size 3" in merged.problems[0]
+    assert "kernel_config.moe_backend 'triton'" in merged.problems[0]
 
 
 def test_older_names_are_translated_with_a_warning():
@@ -199,7 +204,7 @@ def test_plugins_may_ask_for_foreign_values():
         and values["decode_context_parallel_size"] == 1
         and values["enable_tower_connector_lora"] is False
     )
-    assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
+    assert values["ec_transfer_config"] is None and values["dcp_comm_backend"] == "ag_rs"
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):
             values[unknown]

@@ -103,7 +103,7 @@ def test_a_part_adds_up_as_much_as_the_formula_says(name: str, size: int) -> Non
     rank, sums, logits = counted(name, Part(0, size))
     assert sums == [TOKENS * rank.spec.hidden_size * STEP.sum_bytes] * num_sums(rank.spec)
     told = shares(name, Layout(tensor=size))
-    assert told["sums"] in [sum_traffic(len(sums), sums[0], size, shots=shots) for shots in (1, 2)]
+    assert told["sums"] in [sum_traffic(len(sums), sum(sums), size, shots=shots) for shots in (1, 2)]
     assert told["logits"] == (1, logits.nbytes)
 
 
@@ -129,7 +129,7 @@ def test_ranks_that_count_send_what_the_formulas_say(size: int) -> None:
         ranks = Ranks(size)
         for _ in range(3):
             assert all(np.array_equal(each, sum(parts)) for each in add_up(ranks, parts))
-        expected = sum_traffic(3, parts[0].nbytes, size, shots=shots)
+        expected = sum_traffic(3, 3 * parts[0].nbytes, size, shots=shots)
         assert set(zip(ranks.messages, ranks.nbytes, strict=True)) == {expected}
 
 

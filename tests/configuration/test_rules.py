@@ -61,6 +61,9 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
+EP = RANKS | {"enable_expert_parallel": True}
+ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
+MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
 POOLS = PoolingConfig(kinds=("mean",), normalize=True, size=64, max_tokens=256, source="modules.json of m")
 USUAL_POOLS = PoolingConfig(kinds=("cls",), normalize=True, size=64, source="usual for encoders: there is no file")
 BERT = model(model_type="bert", type_vocab_size=2)
@@ -462,6 +465,17 @@ CASES = [
      [{"max_image_pixels": 5, "model": "m"}, model()], "--max-image-pixels: no effect, since the model takes text"),
     ("settings_fit_the_medium", [{"max_audio_seconds": 5.0, "model": "m"}, model(model_type="whisper")],
      [{"max_image_pixels": 5, "model": "m"}, model(model_type="whisper")], "since the model takes sounds alone"),
+    ("experts_are_shared_by_ranks", [EP], [{"enable_expert_parallel": True}], "no effect with one rank"),
+    ("experts_are_shared_by_ranks", [EP], [EP | {"pipeline_parallel_size": 2}], "stages hold different ones"),
+    ("placement_needs_expert_parallelism", [EP | {"enable_eplb": True}], [RANKS | {"enable_eplb": True}],
+     "with --enable-expert-parallel alone"),
+    ("placement_needs_expert_parallelism", [EP | ROUND_ROBIN], [RANKS | ROUND_ROBIN], "no effect without"),
+    ("balance_needs_moves", [EP | {"enable_eplb": True, "num_redundant_experts": 2}], [EP | {"num_redundant_experts": 2}],
+     "redundant experts are chosen by --enable-eplb"),
+    ("balance_needs_moves", [EP], [EP | {"eplb_step_interval": 2}], "--eplb-step-interval: no effect"),
+    ("balance_has_one_spelling", [{"eplb_config": {"window-size": 3}, "eplb_window_size": 3}],
+     [{"eplb_config": {"window-size": 3}, "eplb_window_size": 4}], "--eplb-config.window_size says 3"),
+    ("model_has_experts", [EP, model(**MOE)], [EP, model()], "the model has no experts"),
     ("ranks_run_on_mp", [{"tensor_parallel_size": 1}], [RANKS], ("executor", "mp")),
     ("ranks_run_on_mp", [RANKS], [RANKS | {"distributed_executor_backend": "uni"}], "it has one rank"),
     ("ranks_run_on_mp", [{"executor": "torch"}], [RANKS | {"executor": "torch"}], "leave it out, or the ranks"),

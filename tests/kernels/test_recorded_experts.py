@@ -8,8 +8,11 @@ import torch
 from core_platforms.cpu.tape import Tape, record
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.partial_sums import PartialSums
+from core_runtime.layers.workspace import Workspace
 from core_runtime.models.mlp import DenseMLP, ExpertsMLP
 from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
+from core_runtime.specs.expert_placement import ExpertPlacement, HeldExperts
 from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import Dense
 
@@ -21,10 +24,11 @@ def prepared(kernels: KernelSet, rows: int, columns: int) -> Linear:
     return Linear([kernels.linear(Dense(weight), activation="bf16")])
 
 
-def built(kernels: KernelSet, held: tuple[int, int] | None = None) -> ExpertsMLP:
-    gate_up = [prepared(kernels, 2 * INNER, HIDDEN) for _ in range(EXPERTS)]
-    down = [prepared(kernels, HIDDEN, INNER) for _ in range(EXPERTS)]
-    experts = kernels.experts(gate_up, down, "silu")
+def built(kernels: KernelSet, held: HeldExperts | None = None) -> ExpertsMLP:
+    count = EXPERTS if held is None else held.per_rank
+    gate_up = [prepared(kernels, 2 * INNER, HIDDEN) for _ in range(count)]
+    down = [prepared(kernels, HIDDEN, INNER) for _ in range(count)]
+    experts = kernels.experts(gate_up, down, "silu", max_ranges=8 if held is None else 4)
     both = prepared(kernels, 2 * INNER, HIDDEN)
     shared = DenseMLP(kernels, MLPSpec(size=INNER), both, prepared(kernels, HIDDEN, INNER))
     routing = RoutingSpec(top_k=TOP_K, renormalize=True)
@@ -38,6 +42,7 @@ def buffers(rows: int) -> SimpleNamespace:
         normed=torch.zeros(rows, HIDDEN),
         router=torch.zeros(rows, EXPERTS),
         expert_ids=torch.zeros(rows, TOP_K, dtype=torch.int64),
+        expert_slots=torch.zeros(rows, TOP_K, dtype=torch.int64),
         expert_weights=torch.zeros(rows, TOP_K),
         shared_gate_up=torch.zeros(rows, 2 * INNER),
         shared_mlp=torch.zeros(rows, INNER),
@@ -73,6 +78,33 @@ def test_experts_are_recorded_and_replayed(native, kernels, threads):
         assert not torch.equal(out[:rows], before[:rows])
 
 
+@pytest.mark.parametrize("placement", [ExpertPlacement(), ExpertPlacement("round_robin")])
+def test_experts_of_a_rank_are_recorded(kernels, placement):
+    mlp, views = built(KernelSet([kernels]), HeldExperts(1, 2, EXPERTS, placement)), buffers(ROWS)
+    workspace = Workspace(torch.device("cpu"))
+    mlp.attach(PartialSums(workspace, mlp.kernels, lambda partial: None, ROWS, HIDDEN))
+    views.mlp_views = lambda shared: (views.shared_gate_up, views.shared_mlp)
+    out = torch.zeros(ROWS, HIDDEN)
+    assert mlp.capturable
+    tape = record(lambda: mlp(views.normed, views, out, accumulate=True), ROWS, 1)
+    views.normed.normal_()
+    out.zero_()
+    mlp(views.normed, views, out, accumulate=True)
+    expected = out.clone()
+    out.zero_()
+    tape(ROWS, 1)
+    assert torch.equal(out, expected) and out.any()
+    assert int(mlp.places.loads.sum()) == 3 * ROWS * TOP_K
+
+
+def test_a_rank_adds_nothing_where_others_compute_all(kernels):
+    mlp = built(KernelSet([kernels]), HeldExperts(1, 2, EXPERTS))
+    x = torch.full((5, HIDDEN), torch.nan)
+    absent = torch.full((5, TOP_K), -1)
+    out = torch.ones(5, HIDDEN)
+    mlp.experts(x, absent, torch.ones(5, TOP_K), out, accumulate=True)
+    assert torch.equal(out, torch.ones(5, HIDDEN))
+
+
 def test_what_cannot_be_recorded_is_said(kernels):
-    assert not built(KernelSet([kernels]), held=(0, 3)).capturable
     assert not built(KernelSet([])).capturable

@@ -13,6 +13,7 @@ from core_attention.torch_sdpa.backend import TorchSDPA
 from core_platforms.cpu.kernels import NativeKernels
 from core_runtime.layers.rows import RowKernels
 from core_runtime.models.families import decoder_spec
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
 from core_runtime.weights.formats import CanonicalWeight, IntGroups, SuperGroups
 from tests.models.harness import Harness
@@ -89,8 +90,24 @@ def settings(kernels: str) -> dict[str, Any]:
 
 def divided(hf_config: dict, state: dict[str, torch.Tensor], size: int, **more: Any) -> torch.Tensor:
     """All logits of a model in `size` parts: those of each rank, side by side."""
+    return logits(parts_of(hf_config, state, size, **more))
+
+
+def parts_of(
+    hf_config: dict,
+    state: dict[str, torch.Tensor],
+    size: int,
+    experts: ExpertPlacement = ExpertPlacement(),  # noqa: B008 immutable
+    **more: Any,
+) -> list[Harness]:
+    """The parts of a model, which add up their sums."""
     total = TreeSum(size)
-    parts = [Harness(hf_config, state, part=Part(r, size), reduce=total.of_rank(r), **more) for r in range(size)]
-    with ThreadPoolExecutor(size) as threads:
+    parts = [Part(rank, size, experts=experts) for rank in range(size)]
+    return [Harness(hf_config, state, part=part, reduce=total.of_rank(part.rank), **more) for part in parts]
+
+
+def logits(parts: list[Harness]) -> torch.Tensor:
+    """All logits of the parts, side by side."""
+    with ThreadPoolExecutor(len(parts)) as threads:
         running = [threads.submit(part.run, SEQUENCES) for part in parts]
         return torch.cat([one.result(TIME_LIMIT_S) for one in running], dim=1)

@@ -22,10 +22,15 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from core.api.errors import UserError
 from core.api.specs import LayerSpec, PartPlan
+from core_runtime.contracts import LinearKernel
+from core_runtime.models.families import decoder_spec
+from core_runtime.models.mlp import ExpertsMLP
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
 from tests.models.harness import Harness
-from tests.models.part_models import SEQUENCES, Packed, checkpoint, divided, settings
+from tests.models.part_models import SEQUENCES, Packed, checkpoint, divided, logits, parts_of, settings
 
 SHAPE = {
     "vocab_size": 200, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -106,6 +111,61 @@ def test_parts_have_the_bits_of_the_whole(name: str, kernels: str, form: str) ->
     for size in (2, 4, 8) if kernels == "native" else (8,):  # torch's compute row by row, which takes long
         found = divided(*checkpoint(CONFIGS[name]), size, **arguments(kernels, form))
         assert torch.equal(found, whole(name, kernels, form)), f"{size} parts"
+
+
+PLACEMENTS = {
+    "every other one": ExpertPlacement("round_robin"),
+    "some twice": ExpertPlacement(redundant=4),
+    "some twice, every other one": ExpertPlacement("round_robin", redundant=8),
+}
+
+
+@pytest.mark.parametrize(("kernels", "form"), [("native", "bfloat16"), ("native", "int4"), ("torch", "float32")])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", ["experts", "gated shared expert", "latent", "sinks"])
+def test_bits_do_not_depend_on_where_experts_lie(name: str, placement: str, kernels: str, form: str) -> None:
+    settings = arguments(kernels, form) | {"experts": PLACEMENTS[placement]}
+    for size in (2, 4) if kernels == "native" else (2,):
+        found = divided(*checkpoint(CONFIGS[name]), size, **settings)
+        assert torch.equal(found, whole(name, kernels, form)), f"{size} parts"
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int4"])
+def test_bits_stay_when_experts_change_places(form: str) -> None:
+    settings = arguments("native", form) | {"experts": ExpertPlacement(redundant=2, moves=True)}
+    parts = parts_of(*checkpoint(CONFIGS["latent"]), 2, **settings)
+    # Slots 1 and 6 of ranks 0 and 1, with 5 slots each, change places: another expert gets the second copy of slot 9.
+    for rank, slot, expert in ((0, 1, 6), (1, 1, 1), (1, 4, 4)):
+        for index, block in enumerate(parts[rank].weights.blocks):
+            if isinstance(block.mlp, ExpertsMLP):
+                block.mlp.experts.replace(slot, *one_expert(parts[rank], index, expert))
+    for part in parts:
+        for block in part.weights.blocks:
+            if isinstance(block.mlp, ExpertsMLP):
+                block.mlp.places.put((0, 6, 2, 3, 4, 5, 1, 7, 0, 4))
+    assert torch.equal(logits(parts), whole("latent", "native", form))
+    loads = [
+        block.mlp.places.loads for part in parts for block in part.weights.blocks if isinstance(block.mlp, ExpertsMLP)
+    ]
+    assert torch.equal(loads[0], loads[1]) and int(loads[0].sum()) == 3 * sum(len(ids) for ids, _, _ in SEQUENCES)
+
+
+def one_expert(part: Harness, index: int, expert: int) -> list[LinearKernel]:
+    """The kernels of an expert that may be another rank's."""
+    spec = decoder_spec(CONFIGS["latent"].to_dict())
+    linears = spec.expert_linears(index)[expert]
+    _, state = checkpoint(CONFIGS["latent"])
+    return [part.packing.linear(side, state).single for side in (linears.gate_up, linears.down)]
+
+
+def test_experts_that_ranks_cannot_share_are_refused() -> None:
+    spec = decoder_spec(CONFIGS["sinks"].to_dict())
+    for placement, words in (
+        (ExpertPlacement(redundant=1), "9 experts cannot be divided into 2 equal parts"),
+        (ExpertPlacement(redundant=10), "10 redundant experts: 2 ranks can use 8 at most"),
+    ):
+        with pytest.raises(UserError, match=words):
+            spec.local(Part(0, 2, experts=placement))
 
 
 class ByRow(Packed):

@@ -12,7 +12,8 @@ from core_config.resolve import resolve
 from core_distributed import commands
 from core_distributed.executor import RanksExecutor
 from core_platforms.cpu.ranks import SharedCommunicator, SharedGroup
-from tests.tiny_models import save_checkpoint
+from tests.ranks.test_experts import MOE
+from tests.tiny_models import save_checkpoint, save_model
 
 STEADY = slice(3, 10)
 """Steps in which each sequence gets a token in a block that it has."""
@@ -63,15 +64,20 @@ class Counted:
         ]
 
 
-def test_two_ranks_send_what_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SPREAD = {"enable_expert_parallel": True, "enable_eplb": True, "num_redundant_experts": 4}
+
+
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts of all ranks mixed"])
+def test_two_ranks_send_what_is_explained(experts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
-    path = str(save_checkpoint(tmp_path / "llama"))
+    path = str(save_model(tmp_path / "model", MOE) if experts else save_checkpoint(tmp_path / "model"))
     settings = {
         "model": path, "tensor_parallel_size": 2, "max_model_len": 64, "kv_cache_memory_bytes": "8M", "max_num_seqs": 3,
-        "enforce_eager": True,
+        "enforce_eager": True, **(SPREAD if experts else {}),
     }  # fmt: skip
     layout = resolve(settings, context="explain").layout
     assert layout is not None and layout.ranks == 2
+    assert any("a rank holds 6 of 8 of each layer" in note for note in layout.notes) == experts
     llm = LLM(**settings, use_tqdm_on_load=False)
     executor = llm.llm_engine._client.core.executor
     assert isinstance(executor, RanksExecutor)

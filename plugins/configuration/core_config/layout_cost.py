@@ -11,9 +11,12 @@ from typing import Final
 import msgspec
 
 from core.api.config import EngineConfig
-from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, step_cost
-from core_config.stages.memory import MemoryPlan
+from core_config.experts import bytes_without_copies, outputs_bytes
+from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, plain_bytes, step_cost
+from core_config.stages.memory import MemoryPlan, human_bytes
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.expert_placement import ExpertPlacement
+from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stages import fewest_together, stages_of
 
@@ -41,18 +44,28 @@ class LayoutCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout_cost(
-    spec: ModelSpec, engine: EngineConfig, memory: MemoryPlan, *, dtype: str, tensor: int, stages: int, gloo: bool
+    spec: ModelSpec,
+    engine: EngineConfig,
+    memory: MemoryPlan,
+    *,
+    dtype: str,
+    tensor: int,
+    stages: int,
+    gloo: bool,
+    experts: ExpertPlacement,
 ) -> LayoutCost | None:
     """Return the cost of steps in which every sequence gets a token; None for one engine of one rank.
 
     dtype: of tensors between layers.
     tensor, stages: see `core_config.parallel_cost.Layout`.
     gloo: whether ranks exchange tensors with gloo.
+    experts: how the ranks of a stage share experts.
     """
     engines, ranks = engine.data_parallel_size, tensor * stages
     if ranks == engines == 1:
         return None
     steps = {}
+    weights = bytes_without_copies(spec, experts, memory.weights, engine.model.dtype)
     if isinstance(spec, DecoderSpec):
         machine = Machine(latency=LATENCY, bandwidth=BANDWIDTH, memory=MEMORY / (ranks * engines), shots=(1,))
         fewest = fewest_together(spec, stages_of(spec, stages))
@@ -64,9 +77,36 @@ def layout_cost(
             name = f"a token of {sequences} sequence{'s' if sequences > 1 else ''}"
             if flights > 1:
                 name += f", {rows} in each of {flights} steps in flight"
-            layout = Layout(tensor=tensor, pipeline=stages)
-            steps[name] = step_cost(spec, layout, step, machine, flights, memory.weights)
+            layout = Layout(tensor=tensor, pipeline=stages, experts=experts)
+            steps[name] = step_cost(spec, layout, step, machine, flights, weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
+    shared = _shared_experts(spec, memory, tensor, experts)
     return LayoutCost(
-        ranks=ranks, engines=engines, steps=steps, notes=[*apart, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED]
+        ranks=ranks,
+        engines=engines,
+        steps=steps,
+        notes=[*apart, *shared, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED],
     )
+
+
+def _shared_experts(spec: ModelSpec, memory: MemoryPlan, ranks: int, experts: ExpertPlacement) -> list[str]:
+    """Return what a rank holds of the experts, in at most one sentence."""
+    if ranks == 1 or not isinstance(spec, DecoderSpec):
+        return []
+    local = spec.local(Part(size=ranks, experts=experts))
+    held = {block.experts.held: block.experts.count for block in local.blocks if block.experts is not None}
+    if not held:
+        return []
+    plain = plain_bytes(local, "float32")
+    alone = sum(
+        part.shape[-2] * part.shape[-1] * 4
+        for index in range(len(local.blocks))
+        for expert in local.expert_linears(index)
+        for part in (*expert.gate_up, *expert.down)
+    )
+    nbytes = memory.weights // ranks * alone // plain
+    slots = sorted({f"{each.per_rank} of {count}" for each, count in held.items() if each is not None})
+    found = f"experts: a rank holds {' or '.join(slots)} of each layer, about {human_bytes(nbytes)}"
+    buffer = outputs_bytes(spec, experts, memory.limits)
+    more = f", and up to {human_bytes(buffer)} of their outputs in a step" if buffer else ""
+    return [found + more]

@@ -19,6 +19,7 @@ from core.api.step_plan import StepPlan
 from core_config.stages.memory import human_bytes, weights_bytes
 from core_runtime.executor.steps.plan_wire import PlanEncoder
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.stages import stages_of
 
@@ -39,12 +40,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is divided.
 
     tensor: ranks that share each layer, experts included. pipeline: stages. data: engines that share the experts of each
-    layer, or that share nothing (1).
+    layer, or that share nothing (1). experts: how the ranks share experts.
     """
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
+    experts: ExpertPlacement = ExpertPlacement()
 
 
 class StepShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,12 +137,25 @@ def num_sums(spec: DecoderSpec) -> int:
     return halves + shared + spec.holds_embedding
 
 
+def summed_rows(spec: DecoderSpec) -> int:
+    """Return how many rows of hidden size the ranks of a part add up in a step for each token.
+
+    Where experts of all ranks are mixed in the order of a sum, the output of each choice is a row.
+    """
+    rows = num_sums(spec)
+    for block in spec.blocks:
+        held = None if block.experts is None else block.experts.held
+        if block.experts is not None and held is not None and not held.placement.is_ordered:
+            rows += block.experts.routing.top_k - 1
+    return rows
+
+
 def sum_traffic(count: int, nbytes: int, size: int, *, shots: int) -> tuple[int, int]:
-    """Return messages and bytes that a rank sends for `count` sums of `nbytes` over `size` ranks in one shot or two."""
+    """Return messages and bytes that a rank sends for `count` sums of `nbytes` in all over `size` ranks in one shot or two."""
     others = size - 1
     if shots == 1:
-        return count * others, count * others * nbytes
-    return 2 * count * others, 2 * count * others * nbytes // size
+        return count * others, others * nbytes
+    return 2 * count * others, 2 * others * nbytes // size
 
 
 def idle_share(stage_seconds: Sequence[float], flights: int) -> float:
@@ -179,7 +194,10 @@ def step_cost(
     held = stages_of(spec, layout.pipeline)
     density = 1.0 if weights is None else weights / plain_bytes(spec, step.dtype)
     stages = [
-        _stage(spec.local(Part(size=layout.tensor, blocks=blocks)), layout, step, machine, density) for blocks in held
+        _stage(
+            spec.local(Part(size=layout.tensor, blocks=blocks, experts=layout.experts)), layout, step, machine, density
+        )
+        for blocks in held
     ]
     seconds = [sum(share.seconds for share in shares) for shares in stages]
     slowest = stages[seconds.index(max(seconds))]
@@ -198,7 +216,7 @@ def plain_bytes(spec: DecoderSpec, dtype: str) -> int:
 def _stage(local: DecoderSpec, layout: Layout, step: StepShape, machine: Machine, density: float) -> list[Share]:
     """Return the parts of a step of one rank of one stage. density: bytes of a matrix for each byte of a plain one."""
     tokens_bytes = step.tokens * local.hidden_size * step.item_bytes
-    sums, sum_bytes = num_sums(local), step.tokens * local.hidden_size * step.sum_bytes
+    sums, sum_bytes = num_sums(local), summed_rows(local) * step.tokens * local.hidden_size * step.sum_bytes
     shares = []
 
     def add(name: str, messages: int, nbytes: int) -> None:

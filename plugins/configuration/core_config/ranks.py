@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from core.api.errors import UserError
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stages import Range, stages_of
@@ -23,20 +24,20 @@ def stages_in(spec: ModelSpec, count: int) -> list[Range]:
         raise UserError(f"--pipeline-parallel-size {count}: {error}.") from error
 
 
-def part_of(spec: ModelSpec, size: int) -> ModelSpec:
+def part_of(spec: ModelSpec, size: int, experts: ExpertPlacement) -> ModelSpec:
     """Return the part of a model that each of `size` ranks holds. Raises UserError, with the sizes that work."""
     if size == 1:
         return spec
     try:
-        return spec.local(Part(0, size))
+        return spec.local(Part(0, size, experts=experts))
     except UserError as error:
-        sizes = ", ".join(str(other) for other in range(1, MOST_TRIED + 1) if _divides(spec, other))
+        sizes = ", ".join(str(other) for other in range(1, MOST_TRIED + 1) if _divides(spec, other, experts))
         raise UserError(f"--tensor-parallel-size {size}: {error}. Sizes that work for this model: {sizes}.") from error
 
 
-def _divides(spec: ModelSpec, size: int) -> bool:
+def _divides(spec: ModelSpec, size: int, experts: ExpertPlacement) -> bool:
     try:
-        spec.local(Part(0, size))
+        spec.local(Part(0, size, experts=experts))
     except UserError:
         return False
     return True

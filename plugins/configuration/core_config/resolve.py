@@ -20,6 +20,7 @@ from core.api.errors import ConfigError, PluginError
 from core.plugin.registry import PluginRegistry
 from core_config.arguments.sources import Merged, merge
 from core_config.engine import engine_config
+from core_config.experts import placement_of
 from core_config.layout_cost import layout_cost
 from core_config.locating.files import magic_of, own_config
 from core_config.media import derive_for_sounds, why_not
@@ -197,6 +198,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             tensor=settings["tensor_parallel_size"],
             stages=settings["pipeline_parallel_size"],
             gloo=settings["disable_custom_all_reduce"],
+            experts=placement_of(settings),
         ),
     )
 

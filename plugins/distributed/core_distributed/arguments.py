@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from core_runtime.specs.expert_placement import ExpertPlacement, Strategy
+
 
 class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The executor's own arguments."""
@@ -32,3 +34,29 @@ class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):
             description="how ranks add their sums: native (shared memory), or gloo", pattern="^(native|gloo)$"
         ),
     ] = "native"
+    placement: Annotated[
+        str,
+        msgspec.Meta(
+            description="how ranks share experts; --expert-placement-strategy sets it", pattern="^(linear|round_robin)$"
+        ),
+    ] = "linear"
+    redundant_experts: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)], msgspec.Meta(description="slots of each layer beyond one for each expert")
+    ] = 0
+    balance_interval: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)],
+        msgspec.Meta(description="steps between two decisions about moves of experts; 0: they stay"),
+    ] = 0
+    balance_window: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)], msgspec.Meta(description="steps whose choices such a decision counts")
+    ] = 1000
+    balance_log_interval: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)],
+        msgspec.Meta(description="steps between two lines of the log about the balance; 0: none"),
+    ] = 0
+
+    @property
+    def experts(self) -> ExpertPlacement:
+        """How ranks share experts."""
+        strategy: Strategy = "round_robin" if self.placement == "round_robin" else "linear"
+        return ExpertPlacement(strategy, self.redundant_experts, self.balance_interval > 0)

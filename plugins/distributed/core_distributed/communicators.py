@@ -38,7 +38,7 @@ class GlooRanks(Ranks):
 def ranks_of(groups: Groups, arguments: RanksArguments) -> Ranks:
     """Return a worker's place among the ranks."""
     layout = groups.layout
-    share = Part(layout.place_of(groups.rank), layout.tensor)
+    share = Part(layout.place_of(groups.rank), layout.tensor, experts=arguments.experts)
     # A rank that has its layers alone sums nothing.
     group = groups.stage or groups.world
     stage = None if layout.stages == 1 else _stage(groups, arguments)

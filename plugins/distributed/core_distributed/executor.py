@@ -24,6 +24,7 @@ from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_distributed import agreement, commands
 from core_distributed.arguments import RanksArguments
+from core_distributed.balance import Balance
 from core_distributed.calls import Call, Outcome, RanksReloader, perform
 from core_distributed.children import Children
 from core_distributed.commands import Command, Kind
@@ -45,6 +46,7 @@ class RanksExecutor:
 
     num_blocks, page_bytes: number of KV blocks that every rank has, and bytes of this rank's part of one.
     numerics, phases, state: see `Worker`.
+    balance: moves experts between ranks; None: they stay.
     reloader: releases and restores the memory of all ranks.
     """
 
@@ -104,6 +106,8 @@ class RanksExecutor:
         self.state = self.worker.state
         self._spin = spin
         self._groups.set_patience(self._arguments.timeout_seconds, spin)
+        moves = self._arguments.balance_interval > 0
+        self.balance = Balance(self.worker, self._group, self._arguments) if moves else None
         self._own = Reloader(self.worker)
         self.reloader = RanksReloader(self._own, self._ask)
 
@@ -115,6 +119,8 @@ class RanksExecutor:
         self.check()
         try:
             self._send(Kind.STEP, self._plans.encode(_for_others(plan)))
+            if self.balance is not None:
+                self.balance.before_step()
             result = self.worker.execute(plan)
             self._group.barrier()
         except BaseException as error:

@@ -25,12 +25,17 @@ class RanksObserver(EngineObserver):
         return cls() if start.config.plugins.executor == "mp" else None
 
     def attach(self, engine: Engine) -> None:
-        """Keep the executor."""
+        """Keep the executor, and the numbers that clients get."""
         self._executor = engine.executor
+        self._scheduler = engine.scheduler
 
     def before_step(self) -> None:
         """Raise EngineDeadError if a rank has ended."""
         self._look()
+        balance = getattr(self._executor, "balance", None)
+        if balance is not None:
+            stats = self._scheduler.live_stats
+            stats.expert_balance, stats.expert_moves = balance.value, balance.num_moves
 
     def idle(self) -> int | None:
         """Raise EngineDeadError if a rank has ended; look again after `LOOK_MS`."""

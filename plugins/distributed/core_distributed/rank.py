@@ -21,6 +21,7 @@ from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
 from core_distributed.arguments import RanksArguments
+from core_distributed.balance import Balance
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of
 from core_distributed.layout import Groups, Layout
@@ -60,6 +61,7 @@ class FollowingRank:
         self._plans = PlanDecoder()
         self._worker: Worker | None = None
         self._reloader: Reloader | None = None
+        self._balance: Balance | None = None
 
     def run(self) -> int:
         """Carry out commands until END. Returns the exit code."""
@@ -87,6 +89,8 @@ class FollowingRank:
             self._worker = Worker(config, self._ranks)
             self._reloader = Reloader(self._worker)
             standing = agreement.standing_of(self._worker, self._groups.layout.stage_of(self._group.rank))
+            if start.arguments.balance_interval:
+                self._balance = Balance(self._worker, self._group, start.arguments)
         except Exception as error:
             logger.exception("Rank %d could not start.", self._group.rank)
             standing = agreement.failed(error)
@@ -110,6 +114,8 @@ class FollowingRank:
             stage.number = command.number
         plan = self._plans.decode(message)
         try:
+            if self._balance is not None:
+                self._balance.before_step()
             self._worker.execute(plan)
             if stage is None:
                 self._group.barrier()

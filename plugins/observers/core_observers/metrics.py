@@ -32,6 +32,10 @@ GAUGES = {
     "num_requests_running": ("num_running", "Requests in the batch."),
     "num_requests_waiting": ("num_waiting", "Requests waiting for the batch."),
     "kv_cache_usage_perc": ("kv_cache_usage", "Fraction of KV blocks in use; 1 is all of them."),
+    "expert_balance": (
+        "expert_balance",
+        "Mean share of ranks in the choices of experts over the highest one; 0 is unknown.",
+    ),
 }
 COUNTERS = {
     "prefix_cache_queries": ("prefix_queries", "Prompt tokens looked up in the prefix cache."),
@@ -44,6 +48,7 @@ COUNTERS = {
     "stalled_tokens": ("num_stalls", "Tokens that streams waited for longer than --max-stall-ms."),
     "failed_steps": ("num_failed_steps", "Steps that failed; their requests were tried again one by one."),
     "integrity_violations": ("num_violations", "Broken invariants of the scheduler that were met and mended."),
+    "expert_moves": ("expert_moves", "Experts that a rank got from the files in place of another (--enable-eplb)."),
     "spec_decode_num_drafts": ("spec_num_drafts", "Drafts verified."),
     "spec_decode_num_draft_tokens": ("spec_num_draft_tokens", "Draft tokens verified."),
     "spec_decode_num_accepted_tokens": ("spec_num_accepted_tokens", "Draft tokens accepted."),

@@ -6,6 +6,7 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 from __future__ import annotations
 
 from core.args.schema import flag_of
+from core_config.experts import balance_keys, placement_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 MOST_RANKS = 64
@@ -64,6 +65,16 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }
+    placement = placement_of(facts.settings)
+    if not placement.is_ordered:
+        own |= {"placement": placement.strategy, "redundant_experts": placement.redundant}
+    if placement.moves:
+        keys = balance_keys(facts.settings)
+        own |= {
+            "balance_interval": keys["step_interval"],
+            "balance_window": keys["window_size"],
+            "balance_log_interval": keys["log_balancedness_interval"] if keys["log_balancedness"] else 0,
+        }
     yield Derive("executor", "mp", f"{size} ranks")
     yield Derive("executor_config", own, "from the arguments about ranks")
 

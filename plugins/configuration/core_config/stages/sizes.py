@@ -15,6 +15,7 @@ from core.api.specs import AttentionSpec, MixerSpec
 from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
+from core_config.experts import copies_bytes, outputs_bytes, placement_of
 from core_config.ranks import part_of, stages_in
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
@@ -40,7 +41,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     drafts = scheduler.num_speculative_tokens > 0
     draft = attempt.draft
     ranks = settings["tensor_parallel_size"]
-    mixers = part_of(spec, ranks).mixers
+    placement = placement_of(settings)
+    mixers = part_of(spec, ranks, placement).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
     held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
@@ -48,6 +50,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     groups, facts.block_bytes = kv_groups(mixers, block_size, dtype, hybrid=hybrid, drafts=drafts, stages=held)
     facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
+    if ranks > 1:
+        weights += copies_bytes(spec, placement, weights, settings["dtype"])
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     if draft is not None and isinstance(spec, DecoderSpec):
         spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
@@ -55,6 +59,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     limits = step_limits(scheduler, spec.vocab_size, budget)
     draft_limits = NO_LIMITS
     workspace = _workspace(attempt, spec, limits)
+    if ranks > 1:
+        workspace += ranks * outputs_bytes(spec, placement, limits)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
         # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too

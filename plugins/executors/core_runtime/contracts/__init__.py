@@ -33,6 +33,7 @@ from core_runtime.contracts.experts_kernels import (
     HasExperts,
     HasGroupedExperts,
     HasRoute,
+    HoldsSomeExperts,
     RouteKernel,
 )
 from core_runtime.contracts.kernels import (
@@ -171,6 +172,7 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
+    "HoldsSomeExperts",
     "JoinedLinear",
     "JoinsProducts",
     "KeepsTensors",

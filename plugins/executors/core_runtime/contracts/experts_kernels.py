@@ -44,7 +44,7 @@ class HasRoute(Protocol):
 class ExpertsKernel(Protocol):
     """The prepared experts of one layer, each H → 2 · I → H with a gated activation, or H → I → H with a plain one.
 
-    Optional part: `Recordable`.
+    Optional parts: `Recordable`, `HoldsSomeExperts`.
     """
 
     nbytes: int
@@ -54,6 +54,47 @@ class ExpertsKernel(Protocol):
 
         The sum is in the order of expert ids, not of j: see `core_runtime.layers.experts.combine`. ids int64 [T, k], weights
         float32 [T, k]. No token is dropped for capacity.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsSomeExperts(Protocol):
+    """The optional part of an `ExpertsKernel` for a rank that holds some of a layer's experts, each in a slot.
+
+    `ExpertsKernel.__call__` then takes slots instead of ids; -1: another rank computes the choice, and nothing is added.
+    """
+
+    def place(self, ids: Tensor, table: Tensor, per_rank: int, rank: int, loads: Tensor, slots: Tensor) -> None:
+        """Write the rank's own slot of each choice, or -1, to slots int64 [T, k]; all ranks decide alike.
+
+        ids: int64 [T, k], experts of the whole layer.
+        table: int32 [E, 1 + copies]: the number of an expert's copies, then their slots of all ranks. Of several copies,
+            the one on the rank with the fewest choices so far in this call is used, the first one on ties.
+        loads: int64 [E], to which the choices of each expert are added.
+        """
+        ...
+
+    def apart(self, x: Tensor, slots: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Write the unweighted output of each choice to out[T, k * H], and zeros for choices of other ranks."""
+        ...
+
+    def combine(
+        self, outputs: Tensor, ids: Tensor, weights: Tensor, count: int, out: Tensor, *, accumulate: bool = False
+    ) -> None:
+        """Compute out[T, H] (+)= the weighted sum of outputs [T, k * H], with the bits of a kernel that holds all `count`
+        experts.
+        """
+        ...
+
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
+        """Whether an expert has the form of those in the slots."""
+        ...
+
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert that fits in a slot; between two steps.
+
+        Returns the memory that callers gave for the former one, which is free now.
         """
         ...
 
@@ -74,7 +115,7 @@ class HasExperts(Protocol):
         many outputs as one of `down` has inputs, with `activate` between.
 
         Another is `max_ranges: int = 8`, for a rank that holds some of a layer's experts: the maximum of ranges of ids
-        with partial sums of their own.
+        with partial sums of their own. The kernel must then be `HoldsSomeExperts`.
         """
         ...
 

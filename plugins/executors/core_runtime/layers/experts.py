@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from core_runtime.contracts import LinearKernel
 from core_runtime.layers.linear import Linear
 from core_runtime.specs.routing_spec import RoutingSpec
 
@@ -143,8 +144,8 @@ class ReferenceExperts:
             raise ValueError(
                 f"{len(gate_up)} gate-and-up layers and {len(down)} down layers, expected one each an expert"
             )
-        self.gate_up = tuple(gate_up)
-        self.down = tuple(down)
+        self.gate_up = list(gate_up)
+        self.down = list(down)
         self.activation = activation
         self.between = between
         self.weight_inputs = weight_inputs
@@ -158,20 +159,64 @@ class ReferenceExperts:
 
         A token sums its experts in float32, in the order that `combine` describes.
         """
+        self._combine(self._outputs(x, ids, weights), ids, weights, len(self.down), self.max_ranges, out, accumulate)
+
+    def place(self, ids: Tensor, table: Tensor, per_rank: int, rank: int, loads: Tensor, slots: Tensor) -> None:
+        """Find the rank's own slot of each choice; see `HoldsSomeExperts`."""
+        given = [0] * (int(table[:, 1:].max()) // per_rank + 1)
+        rows = table.tolist()
+        chosen = []
+        for expert in ids.flatten().tolist():
+            copies = rows[expert][1 : 1 + rows[expert][0]]
+            slot = min(copies, key=lambda each: given[each // per_rank])
+            given[slot // per_rank] += 1
+            chosen.append(slot - rank * per_rank if slot // per_rank == rank else -1)
+        slots.copy_(torch.tensor(chosen, dtype=torch.int64).view(slots.shape))
+        loads += torch.bincount(ids.flatten(), minlength=len(loads))
+
+    def apart(self, x: Tensor, slots: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Write the output of each choice to out[T, k * H]; see `HoldsSomeExperts`."""
+        out.copy_(self._outputs(x, slots, weights).flatten(1))
+
+    def combine(
+        self, outputs: Tensor, ids: Tensor, weights: Tensor, count: int, out: Tensor, *, accumulate: bool = False
+    ) -> None:
+        """Add up the outputs of all ranks; see `HoldsSomeExperts`."""
+        parts = outputs.unflatten(1, (ids.shape[1], -1))
+        self._combine(parts, ids, weights, count, COMBINE_RANGES, out, accumulate)
+
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
+        """Whether an expert can be computed here: any can."""
+        return True
+
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert in a slot; nothing is known about the memory of the former one."""
+        self.gate_up[slot] = Linear([gate_up])
+        self.down[slot] = Linear([down])
+        return []
+
+    def _outputs(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return the output of each choice, float32 [T, k, H]; zeros for an id of -1."""
         tokens, top_k = ids.shape
         hidden = x.shape[1]
         pairs = ids.flatten()  # (token, choice) in order
         parts = torch.zeros(len(pairs), hidden, dtype=torch.float32, device=x.device)
-        for expert in pairs.unique().tolist():
+        for expert in pairs[pairs >= 0].unique().tolist():
             places = (pairs == expert).nonzero().squeeze(1)
             inputs = x[places // top_k]
             if self.weight_inputs:
                 inputs = inputs * weights.flatten()[places, None]
             parts[places] = self._expert(expert, inputs, places // top_k).float()
-        outputs = parts.view(tokens, top_k, hidden)
+        return parts.view(tokens, top_k, hidden)
+
+    def _combine(
+        self, parts: Tensor, ids: Tensor, weights: Tensor, count: int, max_ranges: int, out: Tensor, accumulate: bool
+    ) -> None:
+        """Compute out[T, H] (+)= the weighted sum of parts [T, k, H]."""
         if self.weight_inputs:
             weights = torch.ones_like(weights)
-        total = combine(outputs, ids, weights, len(self.down), self.max_ranges)
+        # An absent choice adds 0 to the first range.
+        total = combine(parts, ids.clamp(min=0), weights.masked_fill(ids < 0, 0.0), count, max_ranges)
         if accumulate:
             out += total.to(out.dtype)
         else:

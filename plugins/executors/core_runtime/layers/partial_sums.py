@@ -20,6 +20,7 @@ from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace
 
 BUFFER = "partial"
+CHOICES = "choices"
 
 
 class PartialSums:
@@ -28,13 +29,26 @@ class PartialSums:
     reduce: adds up, in place, the tensors [T, H] of all ranks.
     """
 
+    _top_k = 0
+
     def __init__(
         self, workspace: Workspace, kernels: KernelSet, reduce: Callable[[Tensor], None], max_tokens: int, width: int
     ) -> None:
         workspace.reserve(BUFFER, max_tokens, width, torch.float32)
         self._workspace = workspace
         self._kernels = kernels
-        self._reduce = reduce
+        self.reduce = reduce
+        self._max_tokens, self._width = max_tokens, width
+
+    def reserve_choices(self, top_k: int) -> None:
+        """Reserve the buffer of `choices` for layers with up to `top_k` choices a token; only while a model is built."""
+        self._top_k = max(self._top_k, top_k)
+        self._workspace.reserve(CHOICES, self._max_tokens, self._top_k * self._width, torch.float32)
+
+    def choices(self, rows: int, top_k: int) -> Tensor:
+        """Return float32 [T, k * H] for the outputs of a token's experts."""
+        size = top_k * self._width
+        return self._workspace.buffer(CHOICES).flatten()[: rows * size].view(rows, size)
 
     def room(self, out: Tensor, *, accumulate: bool) -> Tensor:
         """Return float32 [T, H] for the partial sums of `out`: `out` itself where nothing in it must be kept."""
@@ -47,7 +61,7 @@ class PartialSums:
 
         bias: float32 [H], added to the sum first, or None.
         """
-        self._reduce(partial)
+        self.reduce(partial)
         if bias is not None:
             rows, width = partial.shape
             # Rows at a distance of 0, even where there is one: a call recorded for one row is replayed for more.

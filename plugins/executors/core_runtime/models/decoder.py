@@ -185,6 +185,7 @@ class Decoder:
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
+        workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
         if reduce is not None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from core_runtime.contracts import ActivatedLinear, ExpertsKernel, is_recordable
+from core.api.errors import UserError
+from core_runtime.contracts import ActivatedLinear, ExpertsKernel, HoldsSomeExperts, LinearKernel, is_recordable
 from core_runtime.layers.adapted_experts import ExpertsAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import PartialSums
+from core_runtime.models.expert_places import ExpertPlaces
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
 from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
@@ -119,11 +122,19 @@ class ExpertsMLP:
         self.router = router
         self.experts = experts
         self.routing = spec.routing
-        self.held = spec.held
         self.correction = correction
         self.shared = shared
         self.shared_gate = shared_gate
+        self.places: ExpertPlaces | None = None
         self._sums: PartialSums | None = None
+        if spec.held is not None:
+            if not isinstance(experts, HoldsSomeExperts):
+                raise UserError(
+                    f"Kernels of the kind {type(experts).__name__} compute all experts of a layer; use one rank, or others "
+                    "(--kernels)."
+                )
+            self._part: HoldsSomeExperts = experts
+            self.places = ExpertPlaces(spec.held, torch.device(kernels.device))
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
             self.nbytes += shared.nbytes
@@ -131,12 +142,20 @@ class ExpertsMLP:
     def attach(self, sums: PartialSums) -> None:
         """Bind the experts that this rank holds to the sums of its model."""
         self._sums = sums
+        if self.places is not None and not self.places.held.placement.is_ordered:
+            sums.reserve_choices(self.routing.top_k)
+
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
+        """Whether an expert can take the place of another one of this rank."""
+        return self._part.fits(gate_up, down)
+
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert in a slot of this rank, between two steps; returns memory that is free now."""
+        return self._part.replace(slot, gate_up, down)
 
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
-        if self.held is not None:  # torch operations drop the choices of other ranks' experts
-            return False
         if self.shared is not None and not self.shared.capturable:
             return False
         parts = [*self.router.kernels, self.experts]
@@ -150,17 +169,30 @@ class ExpertsMLP:
         weights = views.expert_weights
         self.router(x, views.router)
         self.kernels.route(views.router, self.routing, self.correction, ids, weights)
-        if self.held is not None:
-            start, stop = self.held
-            _drop_foreign(ids, weights, start, stop)
-        if self._sums is None:
+        if self.places is None:
             self._chosen(x, ids, weights, out, accumulate=accumulate)
         else:
-            partial = self._sums.room(out, accumulate=accumulate)
-            self._chosen(x, ids, weights, partial, accumulate=False)
-            self._sums.finish(partial, None, out, accumulate=accumulate)
+            assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
+            self._over_ranks(self.places, self._sums, x, views, out, accumulate=accumulate)
         if self.shared is not None:
             self._add_shared(self.shared, x, views, out)
+
+    def _over_ranks(
+        self, places: ExpertPlaces, sums: PartialSums, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool
+    ) -> None:
+        """Compute out[T, H] (+)= the chosen experts of all ranks, each of which computes those that it holds."""
+        held, ids, weights, slots = places.held, views.expert_ids, views.expert_weights, views.expert_slots
+        self._part.place(ids, places.table, held.per_rank, held.rank, places.loads, slots)
+        if held.placement.is_ordered:
+            partial = sums.room(out, accumulate=accumulate)
+            self._chosen(x, slots, weights, partial, accumulate=False)
+            sums.finish(partial, None, out, accumulate=accumulate)
+            return
+        # Experts of all ranks are mixed in the order of a sum, so each rank gets the output of every choice.
+        outputs = sums.choices(x.shape[0], ids.shape[1])
+        self._part.apart(x, slots, weights, outputs)
+        sums.reduce(outputs)
+        self._part.combine(outputs, ids, weights, held.count, out, accumulate=accumulate)
 
     def _chosen(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
@@ -182,12 +214,3 @@ class ExpertsMLP:
 
 BlockMLP = DenseMLP | ExpertsMLP
 """Types of the second half of a block."""
-
-
-def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
-    """Renumber the experts from `start` on, in place; choices of experts on other ranks get weight 0."""
-    foreign = (ids < start) | (ids >= stop)
-    ids.sub_(start)
-    # A dropped choice keeps an id in range, with weight 0.
-    ids.masked_fill_(foreign, 0)
-    weights.masked_fill_(foreign, 0.0)

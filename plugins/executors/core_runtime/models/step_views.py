@@ -22,6 +22,7 @@ class StepViews:
         "branch",
         "embedded",
         "expert_ids",
+        "expert_slots",
         "expert_weights",
         "normed",
         "normed_mlp",
@@ -48,6 +49,7 @@ class StepViews:
         self.router = workspace.view("router", num_tokens)
         self.expert_ids = workspace.view("expert_ids", num_tokens)
         self.expert_weights = workspace.view("expert_weights", num_tokens)
+        self.expert_slots = workspace.view("expert_slots", num_tokens)
         self.embedded = view("embedded", "residual")
         self.normed_mlp = view("normed_mlp", "normed")
         self.beside = view("beside", "branch")

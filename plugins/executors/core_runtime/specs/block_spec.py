@@ -6,11 +6,13 @@ Called by: `DecoderSpec`, families (they describe their blocks), the decoder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from core.api.specs import LatentSpec, MixerSpec, StateSpec
+from core_runtime.specs.expert_placement import HeldExperts
 from core_runtime.specs.rope_spec import RopeSpec
 from core_runtime.specs.routing_spec import RoutingSpec
 
@@ -134,7 +136,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     shared_intermediate_size: inner size of an expert that every token uses, 0 for none.
     correction: whether the router has a bias per expert that affects the choice only
         (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
-    held: ids of the experts that this part of the model holds, [first, second); None: all.
+    held: the experts that this part of the model holds; None: all.
     activation: activation of the experts; None: the model's.
     gated: whether experts have a gate.
     bias: whether the matrices of experts have biases.
@@ -149,7 +151,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     names: tuple[str, str, str, str]
     shared_intermediate_size: int = 0
     correction: bool = False
-    held: tuple[int, int] | None = None
+    held: HeldExperts | None = None
     activation: str | None = None
     gated: bool = True
     bias: bool = False
@@ -158,12 +160,9 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     weight_inputs: bool = False
 
     @property
-    def held_ids(self) -> range:
+    def held_ids(self) -> Sequence[int]:
         """Ids of the experts that this part holds."""
-        if self.held is None:
-            return range(self.count)
-        start, stop = self.held
-        return range(start, stop)
+        return range(self.count) if self.held is None else self.held.ids
 
 
 class BlockSpec(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from core.api.errors import UserError
 from core_runtime.specs.block_spec import BlockSpec, ExpertsSpec, HeadsSpec, MLPSpec
 from core_runtime.specs.decoder_shape import DecoderShape
+from core_runtime.specs.expert_placement import HeldExperts
 from core_runtime.specs.model_part import Part, local_mixer
 from core_runtime.specs.shares import share_of
 
@@ -97,8 +98,8 @@ def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:
 
 
 def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
-    """Return a range of expert ids, and the rank's part of the shared expert."""
-    count = share_of(experts.count, part.size, "experts")
+    """Return the rank's experts, and its part of the shared expert."""
+    held = HeldExperts(part.rank, part.size, experts.count, part.experts)
+    held.check()
     shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")
-    first = part.rank * count
-    return msgspec.structs.replace(experts, held=(first, first + count), shared_intermediate_size=shared)
+    return msgspec.structs.replace(experts, held=held, shared_intermediate_size=shared)

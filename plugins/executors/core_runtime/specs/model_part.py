@@ -3,9 +3,9 @@
 Owns: how heads, inner sizes, experts, vocabulary and blocks are divided. Never does: cut a weight (the loading does),
 add partial sums (the decoder's `reduce` does). Called by: `DecoderSpec.local`, the loading.
 
-Heads of attention and of layers with a state, and the inner sizes of MLPs, are cut into equal parts, experts into equal
-ranges of ids; of the vocabulary, the last rank may hold fewer tokens. Every rank holds all other parts, such as norms,
-routers and projections to a latent, as a whole.
+Heads of attention and of layers with a state, and the inner sizes of MLPs, are cut into equal parts; every expert lies whole
+on a rank (`expert_placement`); of the vocabulary, the last rank may hold fewer tokens. Every rank holds all other parts, such
+as norms, routers and projections to a latent, as a whole.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.specs import LatentSpec, MixerSpec, StateSpec
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.local_state import local_state
 from core_runtime.specs.shares import group_share, share_of
 
@@ -24,11 +25,13 @@ class Part(msgspec.Struct, frozen=True):
     rank: index of the rank's part of each layer, from 0 on.
     size: number of equal parts of each layer.
     blocks: range [first, second) of blocks (a pipeline stage); None: all of them.
+    experts: how the ranks share experts.
     """
 
     rank: int = 0
     size: int = 1
     blocks: tuple[int, int] | None = None
+    experts: ExpertPlacement = ExpertPlacement()
 
     def slice_of(self, whole: int, mine: int) -> slice:
         """Return the rank's slice of `whole` items, `mine` long; with fewer pieces than ranks, several ranks share one."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
 from core_platforms.cpu.checks import check_rows, check_same, check_table
 from core_platforms.cpu.native_linear import activation_numbers, alone_numbers
+from core_runtime.contracts import LinearKernel
+from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.specs.routing_spec import RoutingSpec
 
 SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
@@ -25,11 +27,18 @@ class PackedLayer(Protocol):
     packed: its handle.
     shape: (N, K).
     nbytes: size of the packed weight.
+    memory: the caller's memory that it lies in, or None.
     """
 
     packed: Any
+    memory: Tensor | None
     shape: tuple[int, int]
     nbytes: int
+
+    @property
+    def form(self) -> object:
+        """Return the fields that decide how inputs are staged."""
+        ...
 
 
 def choose(
@@ -90,7 +99,7 @@ def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
 class NativeExperts:
     """The experts of one layer, all in one format; implements the `ExpertsKernel` contract."""
 
-    __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
+    __slots__ = ("_down", "_gate_up", "_handle", "_native", "_run", "_weight_inputs", "hidden", "nbytes")
 
     capturable = True
 
@@ -110,20 +119,86 @@ class NativeExperts:
         if len(gate_up) != len(down) or not shapes_fit:
             shapes = f"{len(gate_up)} of {gate_up[0].shape} and {len(down)} of {down[0].shape}"
             raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H), or (I, H), as of (H, I)")
-        self._layers = (*gate_up, *down)  # the packed weights must live as long as the handle that points to them
-        self.nbytes = sum(layer.nbytes for layer in self._layers)
+        # The packed weights must live as long as the handle that points to them.
+        self._gate_up, self._down = list(gate_up), list(down)
+        self.nbytes = sum(layer.nbytes for layer in (*gate_up, *down))
         first = [layer.packed for layer in gate_up]
         second = [layer.packed for layer in down]
         numbers = alone_numbers(activation) if plain else activation_numbers(activation)
-        self._handle = native.experts_pack(first, second, plain, weight_inputs, max_ranges, *numbers)
+        partial = max_ranges < COMBINE_RANGES
+        self._handle = native.experts_pack(first, second, plain, weight_inputs, partial, max_ranges, *numbers)
+        self._native = native
         self._run = native.experts
+        self._weight_inputs = weight_inputs
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, H] (+)= the weighted sum of each token's experts. Raises IndexError for an expert id out of
         range.
         """
-        rows, stride = check_rows(x, self.hidden, "x")
+        self._compute(x, ids, weights, out, self.hidden, accumulate=accumulate, apart=False)
+
+    def place(self, ids: Tensor, table: Tensor, per_rank: int, rank: int, loads: Tensor, slots: Tensor) -> None:
+        """Find the rank's own slot of each choice: the `HoldsSomeExperts` contract."""
+        rows, top_k = ids.shape
+        check_same(rows, slots.shape[0], "slots")
+        self._native.experts_place(
+            check_table(ids, torch.int64, "ids"),
+            check_table(table, torch.int32, "table"),
+            table.shape[0],
+            table.shape[1],
+            rows,
+            top_k,
+            per_rank,
+            rank,
+            check_table(loads, torch.int64, "loads"),
+            check_table(slots, torch.int64, "slots"),
+        )
+
+    def apart(self, x: Tensor, slots: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Write the output of each choice to out[T, k * H]: the `HoldsSomeExperts` contract."""
+        self._compute(x, slots, weights, out, slots.shape[1] * self.hidden, accumulate=False, apart=True)
+
+    def combine(
+        self, outputs: Tensor, ids: Tensor, weights: Tensor, count: int, out: Tensor, *, accumulate: bool = False
+    ) -> None:
+        """Add up the outputs of all ranks: the `HoldsSomeExperts` contract."""
+        rows, top_k = ids.shape
+        if outputs.shape != (rows, top_k * self.hidden):
+            raise ValueError(f"outputs has shape {tuple(outputs.shape)}, expected {(rows, top_k * self.hidden)}")
+        ids_address, weights_address = _choice(ids, weights, rows)
         out_rows, out_stride = check_rows(out, self.hidden, "out")
+        check_same(rows, out_rows, "out")
+        self._native.experts_combine(
+            check_table(outputs, torch.float32, "outputs"),
+            self.hidden,
+            rows,
+            top_k,
+            ids_address,
+            0 if self._weight_inputs else weights_address,
+            count,
+            out.data_ptr(),
+            out_stride,
+            accumulate,
+        )
+
+    def fits(self, gate_up: LinearKernel, down: LinearKernel) -> bool:
+        """Whether an expert has the form of those here: the `HoldsSomeExperts` contract."""
+        return _is_alike(gate_up, self._gate_up[0]) and _is_alike(down, self._down[0])
+
+    def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
+        """Put another expert in a slot: the `HoldsSomeExperts` contract. Raises ValueError for one that does not fit."""
+        if not (_is_alike(gate_up, self._gate_up[slot]) and _is_alike(down, self._down[slot])):
+            raise ValueError("an expert of another form cannot take the place of this one")
+        self._native.experts_replace(self._handle, slot, gate_up.packed, down.packed)
+        former = self._gate_up[slot].memory, self._down[slot].memory
+        self._gate_up[slot], self._down[slot] = gate_up, down
+        return [memory for memory in former if memory is not None]
+
+    def _compute(
+        self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, width: int, *, accumulate: bool, apart: bool
+    ) -> None:
+        rows, stride = check_rows(x, self.hidden, "x")
+        out_rows, out_stride = check_rows(out, width, "out")
         check_same(rows, out_rows, "out")
         ids_address, weights_address = _choice(ids, weights, rows)
         self._run(
@@ -137,4 +212,10 @@ class NativeExperts:
             out.data_ptr(),
             out_stride,
             accumulate,
+            apart,
         )
+
+
+def _is_alike(other: object, held: PackedLayer) -> TypeGuard[PackedLayer]:
+    """Whether a kernel can take the place of a held one."""
+    return isinstance(other, type(held)) and other.form == held.form

@@ -70,6 +70,7 @@ class Packing:
     prepared: saved kernels, which replace the packing of tensors; None: there are none.
     recorder: callback for each kernel that is made, or None.
 
+    room: allocates memory for kernels; None: each allocates its own.
     read_nbytes: bytes of matrices that a rank of several has read so far.
     unordered: names of layers whose sums over ranks have bits that depend on the number of ranks.
     """
@@ -96,7 +97,7 @@ class Packing:
         self.activation_dtype = activation_dtype
         self.device = device
         self.store = store
-        self._room: Room | None = None if store is None else store.room
+        self.room: Room | None = None if store is None else store.room
         if prepared is not None and part.size > 1:
             raise CheckpointError(
                 f"The saved kernels are those of a whole model, and cannot be divided into {part.size} parts; start it with "
@@ -114,7 +115,7 @@ class Packing:
         if self.prepared is None:
             return None
         name = kernel_name(parts)
-        found = self.prepared.kernels(name, self.kernels, self._room)
+        found = self.prepared.kernels(name, self.kernels, self.room)
         if found is None:
             return None
         kernels = [one.kernel for one in found]
@@ -277,9 +278,9 @@ class Packing:
         keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
         activation = DENSE_ACTIVATION[self._dtype]
         turned = keys.transpose(1, 2).contiguous()
-        to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
+        to_latent = self.kernels.heads(turned, activation=activation, room=self.room)
         straight = values.contiguous()
-        from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
+        from_latent = self.kernels.heads(straight, activation=activation, room=self.room)
         if isinstance(to_latent, LinearHeads) and isinstance(from_latent, LinearHeads):
             made = zip([*turned, *straight], [*to_latent.kernels, *from_latent.kernels], strict=True)
             for one, kernel in made:
@@ -311,7 +312,7 @@ class Packing:
         segments = self._share.segments(first.part)
         if self._share.sums(first.part) and not self._is_tree(moved, first.activation):
             self.unordered.add(first.part.name)
-        kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self.room, segments=segments)
         self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
 

@@ -4,6 +4,7 @@
 // order of their experts.
 #include "native.h"
 #include "pool.h"
+#include "ranks.h"
 
 #include <atomic>
 #include <string.h>
@@ -168,6 +169,19 @@ void combine_tile(const void *context, long tile) {
     job.table->combine(&job.combine, tile * 8, at_most(tile * 8 + 8, job.tokens));
 }
 
+// Copies the outputs of a token's choices next to one another, in the order of its choices.
+void apart_tile(const void *context, long tile) {
+    const Job &job = *(const Job *)context;
+    const CombineCall &c = job.combine;
+    for (long row = tile * 8; row < at_most(tile * 8 + 8, job.tokens); row++) {
+        float *out = c.out + row * c.out_stride;
+        const int32_t *where = c.where + row * c.top_k;
+        memset(out, 0, c.top_k * c.width * sizeof(float));
+        for (long j = 0; j < c.top_k && where[j] != kAbsent; j++)
+            memcpy(out + c.order[where[j]] % c.top_k * c.width, c.y + where[j] * c.width, c.width * sizeof(float));
+    }
+}
+
 void run(TileFunction function, const Job &job, long tiles, long elements) {
     if (elements >= kSmallElements) return pool_run(function, &job, tiles);
     for (long tile = 0; tile < tiles; tile++) function(&job, tile);
@@ -187,10 +201,12 @@ void sort_pairs(Job &job) {
     const long experts = job.call->layer->experts;
     const int64_t *ids = job.call->ids + job.token * job.call->top_k;
     memset(job.start, 0, (experts + 1) * sizeof(int32_t));
-    for (long p = 0; p < job.pairs; p++) job.start[ids[p] + 1]++;
+    for (long p = 0; p < job.pairs; p++)
+        if (ids[p] >= 0) job.start[ids[p] + 1]++;
     for (long e = 0; e < experts; e++) job.start[e + 1] += job.start[e];
     for (long p = 0; p < job.pairs; p++) {
-        job.where[p] = job.start[ids[p]]++;
+        job.where[p] = ids[p] < 0 ? kAbsent : job.start[ids[p]]++;
+        if (ids[p] < 0) continue;
         job.order[job.where[p]] = (int32_t)p;
     }
     for (long p = 0; p < job.pairs; p += job.call->top_k) sort_few(job.where + p, job.call->top_k);
@@ -240,11 +256,13 @@ size_t place(Job &job, Parts parts) {
 void run_chunk(Job &job) {
     const long hidden = job.stage.weight->k, up = job.up.weight->panels, down = job.down.weight->panels;
     sort_pairs(job);
-    cut(job);
-    if (job.stage.staged) run(stage_tile, job, ceil_div(job.tokens, 8), job.tokens * hidden);
-    pool_run(up_tile, &job, job.block_count * ceil_div(up, job.up_panels));
-    pool_run(down_tile, &job, job.block_count * ceil_div(down, job.down_panels));
-    run(combine_tile, job, ceil_div(job.tokens, 8), job.pairs * hidden);
+    if (job.start[job.call->layer->experts]) { // at least one choice is of this rank
+        cut(job);
+        if (job.stage.staged) run(stage_tile, job, ceil_div(job.tokens, 8), job.tokens * hidden);
+        pool_run(up_tile, &job, job.block_count * ceil_div(up, job.up_panels));
+        pool_run(down_tile, &job, job.block_count * ceil_div(down, job.down_panels));
+    }
+    run(job.call->apart ? apart_tile : combine_tile, job, ceil_div(job.tokens, 8), job.pairs * hidden);
 }
 
 } // namespace
@@ -269,4 +287,36 @@ bool run_experts(const ExpertsCall &call) {
         run_chunk(job);
     }
     return !exhausted.load();
+}
+
+bool run_combine(const CombineCall &call) {
+    Scratch scratch(call.rows * call.top_k * sizeof(int32_t));
+    if (!scratch.memory) return false;
+    int32_t *where = (int32_t *)scratch.memory;
+    for (long row = 0; row < call.rows; row++)
+        for (long j = 0; j < call.top_k; j++) { // choices in order of their experts' ids
+            const int64_t *ids = call.ids + row * call.top_k;
+            long place = row * call.top_k + j;
+            for (; place > row * call.top_k && call.ids[where[place - 1]] > ids[j]; place--) where[place] = where[place - 1];
+            where[place] = (int32_t)(row * call.top_k + j);
+        }
+    Job job = {};
+    job.table = kernels_active(), job.tokens = call.rows, job.combine = call;
+    job.combine.where = where, job.combine.order = nullptr;
+    run(combine_tile, job, ceil_div(call.rows, 8), call.rows * call.top_k * call.width);
+    return true;
+}
+
+void run_place(const PlaceCall &call) {
+    long given[kMostRanks] = {};
+    for (long p = 0; p < call.rows * call.top_k; p++) {
+        const int32_t *copies = call.table + call.ids[p] * call.columns;
+        int32_t slot = copies[1];
+        for (int32_t i = 2; i <= copies[0]; i++)
+            if (given[copies[i] / call.per_rank] < given[slot / call.per_rank]) slot = copies[i];
+        const long rank = slot / call.per_rank;
+        given[rank]++;
+        call.slots[p] = rank == call.rank ? slot - rank * call.per_rank : -1;
+        call.loads[call.ids[p]]++;
+    }
 }

@@ -100,8 +100,8 @@ static void combine(const CombineCall *c, long begin, long end) {
             const long n = c->width - i;
             F sums[kCombineRanges];
             for (long r = 0; r < c->ranges; r++) sums[r] = zero();
-            for (long j = 0; j < c->top_k; j++) {
-                const int32_t pair = c->order[where[j]];
+            for (long j = 0; j < c->top_k && where[j] != kAbsent; j++) {
+                const int32_t pair = c->order ? c->order[where[j]] : where[j];
                 F &sum = sums[c->ids[pair] / c->range];
                 const float weight = c->weights ? c->weights[pair] : 1;
                 sum = fma(set1(weight), load_upto(c->y + where[j] * c->width + i, n), sum);

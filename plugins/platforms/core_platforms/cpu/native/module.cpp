@@ -126,6 +126,13 @@ void select_rows(ExpertsCall &c, long first, long count) {
     c.x += first * c.x_stride, c.out += first * c.out_stride, c.ids += first * c.top_k, c.weights += first * c.top_k;
     c.rows = count;
 }
+void select_rows(PlaceCall &c, long first, long count) {
+    c.ids += first * c.top_k, c.slots += first * c.top_k, c.rows = count;
+}
+void select_rows(CombineCall &c, long first, long count) {
+    c.y += first * c.top_k * c.width, c.ids += first * c.top_k, c.out += first * c.out_stride, c.rows = count;
+    if (c.weights) c.weights += first * c.top_k;
+}
 void select_rows(LowRankCall &c, long first, long count) {
     c.x += first * c.x_stride, c.out += first * c.out_stride, c.which += first, c.rows = count;
 }
@@ -175,6 +182,10 @@ template <auto Run, Status Failure> struct Operation {
     // Tokens of one expert share its weights, so splitting rows would read them several times.
     static void record(const ExpertsCall &call) {
         tape_record(replay<ExpertsCall>, &call, sizeof(call), call.rows, kRowsTogether);
+    }
+    // Which copy of an expert computes a choice depends on the rows before.
+    static void record(const PlaceCall &call) {
+        tape_record(replay<PlaceCall>, &call, sizeof(call), call.rows, kRowsTogether);
     }
     // All rows at once, in the same order on all ranks.
     static void record(const SumCall &call) {
@@ -419,13 +430,20 @@ KERNEL(py_route) {
 
 void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
 
-// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, most ranges, activation: its
-// kind and numbers
+// The largest power of two of equal ranges of experts, up to `most`.
+long ranges_of(long experts, long most) {
+    long ranges = 1;
+    while (2 * ranges <= at_most(most, long(kCombineRanges)) && experts % (2 * ranges) == 0) ranges *= 2;
+    return ranges;
+}
+
+// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, partial, most ranges,
+// activation: its kind and numbers
 KERNEL(py_experts_pack) {
-    Arguments a(items, count, 10);
+    Arguments a(items, count, 11);
     PyObject *lists[2] = {a.object(), a.object()};
-    const int plain = (int)a.integer(), weight_inputs = (int)a.integer();
-    const long most_ranges = at_most(a.integer(), long(kCombineRanges));
+    const int plain = (int)a.integer(), weight_inputs = (int)a.integer(), partial = (int)a.integer();
+    const long most_ranges = a.integer();
     const ActivationSpec activation = a.activation();
     if (!a.ok()) return nullptr;
     const Py_ssize_t experts = PyList_Size(lists[0]);
@@ -434,9 +452,7 @@ KERNEL(py_experts_pack) {
     ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
     if (!layer) return PyErr_NoMemory();
     const PackedLinear **weights = (const PackedLinear **)(layer + 1);
-    long ranges = 1;
-    while (2 * ranges <= most_ranges && experts % (2 * ranges) == 0) ranges *= 2;
-    *layer = {experts, activation, plain, weight_inputs, ranges, weights, weights + experts};
+    *layer = {experts, activation, plain, weight_inputs, partial, ranges_of(experts, most_ranges), weights, weights + experts};
     for (Py_ssize_t i = 0; i < 2 * experts; i++) {
         PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
         weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
@@ -445,19 +461,59 @@ KERNEL(py_experts_pack) {
     return PyCapsule_New(layer, kExpertsCapsule, destroy_experts);
 }
 
-KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_stride, accumulate
-    Arguments a(items, count, 10);
+KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_stride, accumulate, apart
+    Arguments a(items, count, 11);
     PyObject *capsule = a.object();
     ExpertsCall c = {};
     c.layer = capsule ? (ExpertsLayer *)PyCapsule_GetPointer(capsule, kExpertsCapsule) : nullptr;
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer(), c.top_k = a.integer();
     c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
     c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    c.apart = (int)a.integer();
     if (!c.layer || !a.ok()) return nullptr;
+    const int64_t least = c.layer->partial ? -1 : 0;
     for (long i = 0; i < c.rows * c.top_k; i++)
-        if (c.ids[i] < 0 || c.ids[i] >= c.layer->experts)
+        if (c.ids[i] < least || c.ids[i] >= c.layer->experts)
             return PyErr_Format(PyExc_IndexError, "expert %lld of %ld", (long long)c.ids[i], c.layer->experts);
     return perform<run_experts>(c);
+}
+
+// layer, slot, gate_up, down: puts other weights, which the caller keeps alive, in an expert's place
+KERNEL(py_experts_replace) {
+    Arguments a(items, count, 4);
+    PyObject *capsule = a.object();
+    ExpertsLayer *layer = capsule ? (ExpertsLayer *)PyCapsule_GetPointer(capsule, kExpertsCapsule) : nullptr;
+    const long slot = a.integer();
+    const PackedLinear *gate_up = a.linear(), *down = a.linear();
+    if (!layer || !a.ok()) return nullptr;
+    if (slot < 0 || slot >= layer->experts) return PyErr_Format(PyExc_IndexError, "expert %ld of %ld", slot, layer->experts);
+    layer->gate_up[slot] = gate_up, layer->down[slot] = down;
+    return none();
+}
+
+KERNEL(py_experts_place) { // ids, table, experts, columns, rows, top_k, per_rank, rank, loads, slots
+    Arguments a(items, count, 10);
+    PlaceCall c = {};
+    c.ids = a.pointer<int64_t>(), c.table = a.pointer<int32_t>();
+    const long experts = a.integer();
+    c.columns = a.integer(), c.rows = a.integer(), c.top_k = a.integer(), c.per_rank = a.integer(), c.rank = a.integer();
+    c.loads = a.pointer<int64_t>(), c.slots = a.pointer<int64_t>();
+    if (!a.ok()) return nullptr;
+    for (long i = 0; i < c.rows * c.top_k; i++)
+        if (c.ids[i] < 0 || c.ids[i] >= experts)
+            return PyErr_Format(PyExc_IndexError, "expert %lld of %ld", (long long)c.ids[i], experts);
+    return perform<run_place>(c);
+}
+
+KERNEL(py_experts_combine) { // y, width, rows, top_k, ids, weights, experts, out, out_stride, accumulate
+    Arguments a(items, count, 10);
+    CombineCall c = {};
+    c.y = a.pointer<float>(), c.width = a.integer(), c.rows = a.integer(), c.top_k = a.integer();
+    c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
+    const long experts = a.integer();
+    c.ranges = ranges_of(experts, kCombineRanges), c.range = experts / c.ranges;
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    return a.ok() ? perform<run_combine>(c) : nullptr;
 }
 
 KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, counts, ids, values, ranks
@@ -803,7 +859,8 @@ PyMethodDef methods[] = {
     METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(experts_replace),
+    METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),

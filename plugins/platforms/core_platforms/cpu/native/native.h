@@ -300,8 +300,8 @@ struct RouteCall {
 struct CombineCall {
     const float *y; // one row per position
     long width, rows, top_k;
-    const int32_t *where;  // [rows, top_k] positions, rising with the expert's id
-    const int32_t *order;  // the pair (t * top_k + j) at a position
+    const int32_t *where;  // [rows, top_k] positions, rising with the expert's id; kAbsent after those of this rank
+    const int32_t *order;  // the pair (t * top_k + j) at a position; null: positions are pairs
     const int64_t *ids;    // [rows, top_k]
     const float *weights;  // [rows, top_k], or null: each is 1
     long range, ranges;    // experts per range
@@ -310,12 +310,26 @@ struct CombineCall {
     int accumulate;
 };
 
+constexpr int32_t kAbsent = 0x7fffffff; // position of a choice that another rank computes
+
+// The slot of this rank that computes each choice, or -1. An expert with copies on several ranks is computed by the one
+// with the fewest choices so far, so that all ranks, which see the same ids, decide alike.
+struct PlaceCall {
+    const int64_t *ids;   // [rows, top_k], each below the number of rows of `table`
+    const int32_t *table; // [experts, columns]: the number of an expert's copies, then their slots of all ranks
+    long columns, rows, top_k;
+    long per_rank, rank; // slots of a rank
+    int64_t *loads;      // [experts] choices so far
+    int64_t *slots;      // [rows, top_k]
+};
+
 // Experts of one layer. Their weights agree in shape, format, groups and activation scheme.
 struct ExpertsLayer {
     long experts;
     ActivationSpec activation;
     int plain;                     // no gate: the activation applies to a single product
     int weight_inputs;             // an expert's weight multiplies its input instead of its output
+    int partial;                   // ids may be -1: choices that another rank computes
     long ranges;                   // ranges of ids with sums of their own; see CombineCall
     const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden], or [inner, hidden] where plain
     const PackedLinear **down;     // [experts], each [hidden, inner]
@@ -327,9 +341,10 @@ struct ExpertsCall {
     long x_stride, rows, top_k;
     const int64_t *ids;   // [rows, top_k], each below layer->experts
     const float *weights; // [rows, top_k]
-    float *out;           // [rows, hidden]
+    float *out;           // [rows, hidden], or [rows, top_k, hidden] where apart
     long out_stride;
     int accumulate;
+    int apart; // write the output of each choice by itself, unweighted, and zeros for absent ones
 };
 
 // Log-probabilities of the chosen token and the most likely ones; see logprobs.inc.h.
@@ -541,6 +556,8 @@ bool run_route(const RouteCall &call); // the caller leaves `work` unset; false:
 
 // experts.cpp
 bool run_experts(const ExpertsCall &call); // false: out of memory
+bool run_combine(const CombineCall &call); // the caller leaves `where` and `order` unset; false: out of memory
+void run_place(const PlaceCall &call);
 
 // low_rank.cpp; false: out of memory
 bool run_low_rank(const LowRankCall &call);
