@@ -108,6 +108,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from:     first position that the adapter computes; earlier ones are the base model's.
     edges:            positions at which a later prompt may leave this one, such as the start of the last user message.
     media:            pictures and other items in the prompt, in its order.
+    flex:             whether it belongs to the batch class, which gets what all others leave of a step.
     """
 
     request_id: str
@@ -136,6 +137,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     adapter_from: int = 0
     edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     media: list[MediaItem] = []
+    flex: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

@@ -158,8 +158,7 @@ class Clients:
         """Group outputs by the number of their client."""
         records: dict[int, list[EngineOutput]] = {}
         for output in outputs:
-            number = output.handle >> CLIENT_SHIFT
-            records.setdefault(number, []).append(output)
+            records.setdefault(output.handle >> CLIENT_SHIFT, []).append(output)
         return records
 
     def _columns(self, tokens: TokenColumns) -> dict[int, TokenColumns]:

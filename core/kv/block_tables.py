@@ -143,8 +143,7 @@ class BlockTables:
             if first > sequence.num_released[group]:
                 # Before they are freed: a block in use can be cached, a spare one cannot.
                 self._registry.offer(sequence, first)
-                released = table.release(sequence, first)
-                self.pool.free(released)
+                self.pool.free(table.release(sequence, first))
 
     def _tail_first(self, sequence: KVSequence) -> Iterator[int]:
         """Yield the blocks of all tables, last ones first, so that a prefix loses its end first."""

@@ -12,14 +12,21 @@ A step that is planned ahead of results assumes the greatest length that each of
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import cast
+
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
-from core.scheduler.running import DecodeView
+from core.scheduler.running import DecodeView, num_others
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Chunk, Step
+from core.scheduler.step_cost import StepCost
+
+FLEX_LIMIT_S = 0.05
+"""Limit of the predicted seconds of a step with the batch class, where stalls have none: arrivals wait for that step."""
 
 
 class StepPlanner:
@@ -27,6 +34,7 @@ class StepPlanner:
 
     budget:       tokens of the step.
     mixed_budget: limit of prompt tokens in a step that also gives a sequence a token, which waits for the whole step.
+    leaves_out:   whether a decode of the batch class has no room.
     vectorized:   False plans every sequence on its own, for comparison.
     """
 
@@ -35,9 +43,11 @@ class StepPlanner:
         self.plan = StepPlan()
         self.step = Step(self.plan)
         self.budget = budget
+        self.leaves_out = False
+        self._flex_limit_s = state.config.max_stall_s or FLEX_LIMIT_S
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
-        self._room = None if state.stall is None else PromptRoom(state.stall)
+        self._room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -47,6 +57,9 @@ class StepPlanner:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
+        num_first = num_others(view.sequences)
+        if num_first < len(view.slots):
+            view = self._with_fitting(view, max(num_first, 1))
         if in_flight and len(view.slots):
             view = self._without_ending(view)
         if len(view.slots) > self.budget:
@@ -75,13 +88,23 @@ class StepPlanner:
         if self._room is not None:
             self._room.admit_streams(plan)
 
-    def plan_chunks(self) -> None:
-        """Give prompts that have begun their next chunks, as far as budget and blocks allow."""
+    def plan_chunks(self, *, flex: bool = False) -> None:
+        """Give prompts of a class that have begun their next chunks, as far as budget and blocks allow.
+
+        flex: the batch class, after all else. Its prompts get the time that is left, or a few tokens of an empty step.
+        """
+        if flex and self.state.flex_cost is not None:
+            room = self._room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
+            room.admit_streams(self.plan)
+            for start, chunk in zip(self._chunk_starts, self.step.chunks, strict=True):
+                room.take(start, chunk.num_tokens, completes=False)
+            if room.is_used_up and (len(self.plan.slots) or self._chunk_slots):
+                self.budget = 0
         # A copy, because a chunk may preempt later sequences of this list; these have no slot any more.
         for sequence in self.state.running.partial.copy():
             if self.budget <= 0:
                 return
-            if sequence.slot != NO_SLOT:
+            if sequence.slot != NO_SLOT and sequence.request.flex == flex:
                 self.plan_chunk(sequence)
 
     def plan_start(self, sequence: SequenceState, num_tokens: int) -> None:
@@ -98,7 +121,7 @@ class StepPlanner:
         threshold = config.long_prefill_token_threshold
         if threshold > 0 and config.enable_chunked_prefill:
             num_tokens = min(num_tokens, threshold)
-        if self._room is not None:
+        if self._room is not None and config.enable_chunked_prefill:
             num_tokens = self._room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
 
@@ -120,12 +143,31 @@ class StepPlanner:
         plan.removed = seats.take_removed()
         has_changed = plan.removed or plan.new or plan.num_drafts
         has_lengths = self._chunk_slots or self._query_lens is not None
-        repeats = seats.repeats(plan.slots)
-        plan.same_batch = repeats and not has_changed and not has_lengths
-        has_drafts = plan.num_drafts or plan.draft_budget
-        self.step.one_each = self._query_lens is None and not has_drafts
+        plan.same_batch = seats.repeats(plan.slots) and not has_changed and not has_lengths
+        self.step.one_each = self._query_lens is None and not (plan.num_drafts or plan.draft_budget)
         self.step.num_departures = seats.running.num_departures
         return self.step
+
+    def _with_fitting(self, view: DecodeView, least: int) -> DecodeView:
+        """Leave out decodes of the batch class that do not fit into a step with the prompts that it may get.
+
+        The first `least` stay: all others, or one, since a limit that no step can meet must stop nobody for ever.
+        """
+        state = self.state
+        prompts = [*state.running.partial]
+        if len(state.waiting):
+            prompts.append(cast(SequenceState, state.waiting.peek()))
+        due = min(sum(prompt.num_pending for prompt in prompts if not prompt.request.flex), self._mixed_budget)
+        cost = cast(StepCost, state.flex_cost)
+        keys = np.cumsum(state.running.length[view.slots])
+        tokens = np.cumsum([1 + sequence.num_drafts for sequence in view.sequences])
+        fitting = least + bisect_right(
+            range(least, len(keys)),
+            self._flex_limit_s,
+            key=lambda row: cost.margin * cost.predict(due, int(tokens[row]), int(keys[row])),
+        )
+        self.leaves_out = fitting < len(keys)
+        return state.running.select(view.sequences[:fitting]) if self.leaves_out else view
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
         """Leave out sequences that end with the token in flight because it reaches their length limit."""
@@ -134,8 +176,7 @@ class StepPlanner:
         rows = (num_computed <= view.last_computed).nonzero()[0]
         if len(rows) == len(view.slots):
             return view
-        staying = [view.sequences[row] for row in rows.tolist()]
-        return running.select(staying)
+        return running.select([view.sequences[row] for row in rows.tolist()])
 
     def _plan_together(self, view: DecodeView) -> bool:
         """Plan all decodes at once; False, with nothing allocated, when a sequence has drafts or blocks are too few."""
@@ -149,9 +190,8 @@ class StepPlanner:
         if not len(rows):
             return True
         sequences = [view.sequences[row] for row in rows.tolist()]
-        grown = self.state.kv.allocate_next(sequences, lengths[rows].tolist())
-        # Too few blocks for all: a sequence has to be preempted, which is decided one by one.
-        if grown is None:
+        # None: too few blocks for all, so a sequence has to be preempted, which is decided one by one.
+        if (grown := self.state.kv.allocate_next(sequences, lengths[rows].tolist())) is None:
             return False
         slots = view.slots[rows]
         self.plan.new_block_ids = dict(zip(slots.tolist(), grown, strict=True))
@@ -182,8 +222,7 @@ class StepPlanner:
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.current = sequence
-            wanted = min(self._num_drafts(sequence, num_pending), share)
-            num_drafts = self._grow(sequence, wanted)
+            num_drafts = self._grow(sequence, min(self._num_drafts(sequence, num_pending), share))
             if num_drafts is not None:
                 num_tokens = num_pending + num_drafts
                 state.drafts.begin(sequence, self.plan, num_drafts)

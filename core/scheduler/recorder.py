@@ -47,8 +47,7 @@ class Recorder:
         record = sequence.record
         if record is None:
             return
-        num_again = self._num_lost[sequence] - hit.num_tokens
-        record.num_recomputed_tokens += max(num_again, 0)
+        record.num_recomputed_tokens += max(self._num_lost[sequence] - hit.num_tokens, 0)
         # Times and the cause of a miss belong to the first start; later ones only add recomputed tokens.
         if record.started:
             return

@@ -51,8 +51,7 @@ class ResultReader:
         num_decodes = self.step.num_decodes
         view = self.step.decodes
         if view is not None and self._is_plain(num_decodes):
-            newest = self.result.token_ids[:num_decodes].tolist()
-            self._read_together(view, newest)
+            self._read_together(view, self.result.token_ids[:num_decodes].tolist())
             if self.step.chunks:
                 token_ids = self._chunk_tokens(num_decodes)
                 self._read_chunks(num_decodes, token_ids)
@@ -79,8 +78,7 @@ class ResultReader:
         if result.same_slots:
             return True
         planned = self.plan.slots[:num_decodes]
-        answered = result.slots[:num_decodes]
-        return np.array_equal(answered, planned)
+        return np.array_equal(result.slots[:num_decodes], planned)
 
     def _chunk_tokens(self, num_decodes: int) -> dict[int, list[int]]:
         """Tokens of the chunks that sampled, by slot; one each."""
@@ -144,8 +142,7 @@ class ResultReader:
         rows.update(view.without_handle)
         logprobs = self.result.logprobs
         if logprobs:
-            slots = view.slots.tolist()
-            rows.update(row for row, slot in enumerate(slots) if slot in logprobs)
+            rows.update(row for row, slot in enumerate(view.slots.tolist()) if slot in logprobs)
         return sorted(rows)
 
     def _read(
@@ -246,8 +243,7 @@ class ResultReader:
 
     def _fail(self, sequence: SequenceState, sentence: str) -> None:
         """End a sequence whose row failed; the values that the step wrote are not trusted."""
-        output = self.state.end(sequence, "error", sentence, keep_cached=False)
-        self.outputs.records.append(output)
+        self.outputs.records.append(self.state.end(sequence, "error", sentence, keep_cached=False))
 
 
 def _columns(handles: NDArray[np.int64], starts: Int32Array, token_ids: Int32Array) -> TokenColumns:

@@ -46,8 +46,7 @@ class Roster:
     def find(self, key: SequenceKey) -> SequenceState | None:
         """Return the live sequence with this key, or None."""
         request_id, choice = key
-        choices = self._choices.get(request_id, {})
-        return choices.get(choice)
+        return self._choices.get(request_id, {}).get(choice)
 
     def keys_of(self, request_id: str) -> list[SequenceKey]:
         """Return the keys of a request's live sequences."""
@@ -67,8 +66,7 @@ class Roster:
     def enter(self, sequence: SequenceState, arrival: int) -> None:
         """Add a live sequence. arrival: its number, which orders equal deadlines."""
         request_id, choice = sequence.key
-        choices = self._choices.setdefault(request_id, {})
-        choices[choice] = sequence
+        self._choices.setdefault(request_id, {})[choice] = sequence
         self._num_live += 1
         # A sequence adopted from another state keeps its number; later arrivals must not get it again.
         self._num_arrivals = max(self._num_arrivals, arrival + 1)
