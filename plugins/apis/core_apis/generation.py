@@ -24,6 +24,7 @@ from core_apis.context import ServingContext
 from core_apis.field_names import OF_ENGINE, renamed
 from core_apis.histories.memory import Owner
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
+from core_apis.protocol.sampling import is_flex
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.joining import JoinedSession
@@ -49,6 +50,7 @@ class PromptRun:
     answer_id: name in logs and for people; the engine has ids of its own, since two clients may send the same one.
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
+    flex: whether it belongs to the batch class.
     session: what the answer becomes a turn of; None: of no session. Set before the first output is awaited.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
         that still runs. It raises RequestError, EngineDeadError or GenerationError.
@@ -65,6 +67,7 @@ class PromptRun:
         self.answer_id = answer_id
         self.user = user
         self.arrival = arrival
+        self.flex = is_flex(prepared.body.service_tier, context.server.default_service_tier)
         self.session: JoinedSession | None = None
         self.outputs = self._outputs()
 
@@ -83,6 +86,7 @@ class PromptRun:
         """Return the terms of one prompt besides its parameters."""
         prepared = self.prepared
         terms = RequestTerms(
+            flex=self.flex,
             priority=prepared.body.priority or 0,
             user=self.user,
             strict_length=True,
@@ -117,7 +121,7 @@ class PromptRun:
             self.arrival.end()
             num_tokens = [len(prompt.token_ids) for prompt in prompts]
             places = dict(zip(ids, num_tokens, strict=True))
-            queue.enter(places, self.arrival.key, again=self.again)
+            queue.enter(places, self.arrival.key, again=self.again, flex=self.flex)
             runs = [self._run(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
             async with aclosing(self.merged(runs)) as outputs:
                 async for item in outputs:

@@ -20,6 +20,7 @@ from core_apis.pooling.bodies import PATHS
 from core_apis.protocol.adapters import AdapterAnswer, LoadAdapterRequest, UnloadAdapterRequest
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
+from core_apis.protocol.batches import BatchList, BatchObject, CreateBatch, DeletedFile, FileList, FileObject
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core_apis.protocol.completions import CompletionRequest, CompletionResponse
 from core_apis.protocol.operation import (
@@ -93,6 +94,8 @@ class Operation:
     errors: statuses besides ALWAYS.
     anthropic: whether errors are of Anthropic's shape.
     deletion: JSON of this struct answers DELETE, if the path takes that, too.
+    listing: JSON of this struct answers GET, if the path takes that and POST.
+    form: parts of the body of a form, with the schema of each.
     """
 
     answer: type[msgspec.Struct] | str | None = None
@@ -101,7 +104,11 @@ class Operation:
     errors: tuple[int, ...] = ()
     anthropic: bool = False
     deletion: type[msgspec.Struct] | None = None
+    listing: type[msgspec.Struct] | None = None
+    form: Mapping[str, dict[str, Any]] | None = None
 
+
+BYTES: dict[str, Any] = {"type": "string", "format": "binary"}
 
 OPERATIONS: dict[str, Operation] = {
     "/v1/models": Operation(ModelList),
@@ -122,6 +129,14 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/files": Operation(
+        FileObject, errors=(400, 413, 415, 503), listing=FileList, form={"file": BYTES, "purpose": {"const": "batch"}}
+    ),
+    "/v1/files/{file_id}": Operation(FileObject, errors=(404,), deletion=DeletedFile),
+    "/v1/files/{file_id}/content": Operation("application/octet-stream", errors=(404,)),
+    "/v1/batches": Operation(BatchObject, CreateBatch, errors=(*BODY, 404, 429, 503), listing=BatchList),
+    "/v1/batches/{batch_id}": Operation(BatchObject, errors=(404,)),
+    "/v1/batches/{batch_id}/cancel": Operation(BatchObject, errors=(404,)),
     "/v1/sessions": Operation(SessionList),
     "/v1/sessions/{name}": Operation(SessionAnswer, errors=(404,), deletion=DeletedSession),
     "/v1/sessions/{name}/fork": Operation(SessionAnswer, ForkRequest, errors=(*BODY, 404, 409)),
@@ -182,8 +197,14 @@ def document(
             if method == "delete" and known.deletion is not None:
                 deleted = {"description": "The answer.", "content": _json(known.deletion)}
                 operation["responses"] = responses | {"200": deleted}
-            if known.body is not None:
+            if method == "get" and known.listing is not None:
+                listed = {"description": "The answer.", "content": _json(known.listing)}
+                operation["responses"] = responses | {"200": listed}
+            elif known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
+            elif known.form is not None:
+                schema = {"type": "object", "properties": known.form, "required": list(known.form)}
+                operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
             if guarded:
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
     made["components"] = _components(operations, keys)
@@ -226,7 +247,7 @@ def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, An
     structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
     for known in operations.values():
         chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
-        for struct in (known.answer, known.body, known.deletion, *chunks):
+        for struct in (known.answer, known.body, known.deletion, known.listing, *chunks):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)

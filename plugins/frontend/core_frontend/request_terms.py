@@ -48,6 +48,7 @@ class RequestTerms:
     explain:       facts for the explanation; None: no explanation is wanted.
     recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
     adapter:       facts about the adapter that it uses; None: the base model.
+    flex:          whether it belongs to the batch class.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -64,6 +65,7 @@ class RequestTerms:
     recorder: Recorder | None = None
     adapter: AdapterFacts | None = None
     gives_prompt: bool = False
+    flex: bool = False
 
     def deadline(self, default_s: float) -> float:
         """Return the monotonic seconds at which the request ends; 0.0: never.

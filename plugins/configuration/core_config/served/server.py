@@ -13,7 +13,7 @@ from core_config.arguments.sources import Merged
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
-from core_config.served.server_config import JournalSettings, ServerConfig, TraceSettings
+from core_config.served.server_config import BatchSettings, JournalSettings, ServerConfig, TraceSettings
 from core_formats.server_limits import ServerLimits
 
 _SAME = (
@@ -43,6 +43,7 @@ _SAME = (
     "shutdown_timeout",
     "api_server_count",
     "max_callback_ms",
+    "default_service_tier",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 
@@ -76,6 +77,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         chat_template=template,
         limits=limits,
         journal=_journal(merged),
+        batches=_batches(merged),
         remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
@@ -110,6 +112,17 @@ def _journal(merged: Merged) -> JournalSettings | None:
         max_bytes=merged.value("request_journal_size"),
         lifetime_s=merged.value("request_journal_lifetime"),
         patience_s=merged.value("request_journal_patience"),
+    )
+
+
+def _batches(merged: Merged) -> BatchSettings | None:
+    directory = merged.value("batch_directory")
+    if directory is None:
+        return None
+    return BatchSettings(
+        directory=str(Path(directory).expanduser().absolute()),
+        max_bytes=merged.value("batch_directory_size"),
+        max_requests=merged.value("max_batch_requests"),
     )
 
 
