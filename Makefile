@@ -24,7 +24,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-media test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-media test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -161,6 +161,9 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, and on one that records: same assertions
 	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
 	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
+
+test-know: $(TEST_STAMP)  ## batches on real servers whose engines and processes are killed: the answers of undisturbed ones
+	$(PYTHON) -m pytest -m slow tests/batch
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

@@ -149,10 +149,7 @@ class StepPlanner:
         return self.step
 
     def _with_fitting(self, view: DecodeView, least: int) -> DecodeView:
-        """Leave out decodes of the batch class that do not fit into a step with the prompts that it may get.
-
-        The first `least` stay: all others, or one, since a limit that no step can meet must stop nobody for ever.
-        """
+        """Leave out decodes of the batch class that do not fit beside the prompts due; all others, or one, are `least`."""
         state = self.state
         prompts = [*state.running.partial]
         if len(state.waiting):
@@ -161,11 +158,13 @@ class StepPlanner:
         cost = cast(StepCost, state.flex_cost)
         keys = np.cumsum(state.running.length[view.slots])
         tokens = np.cumsum([1 + sequence.num_drafts for sequence in view.sequences])
-        fitting = least + bisect_right(
-            range(least, len(keys)),
-            self._flex_limit_s,
-            key=lambda row: cost.margin * cost.predict(due, int(tokens[row]), int(keys[row])),
-        )
+
+        def seconds(row: int) -> float:
+            return cost.predict(due, int(tokens[row]), int(keys[row]))
+
+        # Where one row alone takes longer, the others may add half of that: they cost little beside it.
+        limit = max(self._flex_limit_s, 1.5 * seconds(0) if view.sequences[0].request.flex else 0.0)
+        fitting = least + bisect_right(range(least, len(keys)), limit, key=seconds)
         self.leaves_out = fitting < len(keys)
         return state.running.select(view.sequences[:fitting]) if self.leaves_out else view
 
