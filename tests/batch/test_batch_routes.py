@@ -10,10 +10,14 @@ import httpx
 import openai
 import pytest
 
+from core.api.config import EngineConfig
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core_apis.batches.line import SERVED
 from core_apis.openapi import OPERATIONS
 from core_config.served.server_config import BatchSettings, ServerConfig
+from core_tokens.tokenizer import Tokenizer
 from tests.apis.conftest import RunningServer, run_server
+from tests.apis.fake_engine import FakeClient
 
 
 def line(custom_id: str, url: str = "/v1/chat/completions", **body: Any) -> str:
@@ -109,6 +113,37 @@ def test_a_batch_is_cancelled_and_keeps_what_it_has(serving: RunningServer) -> N
     assert batch.status == "cancelled" and set(rows(client, batch.output_file_id)) == {"fast"}
     serving.wait_idle()
     assert client.batches.cancel(name).status == "cancelled"
+
+
+class Cutting(FakeClient):
+    """Ends each first answer early, as a server does that is put to sleep."""
+
+    def __init__(self, tokenizer: Tokenizer, config: EngineConfig) -> None:
+        super().__init__(tokenizer)
+        self.seen: set[tuple[int, ...]] = set()
+
+    async def run(self, request: EngineRequest) -> None:
+        prompt = tuple(request.prompt_token_ids)
+        if prompt in self.seen:
+            await super().run(request)
+            return
+        self.seen.add(prompt)
+        self.live.pop(request.key, None)
+        output = EngineOutput(request.request_id, request.choice, 0, [self.tokenizer.encode("a")[-1]])
+        output.finish_reason = "abort"
+        self.on_outputs(EngineOutputs(0, [output], self.stats()))
+
+
+def test_an_answer_that_a_sleep_cut_short_is_asked_for_again(tmp_path: Path) -> None:
+    with run_server(settings(tmp_path / "b"), make_client=Cutting) as running:
+        client = running.client
+        batch = ended(client, begin(client, line("r0"), line("r1")))
+        answers = rows(client, batch.output_file_id)
+        ends = [row["response"]["body"]["choices"][0]["finish_reason"] for row in answers.values()]
+        assert len(ends) == 2 and "abort" not in ends
+        response = json.dumps({"custom_id": "r2", "url": "/v1/responses", "body": {"input": "hi"}})
+        batch = ended(client, begin(client, response, endpoint="/v1/responses"))
+        assert rows(client, batch.output_file_id)["r2"]["response"]["body"]["status"] != "failed"
 
 
 def test_what_misses_the_window_is_expired(serving: RunningServer) -> None:

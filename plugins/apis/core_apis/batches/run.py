@@ -26,6 +26,7 @@ from core_apis.batches.calls import OwnAnswer, answer_to
 from core_apis.batches.line import Line
 from core_apis.batches.results import BatchError, BatchResponse, BatchResult, KeptResults
 from core_apis.batches.store import BatchStore, private_file
+from core_apis.errors import ended_early
 from core_apis.protocol.batches import BatchObject, BatchProblems, BatchStatus, FileObject, LineProblem
 
 TICK_S = 1.0
@@ -35,6 +36,7 @@ GRACE_S = 60.0
 MOST_PROBLEMS = 100
 BUSY = (429, 503)
 LONGEST_WAIT_S = 60.0
+ENDED_EARLY = str(ended_early())
 LONG_LINE = 64 * 1024
 """Size in bytes from which a line is read outside the event loop."""
 END_TIMES = {
@@ -43,6 +45,29 @@ END_TIMES = {
     "expired": "expired_at",
     "cancelled": "cancelled_at",
 }
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+    message: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Head(msgspec.Struct):
+    """What matters of an answer of any kind."""
+
+    id: str = ""
+    error: _Error | None = None
+    choices: list[_Choice] = []
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server ended the answer early, because it was put to sleep, paused, or got new weights."""
+        is_told = self.error is not None and self.error.message == ENDED_EARLY
+        return is_told or any(choice.finish_reason == "abort" for choice in self.choices)
 
 
 @dataclass(frozen=True)
@@ -203,21 +228,20 @@ class BatchRun:
             self._count_one(result)
 
     async def _answer(self, line: Line, place: Place, result: BatchResult) -> None:
-        """Fill in the answer to one line; a busy server is asked again when it says so."""
+        """Fill in the answer to one line. A busy server, and one that cut the answer short, is asked again."""
         body = _of_batch_class(line.body, self.batch.expires_at)
         while True:
             answer = await answer_to(self.around.app, line.url, body, self._key)
-            if answer.status not in BUSY:
+            head = _head(answer)
+            if head.error is not None and head.error.code == "engine_dead":
+                raise EngineDeadError(head.error.message or "")
+            if answer.status not in BUSY and not head.is_cut:
                 break
             await asyncio.sleep(_wait_s(answer))
         try:
-            fields = msgspec.json.decode(answer.body)
-            name = fields.get("id") if isinstance(fields, dict) else None
-            error = fields.get("error") if isinstance(fields, dict) else None
-            if isinstance(error, dict) and error.get("code") == "engine_dead":
-                raise EngineDeadError(str(error.get("message")))
             data = msgspec.json.format(bytes(answer.body), indent=-1) if b"\n" in answer.body else bytes(answer.body)
-            result.response = BatchResponse(answer.status, name if isinstance(name, str) else "", msgspec.Raw(data))
+            msgspec.json.decode(data)  # else the line of results would be no JSON
+            result.response = BatchResponse(answer.status, head.id, msgspec.Raw(data))
         except msgspec.DecodeError:
             text = f"The server answered with status {answer.status} and no JSON."
             result.error = BatchError("no_answer", text, place.number)
@@ -298,6 +322,14 @@ def _of_batch_class(body: msgspec.Raw, expires_at: int) -> bytes:
     left = max(expires_at - time.time(), 0.0) + GRACE_S
     fields.setdefault("timeout", msgspec.Raw(json.dumps(round(left, 3)).encode()))
     return msgspec.json.encode(fields)
+
+
+def _head(answer: OwnAnswer) -> _Head:
+    """Return what matters of an answer; nothing of one that has another form."""
+    try:
+        return msgspec.json.decode(answer.body, type=_Head)
+    except msgspec.DecodeError:
+        return _Head()
 
 
 def _is_success(result: BatchResult) -> bool:
