@@ -168,6 +168,9 @@ test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that 
 	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
 	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
 
+test-know: $(TEST_STAMP)  ## batches on real servers whose engines and processes are killed: the answers of undisturbed ones
+	$(PYTHON) -m pytest -m slow tests/batch
+
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow
 

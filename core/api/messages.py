@@ -116,6 +116,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     spans:            parts [start, stop) of the prompt, in order, whose tokens see each other in both directions. A step
                       computes all of one, or all of it that no cache has. One with more tokens than a step has beside one of
                       each other sequence would wait for ever.
+    flex:             whether it belongs to the batch class, which gets what all others leave of a step.
     """
 
     request_id: str
@@ -145,6 +146,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     edges: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     media: list[MediaItem] = []
     spans: list[tuple[Annotated[int, msgspec.Meta(ge=0)], int]] = []
+    flex: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

@@ -23,6 +23,8 @@ from core.scheduler.step_advice import AdviceFactory
 
 ADVICE: Final = "core.step_advice"
 """Entry points of this group are an `AdviceFactory`; `adaptive` is used."""
+CLASSES: Final = "core.request_classes"
+"""Entry points of this group put two policies together, the second one for the batch class; `two` is used."""
 log = logging.getLogger(__name__)
 
 
@@ -84,8 +86,9 @@ def find_advice(config: SchedulerConfig) -> AdviceFactory | None:
 
 
 def _load_policy(config: EngineConfig, plugins: PluginTable) -> SchedulingPolicy:
-    """Load the policy plugin that the configuration names."""
+    """Load the policy plugin that the configuration names, twice where the batch class has accounts of its own."""
     name = config.scheduler.policy
     context = LoadContext(arguments=config.plugins.arguments.get(f"policy.{name}"), config=config)
     policy: SchedulingPolicy = plugins.load("policy", name, context)
-    return policy
+    two_classes = load(CLASSES, "two", "core-policies")
+    return policy if two_classes is None else two_classes(policy, plugins.load("policy", name, context))

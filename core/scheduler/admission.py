@@ -14,6 +14,7 @@ from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
 from core.kv.prefix_hit import PrefixHit
 from core.scheduler.planning import StepPlanner
+from core.scheduler.running import num_others
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
@@ -24,8 +25,22 @@ class Admission:
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
 
-    def admit(self, planner: StepPlanner) -> None:
-        """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up."""
+    def make_way(self, planner: StepPlanner) -> None:
+        """Preempt the batch class, the last first, while others lack slots, blocks or adapters. It runs before all planning."""
+        state = self.state
+        running = state.running.sequences
+        heads = [_peek(queue) for queue in (state.waiting, state.held) if len(queue)]
+        missing = max((head.blocks_missing for head in heads if not head.request.flex), default=-1)
+        while num_others(running) < len(running) and (
+            len(state.places) or (missing >= 0 and (state.running.is_full or not state.seats.has_room(missing)))
+        ):
+            state.preempt(running[-1], planner.plan)
+
+    def admit(self, planner: StepPlanner, *, flex: bool = False) -> None:
+        """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up.
+
+        flex: the batch class. It leaves some slots for arrivals, and starts nothing that the next step would leave out.
+        """
         state = self.state
         state.awaiting.restore_ready()
         state.places.restore_ready()
@@ -36,9 +51,12 @@ class Admission:
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
-        while planner.budget > 0 and not state.running.is_full:
+        num_kept = state.config.max_num_seqs // 4 if flex else 0
+        while planner.budget > 0 and len(state.running.free_slots) > num_kept:
             first = self._next()
-            if first is None or not self._may_be_tried(first):
+            if first is None or first.request.flex != flex or not self._may_be_tried(first):
+                return
+            if flex and (planner.leaves_out or len(state.places) or not state.places.has_place(first)):
                 return
             if not state.places.may_start(first):
                 state.places.add(first)
@@ -50,8 +68,9 @@ class Admission:
         # The last prompt waits for the decodes of all steps before its own, so few large steps answer a queue sooner. The
         # streams wait for each step, so the limit is shared out among them.
         running = self.state.running
-        num_streams = max(len(running) - len(running.partial), 1)
-        num_behind = len(running.partial) + self._num_startable() - 1
+        num_partial = num_others(running.partial)
+        num_streams = max(num_others(running.sequences) - num_partial, 1)
+        num_behind = num_partial + self._num_startable() - 1
         return max(least, int(self.state.config.queued_prompts_weight * least * num_behind / num_streams))
 
     def limiting_argument(self, planner: StepPlanner) -> str:
@@ -97,7 +116,7 @@ class Admission:
         state = self.state
         held = state.held
         waiting = state.waiting
-        num_long = sum(sequence.is_long for sequence in state.running.partial)
+        num_long = sum(sequence.is_long and not sequence.request.flex for sequence in state.running.partial)
         may_start_long = num_long < state.config.max_long_partial_prefills
         if len(held) and may_start_long:
             first = _peek(held)
@@ -145,7 +164,7 @@ class Admission:
             return False
         if chunk < num_tokens:
             most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
-            if len(state.running.partial) >= most_partial:
+            if num_others(state.running.partial) >= most_partial:
                 return False
         room = num_known if config.reserve_full_prompt else hit.num_tokens + chunk
         missing = state.kv.blocks_missing(hit, room)
@@ -165,8 +184,7 @@ class Admission:
         if chunk is None:
             chunk = planner.chunk(hit.num_tokens, sequence.num_pending)
         chunk = planner.cut(sequence, hit.num_tokens, chunk)
-        room = sequence.num_pending if state.config.reserve_full_prompt else chunk
-        state.kv.allocate_slots(sequence, room)
+        state.kv.allocate_slots(sequence, sequence.num_pending if state.config.reserve_full_prompt else chunk)
         planner.plan_start(sequence, chunk)
         state.current = None
 

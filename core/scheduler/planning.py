@@ -12,16 +12,21 @@ A step that is planned ahead of results assumes the greatest length that each of
 
 from __future__ import annotations
 
-from typing import Final
+from bisect import bisect_right
+from typing import Final, cast
 
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
-from core.scheduler.running import DecodeView
+from core.scheduler.running import DecodeView, num_others
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Chunk, Step
+from core.scheduler.step_cost import StepCost
+
+FLEX_LIMIT_S: Final = 0.05
+"""Limit of the predicted seconds of a step with the batch class, where stalls have none: arrivals wait for that step."""
 
 PIECES: Final = 4
 """Pieces of a prompt for each of the steps in flight that share no sequence: the first and the last piece keep some of the
@@ -35,6 +40,7 @@ class StepPlanner:
 
     budget:       tokens of the step.
     mixed_budget: limit of prompt tokens in a step that also gives a sequence a token, which waits for the whole step.
+    leaves_out:   whether a decode of the batch class has no room.
     vectorized:   False plans every sequence on its own, for comparison.
     """
 
@@ -43,11 +49,13 @@ class StepPlanner:
         self.plan = StepPlan()
         self.step = Step(self.plan)
         self.budget = budget
+        self.leaves_out = False
+        self._flex_limit_s = state.config.max_stall_s or FLEX_LIMIT_S
         self._whole_budget = budget
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._apart = self._least_apart = 1
-        self._room = None if state.stall is None else PromptRoom(state.stall)
+        self._room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -65,6 +73,9 @@ class StepPlanner:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
+        num_first = num_others(view.sequences)
+        if num_first < len(view.slots):
+            view = self._with_fitting(view, max(num_first, 1))
         if self._apart > 1:
             view = self._at_rest(view)
         elif in_flight and len(view.slots):
@@ -95,13 +106,23 @@ class StepPlanner:
         if self._room is not None:
             self._room.admit_streams(plan)
 
-    def plan_chunks(self) -> None:
-        """Give prompts that have begun their next chunks, as far as budget and blocks allow."""
+    def plan_chunks(self, *, flex: bool = False) -> None:
+        """Give prompts of a class that have begun their next chunks, as far as budget and blocks allow.
+
+        flex: the batch class, after all else. Its prompts get the time that is left, or a few tokens of an empty step.
+        """
+        if flex and self.state.flex_cost is not None:
+            room = self._room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
+            room.admit_streams(self.plan)
+            for start, chunk in zip(self._chunk_starts, self.step.chunks, strict=True):
+                room.take(start, chunk.num_tokens, completes=False)
+            if room.is_used_up and (len(self.plan.slots) or self._chunk_slots):
+                self.budget = 0
         # A copy, because a chunk may preempt later sequences of this list; these have no slot any more.
         for sequence in self.state.running.partial.copy():
             if self.budget <= 0:
                 return
-            if sequence.slot != NO_SLOT:
+            if sequence.slot != NO_SLOT and sequence.request.flex == flex:
                 self.plan_chunk(sequence)
 
     def plan_start(self, sequence: SequenceState, num_tokens: int) -> None:
@@ -121,7 +142,7 @@ class StepPlanner:
         if self._apart > 1 and config.enable_chunked_prefill:
             # Several pieces are in flight at a time: a single one would keep the other steps waiting.
             num_tokens = min(num_tokens, max(-(-(start + num_tokens) // (PIECES * self._apart)), LEAST_PIECE))
-        if self._room is not None:
+        if self._room is not None and config.enable_chunked_prefill:
             num_tokens = self._room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
 
@@ -173,6 +194,26 @@ class StepPlanner:
         share = max(-(-len(view.sequences) // self._apart), self._least_apart)
         at_rest = [sequence for sequence in view.sequences if self.state.running.is_at_rest(sequence)]
         return self.state.running.select(at_rest[:share])
+
+    def _with_fitting(self, view: DecodeView, least: int) -> DecodeView:
+        """Leave out decodes of the batch class that do not fit beside the prompts due; all others, or one, are `least`."""
+        state = self.state
+        prompts = [*state.running.partial]
+        if len(state.waiting):
+            prompts.append(cast(SequenceState, state.waiting.peek()))
+        due = min(sum(prompt.num_pending for prompt in prompts if not prompt.request.flex), self._mixed_budget)
+        cost = cast(StepCost, state.flex_cost)
+        keys = np.cumsum(state.running.length[view.slots])
+        tokens = np.cumsum([1 + sequence.num_drafts for sequence in view.sequences])
+
+        def seconds(row: int) -> float:
+            return cost.predict(due, int(tokens[row]), int(keys[row]))
+
+        # Where one row alone takes longer, the others may add half of that: they cost little beside it.
+        limit = max(self._flex_limit_s, 1.5 * seconds(0) if view.sequences[0].request.flex else 0.0)
+        fitting = least + bisect_right(range(least, len(keys)), limit, key=seconds)
+        self.leaves_out = fitting < len(keys)
+        return state.running.select(view.sequences[:fitting]) if self.leaves_out else view
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
         """Leave out sequences that end with the token in flight because it reaches their length limit."""
@@ -230,8 +271,7 @@ class StepPlanner:
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.current = sequence
-            wanted = min(self._num_drafts(sequence, num_pending), share)
-            num_drafts = self._grow(sequence, wanted)
+            num_drafts = self._grow(sequence, min(self._num_drafts(sequence, num_pending), share))
             if num_drafts is not None:
                 num_tokens = num_pending + num_drafts
                 state.drafts.begin(sequence, self.plan, num_drafts)

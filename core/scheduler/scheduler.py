@@ -132,13 +132,13 @@ class Scheduler:
             )
         pools = request.pooling is not None
         problem = state.limits.why_never(len(request.prompt_token_ids), pools=pools)
-        if not problem:
-            problem = state.limits.why_not_resumed(request)
+        problem = problem or state.limits.why_not_resumed(request)
+        if request.flex and not getattr(state.policy, "has_flex", False):
+            problem = (
+                "service_tier 'flex' needs core-policies, which is not installed; install it, or leave out the field."
+            )
         if problem:
-            output = EngineOutput(*request.key, 0, [], handle=request.handle)
-            output.finish_reason = "error"
-            output.stop_reason = problem
-            state.report(output)
+            state.report(_failed(request, 0, problem))
         else:
             state.enter(request)
 
@@ -153,8 +153,7 @@ class Scheduler:
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop all choices of these requests and free their blocks, without an output. Unknown ids are ignored."""
         for request_id in request_ids:
-            keys = self._state.roster.keys_of(request_id)
-            self.abort_choices(keys)
+            self.abort_choices(self._state.roster.keys_of(request_id))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Drop single sequences and free their blocks, without an output. Unknown keys are ignored."""
@@ -252,8 +251,7 @@ class Scheduler:
         self.give_up(but=suspects)
         if len(computed) == 1:
             for sequence in suspects:
-                output = state.end(sequence, "error", sentence, keep_cached=False)
-                state.report(output)
+                state.report(state.end(sequence, "error", sentence, keep_cached=False))
         else:
             for sequence in suspects:
                 state.suspend(sequence)
@@ -308,7 +306,7 @@ class Scheduler:
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost, self._advice)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
-        fresh.step_clock = state.step_clock
+        fresh.step_clock, fresh.flex_cost = state.step_clock, state.flex_cost
         fresh.stall = state.stall
         fresh.kv.num_query_tokens = state.kv.num_query_tokens
         fresh.kv.num_hit_tokens = state.kv.num_hit_tokens
@@ -320,12 +318,8 @@ class Scheduler:
         for sequence in sorted(state.roster, key=lambda live: live.order):
             if sequence is guilty:
                 sentence = f"The engine met a defect while it handled this request ({type(error).__name__}: {error})."
-                request = sequence.request
-                output = EngineOutput(*request.key, sequence.num_output_tokens, [], handle=request.handle)
-                output.finish_reason = "error"
-                output.stop_reason = sentence
-                output.record = sequence.record
-                ended.append(output)
+                ended.append(_failed(sequence.request, sequence.num_output_tokens, sentence))
+                ended[-1].record = sequence.record
             else:
                 fresh.adopt(sequence)
         self.in_flight.clear()
@@ -359,16 +353,17 @@ class Scheduler:
     def _plan(self, planner: StepPlanner) -> None:
         """Plan a step without suspects."""
         state = self._state
+        self._admission.make_way(planner)
         num_preemptions = state.stats.num_preemptions
         planner.plan_decodes(in_flight=bool(self.in_flight))
-        planner.plan_chunks()
-        # A step that preempts admits nothing: that would only exchange one sequence for another. While a suspect lacks
-        # blocks nothing is admitted either, so that running sequences end and free them.
-        if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
-            self._admission.admit(planner)
+        for flex in (False,) if state.flex_cost is None else (False, True):
+            planner.plan_chunks(flex=flex)
+            # A step that preempts admits nothing: that would only exchange one sequence for another. While a suspect lacks
+            # blocks nothing is admitted either, so that running sequences end and free them.
+            if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
+                self._admission.admit(planner, flex=flex)
         if state.recorder:
-            limit = self._admission.limiting_argument(planner)
-            state.recorder.wait(limit)
+            state.recorder.wait(self._admission.limiting_argument(planner))
 
     def _begin(self, step: Step) -> None:
         """Record a step as in flight, with everything that must be undone if it fails."""
@@ -396,8 +391,7 @@ class Scheduler:
         state = self._state
         state.kv.forget(step.unwritten)
         # Offered since the newest plan was made; it may be this step that should have written them.
-        offered_since = state.kv.take_unwritten()
-        state.kv.forget(offered_since)
+        state.kv.forget(state.kv.take_unwritten())
         self._settle_transfers(step, None)
         state.seats.put_back_removed(step.plan.removed)
 
@@ -405,3 +399,8 @@ class Scheduler:
         """Hand over the pages that a step's copies returned; None when the copies may not have been made."""
         if step.plan.transfers is not None:
             self._state.kv.settle_transfers(step.plan.transfers, pages)
+
+
+def _failed(request: EngineRequest, start: int, sentence: str) -> EngineOutput:
+    """Return the last output of a sequence that holds nothing."""
+    return EngineOutput(*request.key, start, [], None, None, "error", sentence, handle=request.handle)

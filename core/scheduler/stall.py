@@ -19,7 +19,7 @@ from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
 from core.scheduler.step_clock import StepClock
-from core.scheduler.step_cost import work_of
+from core.scheduler.step_cost import StepCost, work_of
 
 LEAST_CHUNK = 16
 """Tokens that the first prompt of a step computes even when none fits, so that a limit which no step can meet does not stop
@@ -40,10 +40,12 @@ class StallLimit:
         self._stats = stats
         self._clock = clock
         self._last_token = np.full(max_num_seqs, nan)
+        self._is_limited = np.zeros(max_num_seqs, bool)
 
     def seat(self, sequence: SequenceState) -> None:
         """Start timing a sequence that has got a slot; a preempted one has been waiting since its last token."""
         self._last_token[sequence.slot] = sequence.last_token
+        self._is_limited[sequence.slot] = not sequence.request.flex
 
     def unseat(self, sequence: SequenceState) -> None:
         """Store the time of the last token of a sequence that is about to lose its slot."""
@@ -57,7 +59,7 @@ class StallLimit:
             slots = _still_there(slots, step, running)
         waits = now - self._last_token[slots]
         # NaN, for a sequence without a token, compares as False: a first token is no stall.
-        late = waits > self.limit_s
+        late = (waits > self.limit_s) & self._is_limited[slots]
         self._stats.num_stalls += int(late.sum())
         self._last_token[slots] = now
 
@@ -65,9 +67,9 @@ class StallLimit:
 class PromptRoom:
     """The seconds of one step that are left for prompts; unlimited while no stream waits for the step."""
 
-    def __init__(self, limit: StallLimit) -> None:
-        self._cost = limit.cost
-        self._limit_s = limit.limit_s
+    def __init__(self, cost: StepCost, limit_s: float) -> None:
+        self._cost = cost
+        self._limit_s = limit_s
         self._left: float | None = None
         self._taken = 0.0
 

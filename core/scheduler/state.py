@@ -42,6 +42,7 @@ class SchedulerState:
     drafts:  how many draft tokens a sequence may have.
     recorder: records of sequences whose requests set `explain`.
     step_clock: times the steps; None when nothing depends on their durations.
+    flex_cost: its model of costs, for the batch class; None until the first request of that class.
     stall:   limit of the wait of streams for their next token; None: no limit.
     current: the sequence that is being handled; when an operation raises, it counts as the cause.
     step_number: number of the newest step.
@@ -70,6 +71,8 @@ class SchedulerState:
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config, self._max_forced(), self.stats, advice)
         self.recorder = Recorder(kv, clock)
+        self._cost = cost
+        self.flex_cost: StepCost | None = None
         self.step_clock: StepClock | None = None
         if config.learns_costs:
             self.step_clock = StepClock(cost, clock)
@@ -111,6 +114,10 @@ class SchedulerState:
         order = self.policy.order(request, arrival)
         sequence = SequenceState(request, order, self.limits.max_length, self.clock())
         self.drafts.enter(sequence, len(self.roster))
+        if request.flex and self.flex_cost is None:
+            # Without a clock of the scheduler, the engine's model has another teacher, so this one learns by itself.
+            self.step_clock = self.step_clock or StepClock(StepCost.restored(self._cost.state()), self.clock)
+            self.flex_cost = self.step_clock.cost
         if alone:
             self.seats.suspect([sequence])
         else:
@@ -265,5 +272,4 @@ class SchedulerState:
                 f"{sequence.num_output_tokens} tokens generated; give it a longer timeout or lower max_tokens."
             )
             self.stats.num_timeouts += 1
-            output = self.end(sequence, "timeout", sentence, keep_cached=True)
-            self.report(output)
+            self.report(self.end(sequence, "timeout", sentence, keep_cached=True))

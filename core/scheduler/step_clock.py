@@ -40,6 +40,5 @@ class StepClock:
         self.ended = now
         seconds = now - begun
         if step.plan.total_num_tokens:
-            work = work_of(step.plan, step.num_decodes, result)
-            self.cost.observe(work, seconds - result.draft_seconds)
+            self.cost.observe(work_of(step.plan, step.num_decodes, result), seconds - result.draft_seconds)
         return seconds

@@ -1,5 +1,6 @@
 """Each HTTP API is a plugin: leaving one out takes its paths away and nothing else."""
 
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from core_apis.apis import OWN
 from core_apis.app import create_app
 from core_apis.callers.access import ACCESS
 from core_config.served.apis import chosen_apis
-from core_config.served.server_config import AdapterSettings, ServerConfig
+from core_config.served.server_config import AdapterSettings, BatchSettings, ServerConfig
 from tests.apis.fake_engine import make_engine
 from tests.apis.test_api_keys import call
 
@@ -24,6 +25,7 @@ FIRST = {
     "pooling": ("/v1/embeddings", "/pooling", "/classify", "/score", "/rerank"),
     "tokens": ("/tokenize", "/detokenize", "/tokenizer_info"),
     "operation": ("/health", "/metrics", "/reset_prefix_cache", "/sleep", "/update_weights", "/load"),
+    "batches": ("/v1/files", "/v1/batches/{batch_id}/cancel"),
     "docs": ("/docs",),
     "page": ("/", "/live/requests"),
 }
@@ -57,10 +59,12 @@ async def paths_of(**settings: Any) -> set[str]:
     engine = make_engine(changes=True, profiler=ProfilerConfig(directory="/traces"))
     adapters = AdapterSettings(is_updated=True)
     config = ServerConfig(enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True, adapters=adapters)
-    app = create_app(engine, msgspec.structs.replace(config, **settings), engine.model_config)
-    found = {path for path in ACCESS if (await call(app, "PATCH", path))[0]["status"] == 405}
-    assert set(app.openapi()["paths"]) <= found
-    await app.state.context.close()
+    with TemporaryDirectory() as directory:
+        config = msgspec.structs.replace(config, batches=BatchSettings(directory=directory))
+        app = create_app(engine, msgspec.structs.replace(config, **settings), engine.model_config)
+        found = {path for path in ACCESS if (await call(app, "PATCH", path))[0]["status"] == 405}
+        assert set(app.openapi()["paths"]) <= found
+        await app.state.context.close()
     await engine.close()
     return found
 

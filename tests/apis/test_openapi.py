@@ -8,7 +8,7 @@ import pytest
 
 from core.api.config import ProfilerConfig
 from core_apis.openapi import OPERATIONS, STATUSES
-from core_config.served.server_config import AdapterSettings, ServerConfig
+from core_config.served.server_config import AdapterSettings, BatchSettings, ServerConfig
 from tests.apis.conftest import RunningServer, run_server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -20,10 +20,13 @@ def document(server: RunningServer) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole_document() -> dict[str, Any]:
+def whole_document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a server that has every route."""
     wanted = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
-    config = ServerConfig(uvicorn_log_level="warning", adapters=AdapterSettings(is_updated=True), **wanted)
+    batches = BatchSettings(directory=str(tmp_path_factory.mktemp("batches")))
+    config = ServerConfig(
+        uvicorn_log_level="warning", adapters=AdapterSettings(is_updated=True), batches=batches, **wanted
+    )
     with run_server(config, profiler=ProfilerConfig(directory="/traces"), changes=True) as running:
         return running.http.get("/openapi.json").json()
 

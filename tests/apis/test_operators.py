@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -14,11 +15,12 @@ from core_apis.callers.access import ACCESS, operators
 from core_apis.processes.shares import server_share
 from core_config.arguments.sources import merge
 from core_config.served.server import server_config
-from core_config.served.server_config import AdapterSettings, ServerConfig
+from core_config.served.server_config import AdapterSettings, BatchSettings, ServerConfig
 from tests.apis.fake_engine import make_engine
 from tests.apis.test_api_keys import call
 
 TRICKS = ["{}", "{}%0a", "{}?x=1", "/proxy{}", "{}#/health", "//{}"]
+BATCHES = TemporaryDirectory()
 OPERATORS = [path for path, access in ACCESS.items() if access == "operator"]
 SETTINGS: dict[str, tuple[ServerConfig, dict[str | None, bool]]] = {
     "no keys": (ServerConfig(), {None: True}),
@@ -43,6 +45,7 @@ def everything(settings: ServerConfig) -> Any:
         enable_tokenizer_info_endpoint=True,
         adapters=AdapterSettings(is_updated=True),
         root_path="/proxy",
+        batches=BatchSettings(directory=BATCHES.name),
     )
     return create_app(engine, whole, engine.model_config)
 

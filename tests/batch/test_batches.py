@@ -11,10 +11,11 @@ import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.api.pooling import PoolingConfig
+from core_apis.batches.batch_file import look_through
+from core_apis.batches.line import parsed
+from core_apis.batches.results import BatchError, BatchResult, OutputError
 from core_apis.pooling.bodies import PATHS
-from core_commands.batch.batch_file import look_through
-from core_commands.batch.line import parsed
-from core_commands.batch.results import BatchError, BatchResult, OutputError, Results
+from core_commands.batch.results import Results
 from core_commands.batch.run import ServerGoneError, run_batch
 from core_commands.client.app_endpoint import AppEndpoint
 from tests.apis.fake_engine import ANSWERS, client_of, make_engine

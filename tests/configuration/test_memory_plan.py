@@ -7,10 +7,10 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import ConfigError
-from core.api.step_limits import step_limits
 from core.commands.main import main
 from core.plugin.registry import PluginRegistry
 from core_config.resolve import resolve
+from core_config.stages.step_limits import step_limits
 from core_platforms.cuda import manifest as cuda
 from core_runtime.executor.worker import Worker
 from tests.real_models import gemma3_path, smollm2_path

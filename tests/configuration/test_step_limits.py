@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from core.api.config import SchedulerConfig
-from core.api.step_limits import StepLimits, step_limits
+from core.api.step_limits import StepLimits
 from core_config.resolve import Resolution, resolve
+from core_config.stages.step_limits import step_limits
 from core_runtime.executor.worker import Worker
 from core_supervision.degraded_config import degraded_config
 from tests.layout import PACKAGES

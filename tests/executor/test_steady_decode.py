@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from core import LLM, SamplingParams
 from core.api.config import EngineConfig
-from core.api.step_limits import StepLimits, step_limits
+from core.api.step_limits import StepLimits
+from core_config.stages.step_limits import step_limits
 from core_kit.devices.wired import WiredExecutor
 from core_runtime.executor import uniproc
 from core_runtime.executor.model_runner import ModelRunner

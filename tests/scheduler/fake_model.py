@@ -21,6 +21,7 @@ from core.kv.manager import KVManager
 from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
 from core_kv_connectors.misses import Explanations
+from core_policies.classes import TwoClasses
 from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
@@ -56,6 +57,7 @@ def make_request(
     handle=NO_HANDLE,
     adapter="",
     adapter_from=0,
+    flex=False,
     **params,
 ) -> EngineRequest:
     return EngineRequest(
@@ -73,6 +75,7 @@ def make_request(
         handle=handle,
         adapter=adapter,
         adapter_from=adapter_from,
+        flex=flex,
     )
 
 
@@ -106,7 +109,8 @@ def make_scheduler(
 
     options = {} if clock is None else {"clock": clock}
     options |= {"vectorized": vectorized, "max_in_flight": max_in_flight, "apart": apart, "advise": advise}
-    return Scheduler(config, make_kv, POLICIES[config.policy](), **options)
+    policy = POLICIES[config.policy]
+    return Scheduler(config, make_kv, TwoClasses(policy(), policy()), **options)
 
 
 def reference(request: EngineRequest, max_length: int = 128) -> tuple[list[int], str, int | None]:

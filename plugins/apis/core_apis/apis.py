@@ -35,6 +35,8 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
+        "files": lambda server, engine: server.batches is not None,
+        "batches": lambda server, engine: server.batches is not None,
         "adapters": lambda server, engine: (
             engine.adapters is not None and server.adapters is not None and server.adapters.is_updated
         ),
@@ -100,6 +102,7 @@ RESPONSES: Final = OwnApi(
     "core_apis.responses.bodies",
     70,
 )
+BATCHES: Final = OwnApi("batches", "OpenAI's /v1/files and /v1/batches", ("files", "batches"), "", 65)
 MESSAGES: Final = OwnApi("messages", "Anthropic's /v1/messages", ("messages",), "core_apis.anthropic.bodies", 60)
 POOLING: Final = OwnApi(
     "pooling",
@@ -122,7 +125,7 @@ OPERATION: Final = OwnApi(
 DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
 PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
 
-OWN: Final = (OPENAI, RESPONSES, MESSAGES, POOLING, AUDIO, TOKENS, OPERATION, DOCS, PAGE)
+OWN: Final = (OPENAI, RESPONSES, BATCHES, MESSAGES, POOLING, AUDIO, TOKENS, OPERATION, DOCS, PAGE)
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:

@@ -20,6 +20,7 @@ from core.version import __version__
 from core_apis import errors
 from core_apis.api_routes import ApiRoutes
 from core_apis.apis import load_apis
+from core_apis.batches.service import batch_service
 from core_apis.body import BodyRoom
 from core_apis.callers.access import Access, mount, operators
 from core_apis.callers.authentication import Authentication
@@ -82,6 +83,8 @@ def create_app(
     exchanges = {exchange.kind: exchange for routes in served for exchange in routes.exchanges}
     context = _context(engine, server_config, model_config, cache_config, durable, exchanges)
     app.state.context = context
+    if context.batches is not None:
+        context.batches.serve(app)
     allowed = operators(server_config)
     access: dict[str, Access] = {}
     operations: dict[str, Operation] = {}
@@ -219,6 +222,7 @@ def _context(
         tracing=tracing,
         receipts=server_receipts(server.receipts, engine, own),
         traffic=traffic_recorder(server, engine, own),
+        batches=batch_service(server, engine.config),
     )
 
 

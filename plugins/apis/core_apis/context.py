@@ -16,6 +16,8 @@ from fastapi import Request
 from msgspec import UNSET, UnsetType
 
 from core.api.config import ModelConfig
+from core_apis.batches.service import BatchService
+from core_apis.batches.store import BatchStore
 from core_apis.body import BodyRoom
 from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import Tenants
@@ -62,6 +64,7 @@ class ServingContext:
     created: seconds since the epoch.
     histories: the earlier conversations, for explanations of later ones.
     sessions: of all keys.
+    batches: files and batches; None: the server has neither.
     """
 
     engine: ServingEngine
@@ -87,6 +90,7 @@ class ServingContext:
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
     histories: Histories = field(default_factory=Histories)
+    batches: BatchService | None = None
 
     @property
     def names(self) -> ServedNames:
@@ -99,7 +103,12 @@ class ServingContext:
         return self.engine.stats.weight_version or UNSET
 
     async def until_idle(self) -> None:
-        """Wait until everything that runs has ended, background responses included; for a server that drains."""
+        """Wait until everything that runs has ended, background responses included; for a server that drains.
+
+        Batches are suspended: the next server goes on with them.
+        """
+        if self.batches is not None:
+            await self.batches.suspend()
         await self.drain.idle()
         await self.responses.until_idle()
 
@@ -118,6 +127,8 @@ class ServingContext:
 
     async def suspend(self) -> None:
         """Stop, before the engine ends, what the next server will continue."""
+        if self.batches is not None:
+            await self.batches.suspend()
         if self.durable is not None:
             await self.responses.suspend()
             await self.durable.suspend()
@@ -141,3 +152,12 @@ def user_of(context: ServingContext, tenant: Tenant, named: object) -> str:
     if tenant is not None and len(context.server.keys) > 1:
         return f"API key {tenant}"
     return named if isinstance(named, str) else ""
+
+
+def batches_of(request: Request) -> tuple[BatchStore, str]:
+    """Return the files and batches of the server, and the directory of the request's key in it."""
+    context = context_of(request)
+    batches = context.batches
+    assert batches is not None  # a server without them has none of their routes
+    batches.begin()
+    return batches.store, batches.store.owner_of(context.tenants.name(tenant_of(request)))

@@ -44,10 +44,13 @@ MESSAGES_TYPES: Mapping[int, str] = MappingProxyType(
 """Anthropic's error types by HTTP status; other statuses give `invalid_request_error` or `api_error`."""
 
 NEEDS: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
-        "--enable-lora, --lora-directory and --allow-runtime-lora-updating",
-    )
+    {
+        **dict.fromkeys(
+            ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+            "--enable-lora, --lora-directory and --allow-runtime-lora-updating",
+        ),
+        **dict.fromkeys(("/v1/files", "/v1/batches"), "--batch-directory"),
+    }
 )
 """The arguments with which a server has paths that vLLM's clients expect."""
 

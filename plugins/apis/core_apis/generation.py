@@ -25,6 +25,7 @@ from core_apis.context import ServingContext
 from core_apis.field_names import OF_ENGINE, renamed
 from core_apis.histories.memory import Owner
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
+from core_apis.protocol.sampling import is_flex
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.joining import JoinedSession
@@ -52,6 +53,7 @@ class PromptRun:
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
     note: the record of the request; None: it is not recorded. Set before the first output is awaited.
+    flex: whether it belongs to the batch class.
     session: what the answer becomes a turn of; None: of no session. Set before the first output is awaited.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
         that still runs. It raises RequestError, EngineDeadError or GenerationError.
@@ -68,6 +70,7 @@ class PromptRun:
         self.answer_id = answer_id
         self.user = user
         self.arrival = arrival
+        self.flex = is_flex(prepared.body.service_tier, context.server.default_service_tier)
         self.session: JoinedSession | None = None
         self.note: TrafficNote | None = None
         self.outputs = self._outputs()
@@ -87,6 +90,7 @@ class PromptRun:
         """Return the terms of one prompt besides its parameters."""
         prepared = self.prepared
         terms = RequestTerms(
+            flex=self.flex,
             priority=prepared.body.priority or 0,
             user=self.user,
             strict_length=True,
@@ -126,7 +130,7 @@ class PromptRun:
             self.arrival.end()
             num_tokens = [len(prompt.token_ids) for prompt in prompts]
             places = dict(zip(ids, num_tokens, strict=True))
-            queue.enter(places, self.arrival.key, again=self.again)
+            queue.enter(places, self.arrival.key, again=self.again, flex=self.flex)
             runs = [self._run(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
             async with aclosing(self._logged(self.merged(runs))) as outputs:
                 async for item in outputs:

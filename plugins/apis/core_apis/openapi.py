@@ -21,6 +21,15 @@ from core_apis.pooling.bodies import PATHS
 from core_apis.protocol.adapters import AdapterAnswer, LoadAdapterRequest, UnloadAdapterRequest
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
+from core_apis.protocol.batches import (
+    BatchList,
+    BatchObject,
+    CreateBatch,
+    DeletedFile,
+    FileList,
+    FileObject,
+    UploadForm,
+)
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core_apis.protocol.completions import CompletionRequest, CompletionResponse
 from core_apis.protocol.operation import (
@@ -97,6 +106,7 @@ class Operation:
     anthropic: whether errors are of Anthropic's shape.
     form: a form with the fields of this struct; None: the body is JSON, or nothing.
     deletion: JSON of this struct answers DELETE, if the path takes that, too.
+    listing: JSON of this struct answers GET, if the path takes that and POST.
     """
 
     answer: type[msgspec.Struct] | str | None = None
@@ -106,6 +116,7 @@ class Operation:
     anthropic: bool = False
     deletion: type[msgspec.Struct] | None = None
     form: type[msgspec.Struct] | None = None
+    listing: type[msgspec.Struct] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -127,6 +138,12 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/files": Operation(FileObject, errors=(400, 413, 415, 503), listing=FileList, form=UploadForm),
+    "/v1/files/{file_id}": Operation(FileObject, errors=(404,), deletion=DeletedFile),
+    "/v1/files/{file_id}/content": Operation("application/octet-stream", errors=(404,)),
+    "/v1/batches": Operation(BatchObject, CreateBatch, errors=(*BODY, 404, 429, 503), listing=BatchList),
+    "/v1/batches/{batch_id}": Operation(BatchObject, errors=(404,)),
+    "/v1/batches/{batch_id}/cancel": Operation(BatchObject, errors=(404,)),
     "/v1/sessions": Operation(SessionList),
     "/v1/sessions/{name}": Operation(SessionAnswer, errors=(404,), deletion=DeletedSession),
     "/v1/sessions/{name}/fork": Operation(SessionAnswer, ForkRequest, errors=(*BODY, 404, 409)),
@@ -194,9 +211,12 @@ def document(
             if method == "delete" and known.deletion is not None:
                 deleted = {"description": "The answer.", "content": _json(known.deletion)}
                 operation["responses"] = responses | {"200": deleted}
-            if known.body is not None:
+            if method == "get" and known.listing is not None:
+                listed = {"description": "The answer.", "content": _json(known.listing)}
+                operation["responses"] = responses | {"200": listed}
+            elif known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
-            if known.form is not None:
+            elif known.form is not None:
                 content = {FORM: {"schema": {"$ref": SCHEMAS + known.form.__name__}}}
                 operation["requestBody"] = {"required": True, "content": content}
             if guarded:
@@ -241,7 +261,7 @@ def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, An
     structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
     for known in operations.values():
         chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
-        for struct in (known.answer, known.body, known.form, known.deletion, *chunks):
+        for struct in (known.answer, known.body, known.form, known.deletion, known.listing, *chunks):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)

@@ -50,7 +50,7 @@ class LiveRequests:
         first = entry.requests[0]
         request_id = first.request_id
         with self.streams.open(request_id) as stream:
-            self.queue.enter({request_id: len(first.prompt_token_ids)})
+            self.queue.enter({request_id: len(first.prompt_token_ids)}, flex=first.flex)
             self.states.add(entry)
             try:
                 yield stream

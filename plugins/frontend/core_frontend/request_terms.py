@@ -50,6 +50,7 @@ class RequestTerms:
     recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
     adapter:       facts about the adapter that it uses; None: the base model.
     receipts:      makes the receipt of its answers; None: it gets none.
+    flex:          whether it belongs to the batch class.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -67,6 +68,7 @@ class RequestTerms:
     adapter: AdapterFacts | None = None
     receipts: Issuer | None = None
     gives_prompt: bool = False
+    flex: bool = False
 
     def deadline(self, default_s: float) -> float:
         """Return the monotonic seconds at which the request ends; 0.0: never.

@@ -164,7 +164,7 @@ def test_what_the_request_set_is_repeated(server: RunningServer) -> None:
         "user": "me",
         "store": False,
         "parallel_tool_calls": False,
-        "service_tier": "default",
+        "service_tier": "flex",
         "prompt_cache_key": "k",
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},

@@ -35,6 +35,7 @@ from core_apis.protocol.chat import (
     Delta,
 )
 from core_apis.protocol.messages import message_text
+from core_apis.protocol.sampling import is_flex
 from core_apis.protocol.usage import UsageCounter
 from core_formats.answers.plan import message_reasoning
 from core_frontend.api.outputs import CompletionOutput, RequestOutput
@@ -119,6 +120,8 @@ class ChatWriter:
             answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
         if self.request.return_token_ids:
             answer.prompt_token_ids = long_list(output.prompt_token_ids)
+        if is_flex(self.request.service_tier, self.context.server.default_service_tier):
+            answer.service_tier = "flex"
         extras = Extras(self.request)
         extras.add(0, output)
         extras.tell(answer)

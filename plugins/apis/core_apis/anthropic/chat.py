@@ -28,7 +28,21 @@ from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.messages import Message
 from core_tokens.chat.chat_template import ChatTemplate
 
-PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain", "receipt", "session", "timings")
+PASSED_ON = (
+    *("temperature", "top_p", "top_k", "max_tokens", "stream"),
+    *("explain", "receipt", "service_tier", "session", "timings"),
+)
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_tokens",
+    "stream",
+    "explain",
+    "receipt",
+    "service_tier",
+    "session",
+    "timings",
+)
 """Fields of the same name and meaning in both shapes."""
 
 FIELD_NAMES: Mapping[str, str] = MappingProxyType(

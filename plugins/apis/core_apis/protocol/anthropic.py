@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from core_apis.protocol.sampling import Int32, SessionName
+from core_apis.protocol.sampling import Int32, ServiceTier, SessionName
 
 NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
@@ -24,7 +24,6 @@ NEUTRAL: Mapping[str, str] = MappingProxyType(
         "diagnostics": "asks only for more in the answer",
         "fallback_credit_token": "nothing is billed",
         "inference_geo": "there is one place",
-        "service_tier": "there is one tier",
         "speed": "there is one speed",
         "user_profile_id": "accounting",
         "workspace_id": "accounting",
@@ -149,6 +148,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     explain, timings: whether the answer reports how it came about, and how long it took; fields of this server.
     receipt: whether the answer has a receipt; a field of this server.
     session: name of a session, whose earlier answers keep their tokens; a field of this server.
+    service_tier: `flex`, which is this server's own value, is the batch class.
     """
 
     max_tokens: Int32
@@ -162,6 +162,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     receipt: bool | None = None
     session: SessionName | None = None
     timings: bool | None = None
+    service_tier: ServiceTier | None = None
 
 
 class TextBlock(msgspec.Struct):

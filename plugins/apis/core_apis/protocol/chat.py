@@ -212,7 +212,10 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer to a request that is not streamed. system_fingerprint: the version of replaced weights."""
+    """The whole answer to a request that is not streamed.
+
+    system_fingerprint: the version of replaced weights. service_tier: `flex` for one of the batch class.
+    """
 
     id: str
     object: str
@@ -226,6 +229,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, omit_defaults=True):

@@ -12,7 +12,7 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
 from core_apis.protocol.number_formats import Endianness, NumberFormat
-from core_apis.protocol.sampling import Int32, RequestId
+from core_apis.protocol.sampling import Int32, RequestId, ServiceTier
 from core_frontend.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTask
 
 TextFormat = Literal["float", "base64", "binary", "ubinary"]
@@ -36,6 +36,7 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cache_salt: str | None = None
     request_id: RequestId | None = None
+    service_tier: ServiceTier | None = None
     user: Any = None
     metadata: Any = None
 

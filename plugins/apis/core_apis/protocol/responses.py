@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from core.api.errors import RequestError
-from core_apis.protocol.sampling import Int32, SessionName
+from core_apis.protocol.sampling import Int32, ServiceTier, SessionName
 from core_formats.server_limits import ServerLimits
 
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -36,7 +36,6 @@ NEUTRAL: Mapping[str, str] = MappingProxyType(
         "prompt_cache_options": "prefixes are kept as long as there is room",
         "prompt_cache_retention": "prefixes are kept as long as there is room",
         "safety_identifier": "for the accounting of a provider",
-        "service_tier": "there is one tier",
         "stream_options": "events are not padded",
     }
 )
@@ -60,6 +59,7 @@ PASSED_ON = (
     "receipt",
     "repetition_penalty",
     "seed",
+    "service_tier",
     "session",
     "stop",
     "stop_token_ids",
@@ -172,7 +172,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     safety_identifier: Any = None
-    service_tier: Any = None
+    service_tier: ServiceTier | None = None
     stream_options: Any = None
 
     context_management: Any = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,9 @@ RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n
 # As for request ids: names are part of paths.
 SessionName = RequestId
 
+ServiceTier = Literal["auto", "default", "flex", "priority", "scale", "standard_only"]
+"""The class of a request: `flex` is the batch class, `auto` the server's default, and all others are the ordinary class."""
+
 PASSED_ON = field_names(lambda field: field.in_bodies)
 """Fields that are sampling parameters of the same name."""
 
@@ -41,7 +44,6 @@ NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
         "metadata": "what a client notes for itself",
         "store": "completions are not kept; /v1/responses keeps its own",
-        "service_tier": "there is one tier",
         "safety_identifier": "for the accounting of a provider",
         "prompt_cache_key": "prefixes are found by their content",
     }
@@ -142,11 +144,11 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     receipt: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     timings: bool | None = None
+    service_tier: ServiceTier | None = None
 
     user: Any = None
     metadata: Any = None
     store: Any = None
-    service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
 
@@ -235,3 +237,8 @@ def check_list(name: str, value: Sequence[Any] | Mapping[Any, Any] | None, most:
             f"({CHARACTERS_PER_ENTRY} times --max-list-length).",
             param=name,
         )
+
+
+def is_flex(tier: str | None, default: str) -> bool:
+    """Whether a request is of the batch class. default: the class of requests that leave it to the server."""
+    return (default if tier in (None, "auto") else tier) == "flex"

@@ -39,6 +39,7 @@ def response_run(
     """
     body = prepared.body
     head = response_head(prepared, response_id, created)
+    head.service_tier = "flex" if run.flex else "default"
     logprobs: MessageLogprobs | None = None
     if body.includes(LOGPROBS):
         formatter = LogprobsFormatter.of(context, prepared.chat.body)

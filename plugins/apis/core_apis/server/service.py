@@ -105,6 +105,8 @@ async def serve_requests(
         if serving.done():
             serving.result()
         on_ready(context)
+        if context.batches is not None:
+            context.batches.begin()
         _watch_loop(context)
         engine.grammars.warm()
         await _first_of(serving, stop, death)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from core_commands.batch.results import BatchResult
+from core_apis.batches.results import BatchResult
 
 LINE_SECONDS = 30.0
 

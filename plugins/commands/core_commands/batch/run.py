@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from core.api.errors import CoreError, EngineDeadError
-from core_commands.batch.batch_file import BatchFile, Place, open_input
-from core_commands.batch.line import Line
-from core_commands.batch.results import BatchError, BatchResponse, BatchResult, Results
+from core_apis.batches.batch_file import BatchFile, Place, open_input
+from core_apis.batches.line import Line
+from core_apis.batches.results import BatchError, BatchResponse, BatchResult
+from core_commands.batch.results import Results
 from core_commands.client.endpoint import Answer, Endpoint, EndpointError, whole
 from core_commands.client.served_names import NoListError, served_names
 

@@ -23,7 +23,7 @@ from core_config.arguments.sources import merge
 if TYPE_CHECKING:
     from collections import Counter
 
-    from core_commands.batch.batch_file import BatchFile
+    from core_apis.batches.batch_file import BatchFile
     from core_commands.batch.results import Results
     from core_commands.batch.target import BatchTarget
     from core_commands.client.endpoint import Endpoint
@@ -74,7 +74,7 @@ def run_batch(words: list[str]) -> int:
     options = take_options(RunBatchOptions, words)
     source, out = _files(options)
     parsed = parse_engine_arguments(words, own_flags(RunBatchOptions))
-    from core_commands.batch.batch_file import look_through
+    from core_apis.batches.batch_file import look_through
     from core_commands.batch.results import Results
 
     merged = merge(parsed.values, os.environ)

@@ -55,6 +55,9 @@ WITHOUT_MEANING = {
     "enable_request_id_headers": "nobody sees headers",
     "request_journal": "there are no streams to read again",
     "record_traffic": "nobody else sends requests",
+    "batch_directory": "nobody else can send requests",
+    "batch_directory_size": "nobody else can send requests",
+    "max_batch_requests": "nobody else can send requests",
     "max_connections": "no port is opened",
     "max_header_size": "no port is opened",
     "request_read_timeout": "no port is opened",
@@ -140,7 +143,7 @@ async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncI
     from core_apis.app import create_app
     from core_commands.client.app_endpoint import AppEndpoint
 
-    settings = msgspec.structs.replace(resolution.server, api_keys=(), admin_api_keys=(), journal=None)
+    settings = msgspec.structs.replace(resolution.server, api_keys=(), admin_api_keys=(), journal=None, batches=None)
     try:
         app = create_app(engine, settings, engine.config.model, engine.config.cache)
         app.state.context.preparer.warm(helper)

@@ -17,6 +17,7 @@ from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
 from core_config.served.server_config import (
+    BatchSettings,
     JournalSettings,
     ReceiptSettings,
     RecordSettings,
@@ -57,6 +58,7 @@ _SAME = (
     "shutdown_timeout",
     "api_server_count",
     "max_callback_ms",
+    "default_service_tier",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""
@@ -99,6 +101,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         journal=_journal(merged),
         receipts=_receipts(merged, problems),
         recording=_recording(merged),
+        batches=_batches(merged),
         remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
@@ -146,6 +149,17 @@ def _ports(merged: Merged, first: int) -> dict[str, Any]:
     if rank is None:
         return {"num_servers": num_engines(given)}
     return {"is_one_of_several": True, "port": first + rank - (given["data_parallel_start_rank"] or 0)}
+
+
+def _batches(merged: Merged) -> BatchSettings | None:
+    directory = merged.value("batch_directory")
+    if directory is None:
+        return None
+    return BatchSettings(
+        directory=str(Path(directory).expanduser().absolute()),
+        max_bytes=merged.value("batch_directory_size"),
+        max_requests=merged.value("max_batch_requests"),
+    )
 
 
 def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:

@@ -18,6 +18,7 @@ from core_formats.server_limits import ServerLimits
 __all__ = [
     "AdapterSettings",
     "AnswerSettings",
+    "BatchSettings",
     "JournalSettings",
     "ReceiptSettings",
     "RecordSettings",
@@ -114,6 +115,19 @@ class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_updated: bool = False
 
 
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Files and batches, which outlive the server.
+
+    directory:    directory of both, absolute.
+    max_bytes:    limit of all files of one API key, results included.
+    max_requests: limit of the requests of one batch.
+    """
+
+    directory: str
+    max_bytes: int = 1024 * 1024 * 1024
+    max_requests: int = 50_000
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
@@ -140,6 +154,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal: None: no request outlives the server.
     receipts: None: no answer gets one.
     recording: None: no request is recorded.
+    batches: None: the server has no files and no batches.
+    default_service_tier: class of requests that name none, `default` or `flex`.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
     media_refusal: why the model's pictures are not served; empty where they are.
@@ -194,6 +210,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalSettings | None = None
     receipts: ReceiptSettings | None = None
     recording: RecordSettings | None = None
+    batches: BatchSettings | None = None
+    default_service_tier: str = "default"
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from core.api.specs import AttentionSpec, MixerSpec
-from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
+from core.api.step_limits import StepLimits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
 from core_config.experts import copies_bytes, outputs_bytes, placement_of
@@ -23,6 +23,7 @@ from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
 from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
+from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
 from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
@@ -57,7 +58,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
     budget = _logits_bytes(attempt)
     limits = step_limits(scheduler, spec.vocab_size, budget)
-    draft_limits = NO_LIMITS
+    of_draft = NO_LIMITS
     workspace = _workspace(attempt, spec, limits)
     if ranks > 1:
         workspace += ranks * outputs_bytes(spec, placement, limits)
@@ -65,8 +66,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
         # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too
         tokens_ahead = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
-        draft_limits = limits.of_draft(draft.decoder.vocab_size, tokens_ahead, budget)
-        workspace += _workspace(attempt, draft.decoder, draft_limits)
+        of_draft = draft_limits(limits, draft.decoder.vocab_size, tokens_ahead, budget)
+        workspace += _workspace(attempt, draft.decoder, of_draft)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
@@ -93,7 +94,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
         limits=limits,
-        draft_limits=draft_limits,
+        draft_limits=of_draft,
         adapter=adapter,
         num_adapters=num_adapters,
     )

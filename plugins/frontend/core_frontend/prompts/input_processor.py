@@ -164,6 +164,7 @@ class InputProcessor:
             prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
             edges=[] if num_cut else parsed.edges,
             media=parsed.media,
+            flex=terms.flex,
         )
         set_adapter(first, terms.adapter)
         others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]

@@ -64,6 +64,7 @@ class PoolingInput:
             tenant=terms.tenant,
             num_public_tokens=terms.num_public_tokens,
             pooling=pooling,
+            flex=terms.flex,
         )
 
     def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:

@@ -38,6 +38,7 @@ class QueueLimit:
     clock: seconds.
 
     Methods take the number of the request's API key; None without keys, in which case only the common limits apply.
+    The batch class has shares of its own with the same limits: what waits there takes no place of any other request.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class QueueLimit:
         self._per_key = per_key
         limits = ShareLimits(requests=max_requests, tokens=max_tokens)
         self._everybody = QueueShare(limits, "The server", "", "queue_full", clock)
-        self._keys: dict[int, QueueShare] = {}
+        self._everybody_flex = QueueShare(limits, "The batch class", "", "queue_full", clock)
+        self._keys: dict[tuple[int, bool], QueueShare] = {}
         self._waiting: dict[str, Place] = {}
         self._live: dict[str, Place] = {}
 
@@ -89,17 +91,19 @@ class QueueLimit:
         finally:
             arrival.end()
 
-    def enter(self, num_tokens: Mapping[str, int], key: int | None = None, *, again: bool = False) -> None:
+    def enter(
+        self, num_tokens: Mapping[str, int], key: int | None = None, *, again: bool = False, flex: bool = False
+    ) -> None:
         """Add waiting requests, all or none; num_tokens: of each one's prompt, by id. Those that already wait are left
         as they are.
 
-        again: whether an earlier server accepted them, so that they are not refused.
+        again: whether an earlier server accepted them, so that they are not refused. flex: they are of the batch class.
         Raises RequestError (429) if there is no room. One request may always wait, however long it is.
         """
         new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
         if not new:
             return
-        shares = self._shares(key)
+        shares = self._shares(key, flex=flex)
         if not again:
             total = sum(new.values())
             for share in shares:
@@ -129,17 +133,18 @@ class QueueLimit:
         for share in place.shares:
             share.end(request_id)
 
-    def _shares(self, key: int | None) -> tuple[QueueShare, ...]:
+    def _shares(self, key: int | None, *, flex: bool = False) -> tuple[QueueShare, ...]:
         """Return the shares in which requests of that key count: its own first, so that the error names the key's
         limit.
         """
+        everybody = self._everybody_flex if flex else self._everybody
         if key is None:
-            return (self._everybody,)
-        share = self._keys.get(key)
+            return (everybody,)
+        share = self._keys.get((key, flex))
         if share is None:
             share = QueueShare(self._per_key, "This API key", PER_KEY, "key_limit_reached", self._clock)
-            self._keys[key] = share
-        return share, self._everybody
+            self._keys[key, flex] = share
+        return share, everybody
 
 
 def queue_limit(config: SchedulerConfig) -> QueueLimit:

@@ -1,7 +1,7 @@
 """A batch file, validated before anything runs.
 
-Owns: the locations of its lines, and the check for duplicate ids. Never does: run anything. Called by: the run, `core
-run-batch`.
+Owns: the locations of its lines, and the check for duplicate ids. Never does: run anything. Called by: the runs of
+batches, `core run-batch`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 import xxhash
 
 from core.api.errors import ConfigError, UserError
-from core_commands.batch.line import Line, LineError, parsed, shown
+from core_apis.batches.line import Line, LineError, parsed, shown
 
 MOST_PROBLEMS = 10
 """Limit on the problems reported for a file; the others are only counted."""
@@ -31,6 +31,7 @@ class Place:
     offset, size: in bytes.
     digest: of the line and the model; equal lines have equal digests.
     error: why it cannot be run, or None.
+    url: path of its request, if it can be run.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Place:
     size: int
     digest: bytes
     error: LineError | None = None
+    url: str = ""
 
 
 class BatchFile:
@@ -98,7 +100,9 @@ def _id_of(place: Place, text: bytes) -> str | None:
     if place.error is not None:
         return None
     try:
-        return parsed(text, place.number).custom_id
+        line = parsed(text, place.number)
+        place.url = line.url
+        return line.custom_id
     except LineError as error:
         place.error = error
         return error.custom_id
