@@ -184,7 +184,8 @@ class Admission:
         if chunk is None:
             chunk = planner.chunk(hit.num_tokens, sequence.num_pending)
         chunk = planner.cut(sequence, hit.num_tokens, chunk)
-        state.kv.allocate_slots(sequence, sequence.num_pending if state.config.reserve_full_prompt else chunk)
+        room = sequence.num_pending if state.config.reserve_full_prompt else chunk
+        state.kv.allocate_slots(sequence, room)
         planner.plan_start(sequence, chunk)
         state.current = None
 

@@ -94,7 +94,8 @@ class RunningSet:
         self._max_length[slot] = sequence.max_length
         self._num_prompt[slot] = sequence.num_prompt_tokens
         # A record is sent with every token of its sequence, so that the client has the newest one whenever it ends.
-        self._handle[slot] = NO_HANDLE if sequence.record is not None else sequence.request.handle
+        tells_more = sequence.record is not None
+        self._handle[slot] = NO_HANDLE if tells_more else sequence.request.handle
         self.stop_ids.update(sequence.stop_token_ids)
         insort(self.sequences, sequence, key=_order)
         insort(self.partial, sequence, key=_order)
@@ -110,7 +111,8 @@ class RunningSet:
             self.stop_ids[token_id] -= 1
             if not self.stop_ids[token_id]:
                 del self.stop_ids[token_id]
-        del self.sequences[bisect_left(self.sequences, sequence.order, key=_order)]
+        index = bisect_left(self.sequences, sequence.order, key=_order)
+        del self.sequences[index]
         # A partial sequence is not in the view, which then stays valid.
         if not self._leave_partial(sequence):
             self._view = None

@@ -153,7 +153,8 @@ class Scheduler:
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop all choices of these requests and free their blocks, without an output. Unknown ids are ignored."""
         for request_id in request_ids:
-            self.abort_choices(self._state.roster.keys_of(request_id))
+            keys = self._state.roster.keys_of(request_id)
+            self.abort_choices(keys)
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Drop single sequences and free their blocks, without an output. Unknown keys are ignored."""
@@ -251,7 +252,8 @@ class Scheduler:
         self.give_up(but=suspects)
         if len(computed) == 1:
             for sequence in suspects:
-                state.report(state.end(sequence, "error", sentence, keep_cached=False))
+                output = state.end(sequence, "error", sentence, keep_cached=False)
+                state.report(output)
         else:
             for sequence in suspects:
                 state.suspend(sequence)
@@ -363,7 +365,8 @@ class Scheduler:
             if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
                 self._admission.admit(planner, flex=flex)
         if state.recorder:
-            state.recorder.wait(self._admission.limiting_argument(planner))
+            limit = self._admission.limiting_argument(planner)
+            state.recorder.wait(limit)
 
     def _begin(self, step: Step) -> None:
         """Record a step as in flight, with everything that must be undone if it fails."""
@@ -391,7 +394,8 @@ class Scheduler:
         state = self._state
         state.kv.forget(step.unwritten)
         # Offered since the newest plan was made; it may be this step that should have written them.
-        state.kv.forget(state.kv.take_unwritten())
+        offered_since = state.kv.take_unwritten()
+        state.kv.forget(offered_since)
         self._settle_transfers(step, None)
         state.seats.put_back_removed(step.plan.removed)
 

@@ -38,11 +38,13 @@ class Seats:
 
     def has_room(self, num_blocks: int) -> bool:
         """Whether an admission may take `num_blocks` blocks and leave the reserve."""
-        return num_blocks <= self.kv.pool.num_free - self._reserve()
+        num_available = self.kv.pool.num_free - self._reserve()
+        return num_blocks <= num_available
 
     def empty(self, sequence: SequenceState) -> None:
         """Free the slot of a sequence whose blocks are free already, and have the worker drop it."""
-        self._removed.append(self.running.stop(sequence))
+        slot = self.running.stop(sequence)
+        self._removed.append(slot)
 
     def press(self, sequence: SequenceState) -> None:
         """Count a sequence that has lost its blocks to another one, once."""

@@ -272,4 +272,5 @@ class SchedulerState:
                 f"{sequence.num_output_tokens} tokens generated; give it a longer timeout or lower max_tokens."
             )
             self.stats.num_timeouts += 1
-            self.report(self.end(sequence, "timeout", sentence, keep_cached=True))
+            output = self.end(sequence, "timeout", sentence, keep_cached=True)
+            self.report(output)

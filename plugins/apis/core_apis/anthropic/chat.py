@@ -32,17 +32,6 @@ PASSED_ON = (
     *("temperature", "top_p", "top_k", "max_tokens", "stream"),
     *("explain", "receipt", "service_tier", "session", "timings"),
 )
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens",
-    "stream",
-    "explain",
-    "receipt",
-    "service_tier",
-    "session",
-    "timings",
-)
 """Fields of the same name and meaning in both shapes."""
 
 FIELD_NAMES: Mapping[str, str] = MappingProxyType(
