@@ -36,6 +36,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     block_size:            tokens in one block.
     dtype:                 storage type, a name of `core.api.specs.KV_TYPES`.
+    layer_dtypes:          storage type of each layer, in the numbers of `groups`; empty: all have `dtype`.
     num_blocks:            number of blocks; None: as many as fit into `memory_bytes`.
     memory_bytes:          bytes of all blocks on the device.
     enable_prefix_caching: reuse blocks of equal prefixes.
@@ -55,6 +56,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     block_size: int = 16
     dtype: str = "bfloat16"
+    layer_dtypes: tuple[str, ...] = ()
     num_blocks: int | None = None
     memory_bytes: int = 0
     enable_prefix_caching: bool = True

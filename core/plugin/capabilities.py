@@ -41,6 +41,7 @@ BOOLEANS = frozenset(
         "batch_invariant",
         "reference_numerics",
         "padding",
+        "strided",
         "tree",
         "chunked_prefill",
         "prefix_caching",

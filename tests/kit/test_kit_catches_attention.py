@@ -223,3 +223,12 @@ def test_padding(tmp_path, changes):
     source = plugin(tmp_path, "attention", STORE, changes, capabilities)
     source += "\ndef build(module): return module.TorchSDPA()\n"
     failing(tmp_path, "attention", source, "With `padding`")
+
+
+def test_strided(tmp_path):
+    """A copy of the blocks is not the cache that the engine saves and loads."""
+    changes = [("= raw.split(sizes, dim=1)", "= raw.contiguous().split(sizes, dim=1)")]
+    capabilities = f", capabilities={{{ALL_TYPES}, {EVERY_KIND}, 'strided': True}}"
+    source = plugin(tmp_path, "attention", STORE, changes, capabilities)
+    source += "\ndef build(module): return module.TorchSDPA()\n"
+    failing(tmp_path, "attention", source, "With `strided`")

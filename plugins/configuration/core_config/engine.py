@@ -175,6 +175,7 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
     return CacheConfig(
         block_size=settings["block_size"],
         dtype=settings["kv_cache_dtype"],
+        layer_dtypes=plan.layer_dtypes,
         num_blocks=settings["num_gpu_blocks_override"],
         memory_bytes=plan.kv,
         enable_prefix_caching=settings["enable_prefix_caching"],

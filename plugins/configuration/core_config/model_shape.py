@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -14,6 +15,7 @@ from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, RopeS
 from core_config.stages.memory import human_bytes
 from core_runtime.specs.block_spec import ExpertsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.kv_types import kv_name
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +63,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(sentences)
 
 
-def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelShape:
+def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str, layer_dtypes: Sequence[str] = ()) -> ModelShape:
     """Return the shape of a model. weights_bytes: bytes of its tensors in the checkpoint. kv_dtype: a key of
-    `KV_TYPES`.
+    `KV_TYPES`. layer_dtypes: those of the mixers, where they differ.
     """
     layers: Counter[str] = Counter()
     heads: dict[str, None] = {}  # dicts as sets that keep the order
@@ -72,6 +74,8 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
     rope: dict[str, None] = {}
     kv_bytes = 0
     state_bytes = 0
+    dtypes = layer_dtypes or [kv_dtype] * len(spec.mixers)
+    place = 0
     for index, block in enumerate(spec.blocks):
         parts = [_kind(mixer) for mixer in block.mixers]
         if block.experts is not None:
@@ -86,7 +90,8 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
                 state_bytes += mixer.state_bytes
             else:
                 heads[_heads(mixer)] = None
-                kv_bytes += KV_TYPES[kv_dtype].token_bytes(mixer)
+                kv_bytes += KV_TYPES[dtypes[place]].token_bytes(mixer)
+            place += 1
         if block.rope is not None:
             rope[_rope(block.rope, block.rotary_size)] = None
     parameters = sum(math.prod(shape) for shape in spec.tensor_shapes().values())
@@ -102,7 +107,7 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
         max_position=spec.max_position,
         parameters=parameters,
         weights_bytes=weights_bytes,
-        kv_dtype=kv_dtype,
+        kv_dtype=kv_name(kv_dtype, layer_dtypes),
         kv_bytes_per_token=kv_bytes,
         state_bytes=state_bytes,
     )

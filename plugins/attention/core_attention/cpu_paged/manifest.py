@@ -49,6 +49,7 @@ def core_spec() -> PluginSpec:
             "bidirectional": True,
             "cascade": True,
             "padding": True,
+            "strided": True,
             "tree": True,
             "batch_invariant": True,
         },

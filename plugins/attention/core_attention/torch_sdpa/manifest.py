@@ -33,6 +33,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "bidirectional": True,
             "padding": True,
+            "strided": True,
             "tree": True,
             "invariant_kinds": ["state"],
             "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],

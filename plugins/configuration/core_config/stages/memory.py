@@ -6,6 +6,7 @@ Called by: resolve, explain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class MemoryPlan:
     workspace: bytes of a step's buffers (pages that no step touches are never allocated).
     max_model_len: tokens of the longest request.
     groups: groups of layers that share a block table.
+    layer_dtypes: storage type of each layer's keys and values; empty: all have that of the cache.
     max_step_tokens: limit of tokens of one sequence in a step.
     proposer: bytes of the additional weights for drafts.
     limits: limits of a step of the model.
@@ -59,6 +61,7 @@ class MemoryPlan:
     workspace: int = 0
     max_model_len: int = 0
     groups: tuple[KVGroup, ...] = single_group(1)
+    layer_dtypes: tuple[str, ...] = ()
     max_step_tokens: int = 0
     proposer: int = 0
     limits: StepLimits = NO_LIMITS
@@ -91,6 +94,12 @@ class MemoryPlan:
         return self.block * state_blocks
 
     @property
+    def kept_layers(self) -> dict[str, int]:
+        """Return the number of layers with keys and values by storage type, where the types differ."""
+        states = {layer for group in self.groups if group.kind == "state" for layer in group.layers}
+        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer not in states))
+
+    @property
     def tokens(self) -> int:
         """Return the maximum number of tokens of one sequence."""
         return longest_sequence(self.groups, self.block_size, self.max_step_tokens, self._capacity)
@@ -120,12 +129,19 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 
 
 def kv_groups(
-    mixers: Sequence[MixerSpec], block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+    mixers: Sequence[MixerSpec],
+    block_size: int,
+    dtypes: Sequence[str],
+    *,
+    hybrid: bool,
+    strided: bool = False,
+    drafts: bool = False,
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
     mixers: mixers of the model, then of its draft, in the worker's numbering.
-    hybrid, drafts: see `group_layers`.
+    dtypes: storage type of each mixer's keys and values.
+    hybrid, strided, drafts: see `group_layers`.
     """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
@@ -137,8 +153,8 @@ def kv_groups(
             layer_bytes.append(mixer.state_bytes)
         else:
             windows.append(mixer.window)
-            layer_bytes.append(block_bytes([mixer], block_size, dtype))
-    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states, drafts=drafts)
+            layer_bytes.append(block_bytes([mixer], block_size, dtypes[index]))
+    groups = group_layers(windows, layer_bytes, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     return groups, page_bytes(groups, layer_bytes)
 
 

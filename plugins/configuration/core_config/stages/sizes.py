@@ -18,6 +18,7 @@ from core_config.engine import scheduler_config
 from core_config.ranks import part_of
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
+from core_config.stages.attention import skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
@@ -42,7 +43,13 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     mixers = part_of(spec, ranks).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
-    groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
+    dtype = settings["kv_cache_dtype"]
+    own_dtypes = skipped_dtypes(settings, spec)
+    dtypes = list(own_dtypes or [dtype] * len(spec.mixers))
+    dtypes += [dtype] * (len(mixers) - len(dtypes))
+    strided = _all_declare_strides(attempt)
+    groups, facts.block_bytes = kv_groups(mixers, block_size, dtypes, hybrid=hybrid, strided=strided, drafts=drafts)
+    layer_dtypes = tuple(dtypes) if own_dtypes else ()
     facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
@@ -67,7 +74,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     facts.adapters_bytes = adapter * num_adapters
     if facts.is_api_server:  # the engine server makes the plan
         length = settings["max_model_len"]
-        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
+        return MemoryPlan(
+            weights, facts.block_bytes, 0, block_size, workspace, length, groups, layer_dtypes, limits=limits
+        )
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
     if num_blocks is None:
@@ -81,6 +90,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         block_size,
         workspace,
         groups=groups,
+        layer_dtypes=layer_dtypes,
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
         limits=limits,
@@ -101,6 +111,19 @@ def planned_forms(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, dev
         plan = quantization_plan(draft.settings, draft.chosen, draft.manifest)
         found += forms_of(draft.decoder, plan, draft.settings["dtype"], device)
     return found
+
+
+def _all_declare_strides(attempt: Attempt) -> bool:
+    """Whether every attention backend, the draft's too, reads layers whose blocks lie apart."""
+    chosen = [attempt.chosen] if attempt.draft is None else [attempt.chosen, attempt.draft.chosen]
+    backends = [
+        manifest
+        for one in chosen
+        for stage, choice in one.stages.items()
+        if stage.startswith("attention.") and stage != "attention.state"
+        for manifest in choice.manifests
+    ]
+    return all(manifest.spec.capabilities.get("strided", False) for manifest in backends)
 
 
 def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:

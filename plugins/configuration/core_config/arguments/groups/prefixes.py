@@ -1,4 +1,4 @@
-"""Arguments about which cached prefixes stay. Owns: declarations only. Called by: schema."""
+"""Arguments about layers of the KV cache, and about which cached prefixes stay. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, ClassVar
 
@@ -6,10 +6,17 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Cached prefixes."""
+    """Layers of the KV cache, and cached prefixes."""
 
     place: ClassVar[int] = 42
 
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None,
+        Arg(
+            "Layers whose keys and values keep --dtype: their numbers, from 0, or sliding_window for all that see a window. "
+            "A draft's layers have --kv-cache-dtype."
+        ),
+    ] = None
     prefix_match_unit: Annotated[
         int | None,
         Arg("Tokens in the unit in which prefixes are matched: as many as in a block. Unset: --block-size.", ge=1),

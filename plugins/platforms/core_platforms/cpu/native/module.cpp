@@ -472,7 +472,7 @@ KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, coun
 
 void read_shape(Arguments &a, CacheShape &c) {
     c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
-    c.block_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
+    c.block_bytes = a.integer(), c.head_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
     c.k_scale = a.real(), c.v_scale = a.real();
 }
 
@@ -483,10 +483,10 @@ void read_latent_shape(Arguments &a, CacheShape &c) { // one head, whose values 
     c.k_scale = c.v_scale = a.real();
 }
 
-// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
-// scaled, k_scale, v_scale
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes,
+// head_bytes, element, scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
-    Arguments a(items, count, 18);
+    Arguments a(items, count, 19);
     CacheWriteCall c = {};
     c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
     c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
@@ -497,10 +497,10 @@ KERNEL(py_cache_write) {
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, ahead,
-// sinks, slopes, tails, tail_depth
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, head_bytes, element, scaled, k_scale, v_scale, scale, cap,
+// window, ahead, sinks, slopes, tails, tail_depth
 KERNEL(py_attention) {
-    Arguments a(items, count, 30);
+    Arguments a(items, count, 31);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();

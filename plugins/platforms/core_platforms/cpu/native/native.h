@@ -158,7 +158,8 @@ enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3
 
 // One layer's paged KV cache; span.inc.h describes the layout of a block.
 struct CacheShape {
-    long heads_kv, dim, dim_v, block_size, block_bytes;
+    long heads_kv, dim, dim_v, block_size;
+    long block_bytes, head_bytes; // from a block to the next, which other layers may lie between; of one head in a block
     int element;            // a CacheElement
     int scaled;             // each token and head has two scales of its own, stored in the block
     float k_scale, v_scale; // value = stored number * this scale (* the token's own scale)
