@@ -26,6 +26,7 @@ LISTS = frozenset(
         "layer_kinds",
         "invariant_kinds",
         "state_ops",
+        "state_dtypes",
         "input_roundings",
         "operations",
     }

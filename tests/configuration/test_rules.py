@@ -339,6 +339,8 @@ CASES = [
      [{"prefix_cache_retention_interval": 24, "=block_size": 16}], "choose a multiple of 16"),
     ("kept_states_need_states", [{"mamba_cache_mode": "align", "=block_size": 16}],
      [{"mamba_cache_mode": "all", "=block_size": 16}], "has no effect on this model"),
+    ("state_types_need_states", [{"mamba_cache_dtype": "float32"}], [{"mamba_ssm_cache_dtype": "float16"}],
+     "--mamba-ssm-cache-dtype float16 has no effect on this model"),
     ("offloading_needs_prefix_caching", [{"kv_eviction": "arc"}],
      [{"kv_eviction": "arc", "enable_prefix_caching": False}], "--kv-eviction has no effect"),
     ("suffix_drafts_come_from_the_depth", [{"speculative_config": SPEC}],

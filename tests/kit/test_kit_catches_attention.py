@@ -11,7 +11,9 @@ from tests.layout import ROOT
 BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
 LATENT_BACKEND = (Path(__file__).parents[1] / "external/latent_pages/core_latent_pages/backend.py").read_text()
 SDPA = ROOT / "plugins/attention/core_attention/torch_sdpa"
-STATES = [f"states/{name}.py" for name in ("functions", "step", "convolution", "recurrence", "delta", "short_conv")]
+STATES = [
+    f"states/{name}.py" for name in ("functions", "step", "stored", "convolution", "recurrence", "delta", "short_conv")
+]
 STATES += [f"states/{name}.py" for name in ("mamba1", "mamba2", "gated_delta", "kda", "__init__")]
 STORE = "from __future__ import annotations\n" + "".join(
     line

@@ -39,7 +39,12 @@ def test_skipped_layers_are_those_of_a_cache_in_the_models_precision(tiny_gemma3
         {"disable_hybrid_kv_cache_manager": True},
         {"max_num_batched_tokens": 16},
         {"enable_prefix_caching": False},
-        {"max_model_len": 128, "num_gpu_blocks_override": 28, "kv_cache_memory_bytes": None, "kv_offloading_size": 0.01},
+        {
+            "max_model_len": 128,
+            "num_gpu_blocks_override": 28,
+            "kv_cache_memory_bytes": None,
+            "kv_offloading_size": 0.01,
+        },
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
     ],
     ids=lambda arguments: next(iter(arguments)),

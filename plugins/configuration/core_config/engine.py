@@ -31,6 +31,7 @@ from core_config.served.log_file import log_config
 from core_config.speculation.acceptance import acceptance_config
 from core_config.speculation.control import draft_settings
 from core_config.speculation.model import Draft
+from core_config.stages.attention import settled_state_dtype
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.chosen import Chosen
 from core_config.stages.kv_connectors import publishes_events
@@ -176,6 +177,7 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
         block_size=settings["block_size"],
         dtype=settings["kv_cache_dtype"],
         layer_dtypes=plan.layer_dtypes,
+        state_dtype=settled_state_dtype(settings),
         num_blocks=settings["num_gpu_blocks_override"],
         memory_bytes=plan.kv,
         enable_prefix_caching=settings["enable_prefix_caching"],

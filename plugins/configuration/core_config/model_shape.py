@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, RopeSpec, StateSpec
+from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionSpec, LatentSpec, MixerSpec, RopeSpec, StateSpec
 from core_config.stages.memory import human_bytes
 from core_runtime.specs.block_spec import ExpertsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -63,9 +63,15 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(sentences)
 
 
-def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str, layer_dtypes: Sequence[str] = ()) -> ModelShape:
+def model_shape(
+    spec: DecoderSpec,
+    weights_bytes: int,
+    kv_dtype: str,
+    layer_dtypes: Sequence[str] = (),
+    state_dtype: str = STATE_DTYPE,
+) -> ModelShape:
     """Return the shape of a model. weights_bytes: bytes of its tensors in the checkpoint. kv_dtype: a key of
-    `KV_TYPES`. layer_dtypes: those of the mixers, where they differ.
+    `KV_TYPES`. layer_dtypes: those of the mixers, where they differ. state_dtype: of states.
     """
     layers: Counter[str] = Counter()
     heads: dict[str, None] = {}  # dicts as sets that keep the order
@@ -86,8 +92,8 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str, layer_dtyp
         layers[" and ".join(parts) or "nothing"] += 1
         for mixer in block.mixers:
             if isinstance(mixer, StateSpec):
-                states[_state(mixer)] = None
-                state_bytes += mixer.state_bytes
+                states[_state(mixer, state_dtype)] = None
+                state_bytes += mixer.bytes_in(state_dtype)
             else:
                 heads[_heads(mixer)] = None
                 kv_bytes += KV_TYPES[dtypes[place]].token_bytes(mixer)
@@ -136,8 +142,8 @@ def _heads(mixer: AttentionSpec | LatentSpec) -> str:
     return f"{mixer.num_heads} query heads and {mixer.num_kv_heads} key-value heads of {sizes}"
 
 
-def _state(mixer: StateSpec) -> str:
-    return f"{mixer.op} keeps {human_bytes(mixer.state_bytes)} a layer and sequence"
+def _state(mixer: StateSpec, dtype: str) -> str:
+    return f"{mixer.op} keeps {human_bytes(mixer.bytes_in(dtype))} a layer and sequence"
 
 
 def _experts(experts: ExpertsSpec) -> str:

@@ -154,8 +154,8 @@ class CpuPagedAttention:
         )
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """Return the size of the state in float32 numbers."""
-        return spec.state_bytes
+        """Return the bytes of a state."""
+        return spec.bytes_in(dtype)
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
         """Bind an op to the layer's bytes. Raises PluginError when unsupported."""
@@ -165,7 +165,7 @@ class CpuPagedAttention:
             raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
         if not raw.is_contiguous():
             raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes")
-        return StateLayer(self._native, spec, raw, params)
+        return StateLayer(self._native, spec, dtype, raw, params)
 
     def build_state(self, view: BatchView) -> Metadata:
         """Describe, once per step, the sequence of each row and the blocks of its state."""

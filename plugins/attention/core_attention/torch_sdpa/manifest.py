@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, AttentionQuery, LatentSpec, StateQuery
+from core.api.specs import KV_TYPES, STATE_TYPES, AttentionQuery, LatentSpec, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_runtime.contracts import AttentionBackend
 
@@ -36,6 +36,7 @@ def core_spec() -> PluginSpec:
             "strided": True,
             "tree": True,
             "invariant_kinds": ["state"],
+            "state_dtypes": list(STATE_TYPES),
             "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],
             "batch_invariant": False,
             "reference_numerics": True,

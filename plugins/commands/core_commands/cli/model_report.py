@@ -25,7 +25,7 @@ from core_config.resolve import discover, find_model
 from core_config.rules import Facts
 from core_config.stages import limits
 from core_config.stages.attempt import Attempt
-from core_config.stages.attention import skipped_dtypes
+from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.choices import choose_quantization
 from core_config.stages.family import find_family, text_alone
@@ -220,7 +220,7 @@ def _report_tensors(
     weights_bytes = sum(group.nbytes for group in report.tensors)
     kv_dtype = dtype if dtype in KV_TYPES else "bfloat16"
     kept = attempt.answer_of(lambda: skipped_dtypes(settings, spec)) or ()
-    report.shape = model_shape(spec, weights_bytes, kv_dtype, kept)
+    report.shape = model_shape(spec, weights_bytes, kv_dtype, kept, settled_state_dtype(settings))
 
 
 def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: DecoderSpec) -> None:

@@ -17,7 +17,7 @@ from core_config.selection.ranking import Choice
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.settings import Settings
 from core_config.stages.waivers import wanted_promise
-from core_runtime.specs.kv_types import layer_dtypes
+from core_runtime.specs.kv_types import layer_dtypes, state_dtype
 from core_runtime.specs.module_spec import ModelSpec
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")
@@ -78,9 +78,14 @@ def query_of(
 ) -> AttentionQuery | StateQuery:
     """Return the query whether a backend serves a layer. dtype: storage type of its keys and values; None: the cache's."""
     if isinstance(mixer, StateSpec):
-        return StateQuery(mixer, device.name)
+        return StateQuery(mixer, device.name, settled_state_dtype(settings))
     dtype = dtype or settings["kv_cache_dtype"]
     return AttentionQuery(mixer, device.name, dtype, settings["block_size"], profile=device.profile)
+
+
+def settled_state_dtype(settings: Settings) -> str:
+    """Return the storage type of states."""
+    return state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
 
 
 def skipped_dtypes(settings: Settings, spec: ModelSpec) -> tuple[str, ...]:

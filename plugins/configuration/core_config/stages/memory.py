@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from core.api.errors import UserError
 from core.api.specs import (
     KV_TYPES,
+    STATE_DTYPE,
     AttentionSpec,
     DensePlan,
     KVGroup,
@@ -136,12 +137,14 @@ def kv_groups(
     hybrid: bool,
     strided: bool = False,
     drafts: bool = False,
+    state_dtype: str = STATE_DTYPE,
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
     mixers: mixers of the model, then of its draft, in the worker's numbering.
     dtypes: storage type of each mixer's keys and values.
     hybrid, strided, drafts: see `group_layers`.
+    state_dtype: storage type of states.
     """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
@@ -150,7 +153,7 @@ def kv_groups(
         if isinstance(mixer, StateSpec):
             states.add(index)
             windows.append(None)
-            layer_bytes.append(mixer.state_bytes)
+            layer_bytes.append(mixer.bytes_in(state_dtype))
         else:
             windows.append(mixer.window)
             layer_bytes.append(block_bytes([mixer], block_size, dtypes[index]))

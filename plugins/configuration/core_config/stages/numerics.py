@@ -15,7 +15,7 @@ import importlib_metadata
 from core.plugin.manifest import Manifest
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings, underscored
-from core_runtime.specs.kv_types import kv_name
+from core_runtime.specs.kv_types import kv_name, state_dtype
 
 
 def numerics_id(
@@ -58,5 +58,6 @@ def planned_numerics(settings: Settings, chosen: Chosen, layer_dtypes: Sequence[
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    kv = kv_name(settings["kv_cache_dtype"], layer_dtypes)
+    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+    kv = kv_name(settings["kv_cache_dtype"], layer_dtypes, states)
     return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"])

@@ -18,7 +18,7 @@ from core_config.engine import scheduler_config
 from core_config.ranks import part_of
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
-from core_config.stages.attention import skipped_dtypes
+from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
@@ -48,7 +48,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     dtypes = list(own_dtypes or [dtype] * len(spec.mixers))
     dtypes += [dtype] * (len(mixers) - len(dtypes))
     strided = _all_declare_strides(attempt)
-    groups, facts.block_bytes = kv_groups(mixers, block_size, dtypes, hybrid=hybrid, strided=strided, drafts=drafts)
+    states = settled_state_dtype(settings)
+    groups, facts.block_bytes = kv_groups(
+        mixers, block_size, dtypes, hybrid=hybrid, strided=strided, drafts=drafts, state_dtype=states
+    )
     layer_dtypes = tuple(dtypes) if own_dtypes else ()
     facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)

@@ -348,7 +348,7 @@ class Worker:
         kernels = self.runtime.kernels.numerics
         parts = [f"/{one.part_numerics}" for one in self.instances[:1] if one.part_numerics]
         cache = self.config.cache
-        kv = kv_name(cache.dtype, cache.layer_dtypes)
+        kv = kv_name(cache.dtype, cache.layer_dtypes, cache.state_dtype)
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{kv}{''.join(parts)}"
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -1,6 +1,7 @@
 """Storage types of the layers of one KV cache.
 
-Owns: the choice of layers that keep the precision of the model (`--kv-cache-dtype-skip-layers`), and the name of the types.
+Owns: the choice of layers that keep the precision of the model (`--kv-cache-dtype-skip-layers`), the type of states, and the
+name of all types.
 Never does: count bytes, allocate. Called by: the configuration, the worker (its numerics).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.errors import ConfigError
-from core.api.specs import MixerSpec, StateSpec
+from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
@@ -52,9 +53,19 @@ def _layer_numbers(spec: ModelSpec) -> list[int]:
     return list(range(len(spec.mixers)))
 
 
-def kv_name(dtype: str, layer_dtypes: Sequence[str]) -> str:
-    """Return the storage types in one word: `int8_per_token_head`, or `int8_per_token_head+bfloat16@0,5`."""
+def kv_name(dtype: str, layer_dtypes: Sequence[str], state_dtype: str = STATE_DTYPE) -> str:
+    """Return the storage types in one word: `bfloat16`, or `int8_per_token_head+bfloat16@0,5+states:float16`."""
     others = [(index, other) for index, other in enumerate(layer_dtypes) if other != dtype]
-    if not others:
-        return dtype
-    return f"{dtype}+{others[0][1]}@{','.join(str(index) for index, _ in others)}"
+    kept = f"+{others[0][1]}@{','.join(str(index) for index, _ in others)}" if others else ""
+    states = "" if state_dtype == STATE_DTYPE else f"+states:{state_dtype}"
+    return f"{dtype}{kept}{states}"
+
+
+def state_dtype(whole: str, recurrent: str) -> str:
+    """Return the storage type of states (see `STATE_TYPES`) of the values of both arguments, `auto` among them.
+
+    whole: of the window of a convolution, and of the rest where `recurrent` is `auto`.
+    """
+    window = STATE_DTYPE if whole == "auto" else whole
+    rest = window if recurrent == "auto" else recurrent
+    return window if window == rest else f"{window}+{rest}"

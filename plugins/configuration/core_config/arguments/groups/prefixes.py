@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar
 
+from core.api.specs import STATE_TYPES
 from core.args.arg import Arg, ArgumentGroup
 
 
@@ -30,6 +31,21 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    mamba_cache_dtype: Annotated[
+        str,
+        Arg(
+            "Storage type of the states of layers, of any recurrent kind, not Mamba alone. Types of 16 bits are rounded after "
+            "every token, so that chunks change no bit; auto: float32.",
+            choices=("auto", *STATE_TYPES),
+        ),
+    ] = "auto"
+    mamba_ssm_cache_dtype: Annotated[
+        str,
+        Arg(
+            "The same for the recurrent part of states, without inputs of a convolution; auto: as --mamba-cache-dtype.",
+            choices=("auto", *STATE_TYPES),
+        ),
+    ] = "auto"
     mamba_cache_mode: Annotated[
         str,
         Arg(

@@ -516,13 +516,14 @@ KERNEL(py_attention) {
 
 void destroy_state(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kStateCapsule)); }
 
-// op, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
+// op, window_element, element, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
 // dt_min, dt_max, z_scale, dt_scale, decay_floor, taps, bias, rate, dt_bias, skip, norm_weight, b_weight, c_weight, first, second:
 // weights, which the caller keeps alive, or None
 KERNEL(py_state_pack) {
-    Arguments a(items, count, 30);
+    Arguments a(items, count, 32);
     StateLayer l = {};
-    l.op = (int)a.integer(), l.channels = a.integer(), l.kernel = a.integer();
+    l.op = (int)a.integer(), l.window_element = (int)a.integer(), l.element = (int)a.integer();
+    l.channels = a.integer(), l.kernel = a.integer();
     l.heads = a.integer(), l.rows = a.integer(), l.length = a.integer();
     l.key_heads = a.integer(), l.groups = a.integer(), l.rank = a.integer(), l.gate_rank = a.integer();
     l.norm = (int)a.integer(), l.norm_groups = a.integer();

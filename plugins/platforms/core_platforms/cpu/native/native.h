@@ -401,6 +401,7 @@ constexpr long kStateTokens = 16;   // tokens that update a state row in one pas
 // computation. The recurrent state is [heads, rows, length].
 struct StateLayer {
     int op;
+    int window_element, element; // kCacheF32, kCacheBF16 or kCacheF16: storage of the convolution's inputs, and of the rest
     long channels, kernel;      // of the convolution
     long heads, rows, length;
     long key_heads, groups;     // heads of q and k; groups of B and C
