@@ -102,7 +102,8 @@ def test_state_backends(tmp_path, changes, words):
 
 @pytest.mark.parametrize("changes", NARROW.values(), ids=NARROW)
 def test_states_of_16_bits(tmp_path, changes):
-    capabilities = ", capabilities={'layer_kinds': ['state'], 'state_ops': ['short_conv'], 'state_dtypes': ['float32', 'bfloat16']}"
+    types = "'state_dtypes': ['float32', 'bfloat16']"
+    capabilities = f", capabilities={{'layer_kinds': ['state'], 'state_ops': ['short_conv'], {types}}}"
     source = plugin(
         tmp_path, "attention", STATE_BACKEND.replace("spec.state_bytes", "spec.bytes_in(dtype)"), changes, capabilities
     )

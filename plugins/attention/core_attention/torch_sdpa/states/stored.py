@@ -52,7 +52,9 @@ class StoredStates:
         if self._plain:
             return stored
         first, last = self._parts(stored)
-        parts = [first.contiguous().view(self.window), last.contiguous().view(self.rest)]
+        # `contiguous` would not copy the rest of a single sequence, whose place may not be a multiple of its items
+        copies = [part.clone(memory_format=torch.contiguous_format) for part in (first, last)]
+        parts = [copies[0].view(self.window), copies[1].view(self.rest)]
         return torch.cat([part.float() for part in parts], 1)
 
     def write(self, view: BatchView, states: Tensor) -> None:
