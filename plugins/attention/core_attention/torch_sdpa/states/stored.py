@@ -27,6 +27,12 @@ def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if largest is None else x.clamp(-largest, largest).to(dtype)
 
 
+def _widened(stored: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the numbers of stored bytes [B, n] as float32."""
+    # `contiguous` would not copy the bytes of a single sequence, which may begin at no multiple of an item.
+    return stored.clone(memory_format=torch.contiguous_format).view(dtype).float()
+
+
 class StoredStates:
     """The states of one layer.
 
@@ -51,11 +57,8 @@ class StoredStates:
         stored = self._store.read(view)
         if self._plain:
             return stored
-        first, last = self._parts(stored)
-        # `contiguous` would not copy the rest of a single sequence, whose place may not be a multiple of its items
-        copies = [part.clone(memory_format=torch.contiguous_format) for part in (first, last)]
-        parts = [copies[0].view(self.window), copies[1].view(self.rest)]
-        return torch.cat([part.float() for part in parts], 1)
+        parts = zip(self._parts(stored), (self.window, self.rest), strict=True)
+        return torch.cat([_widened(part, dtype) for part, dtype in parts if part.shape[1]], 1)
 
     def write(self, view: BatchView, states: Tensor) -> None:
         """Write states [B, numbers] back to their blocks."""
@@ -65,7 +68,8 @@ class StoredStates:
         stored = torch.zeros(len(states), *self._store.shape, dtype=torch.uint8, device=states.device)
         numbers = states.split(self._sizes, 1)
         for part, own, dtype in zip(self._parts(stored), numbers, (self.window, self.rest), strict=True):
-            part.copy_(narrowed(own, dtype).contiguous().view(torch.uint8))
+            if part.shape[1]:
+                part.copy_(narrowed(own, dtype).contiguous().view(torch.uint8))
         self._store.write(view, stored)
 
     def _parts(self, stored: Tensor) -> tuple[Tensor, Tensor]:
