@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from core.api.sequence_record import Scope
-from core.api.specs import KVGroup
+from core.api.specs import STATE_DTYPE, KVGroup
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +36,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     block_size:            tokens in one block.
     dtype:                 storage type, a name of `core.api.specs.KV_TYPES`.
+    layer_dtypes:          storage type of each layer, in the numbers of `groups`; empty: all have `dtype`.
+    state_dtype:           storage type of states, see `core.api.specs.STATE_TYPES`.
     num_blocks:            number of blocks; None: as many as fit into `memory_bytes`.
     memory_bytes:          bytes of all blocks on the device.
     enable_prefix_caching: reuse blocks of equal prefixes.
@@ -55,6 +57,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     block_size: int = 16
     dtype: str = "bfloat16"
+    layer_dtypes: tuple[str, ...] = ()
+    state_dtype: str = STATE_DTYPE
     num_blocks: int | None = None
     memory_bytes: int = 0
     enable_prefix_caching: bool = True

@@ -17,8 +17,9 @@ Activation = Literal["none", "bf16", "int8", "int8_row", "fp8_row"]  # int8: a s
 ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row", "fp8_row")
 
 STATE_DTYPE: Final = "float32"
-"""Storage type of states. Float32 makes chunked prefill exact: the state that a chunk leaves is bitwise the one that the next
-chunk would have had without the cut."""
+STATE_TYPES: Final = MappingProxyType({STATE_DTYPE: 4, "bfloat16": 2, "float16": 2})
+"""Bytes of a number by storage type of states. `A+B`: A for the window of `StateSpec`, B for the rest. A chunk leaves the bits
+that the next chunk would have had without the cut, because numbers of 16 bits are rounded after every token."""
 
 
 class LayerSpec(msgspec.Struct, frozen=True):
@@ -222,9 +223,21 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return sum(self.inputs.values())
 
     @property
+    def window_size(self) -> int:
+        """Numbers of a state that are earlier inputs of the op's convolution; they come first."""
+        taps = [shape for name, shape in self.params.items() if name.endswith(("conv.weight", "conv1d.weight"))]
+        return sum(channels * (kernel - 1) for channels, _, kernel in taps)
+
+    @property
     def state_bytes(self) -> int:
         """Bytes of one sequence's state, in `STATE_DTYPE`."""
-        return 4 * max(self.state_size, 1)
+        return self.bytes_in(STATE_DTYPE)
+
+    def bytes_in(self, dtype: str) -> int:
+        """Bytes of one sequence's state in a storage type, see `STATE_TYPES`. The rest begins at a multiple of 4 bytes."""
+        window, _, rest = dtype.partition("+")
+        start = -(-self.window_size * STATE_TYPES[window] // 4) * 4
+        return max(start + (self.state_size - self.window_size) * STATE_TYPES[rest or window], 4)
 
 
 MixerSpec = AttentionSpec | LatentSpec | StateSpec

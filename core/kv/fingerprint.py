@@ -37,6 +37,7 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         "plugins": [plugins.loader, plugins.quantization, plugins.kernels, plugins.attention, arguments],
         "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table if row.kind not in BESIDE],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
+        "stored": [*cache.layer_dtypes, cache.state_dtype],
     }
     if config.draft is not None:  # its type is known to the executor only, so it is read as plain values here
         draft = msgspec.to_builtins(config.draft)

@@ -26,6 +26,7 @@ LISTS = frozenset(
         "layer_kinds",
         "invariant_kinds",
         "state_ops",
+        "state_dtypes",
         "input_roundings",
         "operations",
     }
@@ -42,6 +43,7 @@ BOOLEANS = frozenset(
         "batch_invariant",
         "reference_numerics",
         "padding",
+        "strided",
         "tree",
         "chunked_prefill",
         "prefix_caching",

@@ -85,6 +85,32 @@ def test_every_kv_type_uses_exactly_what_was_planned(registry, tiny_llama, dtype
     assert all(planned == used for planned, used in found), found
 
 
+@pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])
+@pytest.mark.parametrize("skipped", [["sliding_window"], ["0"], ["2", "1"]])
+@pytest.mark.parametrize("family", ["tiny_llama", "tiny_gemma3"])
+def test_layers_that_keep_their_type_use_exactly_what_was_planned(registry, request, family, skipped, backend):
+    given = {"kv_cache_dtype": "int8_per_token_head", "kv_cache_dtype_skip_layers": skipped}
+    path = request.getfixturevalue(family)
+    if family == "tiny_llama" and skipped == ["sliding_window"]:
+        with pytest.raises(
+            ConfigError, match=r"^--kv-cache-dtype-skip-layers sliding_window: [^:]*numbers from 0 to 2, or[^:]*$"
+        ):
+            compare(registry, path, attention_backend=backend, **given)
+        return
+    found = compare(registry, path, attention_backend=backend, **given)
+    assert all(planned == used for planned, used in found), found
+    assert "kv-int8_per_token_head+bfloat16@" in found[3][0]
+
+
+@pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])
+@pytest.mark.parametrize(("whole", "recurrent"), [("bfloat16", "auto"), ("auto", "float16"), ("float16", "float32")])
+def test_narrow_states_use_exactly_what_was_planned(registry, tiny_lfm2, whole, recurrent, backend):
+    given = {"mamba_cache_dtype": whole, "mamba_ssm_cache_dtype": recurrent, "attention_backend": backend}
+    found = compare(registry, tiny_lfm2, **given)
+    assert all(planned == used for planned, used in found), found
+    assert "+states:" in found[3][0]
+
+
 def test_the_reference_operations_are_planned_too(registry, tiny_llama):
     plain = PluginRegistry(words="no:cpu_native")
     found = compare(plain, tiny_llama, attention_backend="torch_sdpa")

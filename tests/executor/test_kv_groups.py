@@ -1,5 +1,7 @@
 """KV groups: the division of layers, what a window gives back, and which prefixes all groups can serve."""
 
+import itertools
+
 import pytest
 
 from core.api.specs import KVGroup
@@ -8,7 +10,7 @@ from core.kv.growth import SlidingGrowth
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
-from core_runtime.specs.kv_groups import group_layers, page_bytes
+from core_runtime.specs.kv_groups import group_layers, layer_places, page_bytes
 
 FULL, SLIDING = KVGroup("full", (0,)), KVGroup("sliding", (1,), window=8)
 STATE = KVGroup("state", (1,), num_state_blocks=2)
@@ -58,6 +60,28 @@ def test_gemma3_has_one_full_and_five_sliding_groups_of_three_layers():
 def test_equal_kinds_or_unequal_bytes_make_one_group_that_keeps_everything(windows, layer_bytes):
     assert group_layers(windows, layer_bytes) == single_group(len(windows))
     assert page_bytes(single_group(len(windows)), layer_bytes) == sum(layer_bytes)
+
+
+def test_layers_of_different_widths_share_blocks_where_backends_read_them_apart():
+    """Gemma 3's 22 windowed layers in 16 bits beside 4 full ones in 8: a full group is as large as groups of two."""
+    windows = [None if index % 6 == 5 else 512 for index in range(26)]
+    layer_bytes = [520 if window is None else 1024 for window in windows]
+    groups = group_layers(windows, layer_bytes, strided=True)
+    assert [(group.kind, len(group.layers)) for group in groups] == [("full", 4)] + [("sliding", 2)] * 11
+    assert page_bytes(groups, layer_bytes) == 4 * 576, "layers begin at multiples of 64 bytes"
+    places = layer_places(groups, layer_bytes)
+    for group in groups:
+        spans = [places[layer] for layer in group.layers]
+        assert all(
+            end - start == layer_bytes[layer] for layer, (_, start, end) in zip(group.layers, spans, strict=True)
+        )
+        assert all(left[2] <= right[1] and not right[1] % 64 for left, right in itertools.pairwise(spans))
+    assert group_layers(windows, layer_bytes) == single_group(26), "without strides"
+
+
+def test_states_keep_layers_of_different_widths_in_one_group():
+    groups = group_layers([None, 8, None], [10, 20, 30], strided=True, states={2})
+    assert [(group.kind, group.layers) for group in groups] == [("full", (0, 1)), ("state", (2,))]
 
 
 def test_one_group_on_request():

@@ -44,6 +44,21 @@ def page(memory: KVMemory, block_id: int, add: int = 0) -> np.ndarray:
     return np.concatenate([np.full(size, block_id + 50 * layer + add, np.uint8) for layer, size in enumerate(sizes)])
 
 
+def test_pages_of_groups_of_different_widths(calls):
+    """Layers of a group lie one after the other in the one buffer, and a page is a block of it."""
+    runtime = DeviceRuntime(calls, KernelSet([], "cpu"), Graphs(calls, 0, 0))
+    groups = (KVGroup("full", (0, 1)), KVGroup("sliding", (2,), 8))
+    memory = KVMemory(Device(runtime), groups, [40, 40, 100], NUM_BLOCKS)
+    assert memory.page_bytes == 128
+    for layer in range(3):
+        memory.of_layer(layer)[:] = layer
+    memory.of_layer(1)[3] = 7
+    (saved,) = memory.transfer(KVTransfers(1, [3], [])).wait()
+    memory.transfer(KVTransfers(2, [], [(9, saved)]))
+    assert memory.of_layer(1)[[3, 9]].unique().tolist() == [7]
+    assert memory.of_layer(2).shape == (NUM_BLOCKS, 100), "the other group's layer is as wide as it needs"
+
+
 @pytest.mark.parametrize("layer_bytes", [LAYERS, (5, 3)])
 @pytest.mark.parametrize("slot_bytes", [1 << 20, 200, 1])
 def test_blocks_may_be_overwritten_once_they_are_to_be_saved(calls, monkeypatch, layer_bytes, slot_bytes):

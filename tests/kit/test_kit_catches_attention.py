@@ -11,7 +11,9 @@ from tests.layout import ROOT
 BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
 LATENT_BACKEND = (Path(__file__).parents[1] / "external/latent_pages/core_latent_pages/backend.py").read_text()
 SDPA = ROOT / "plugins/attention/core_attention/torch_sdpa"
-STATES = [f"states/{name}.py" for name in ("functions", "step", "convolution", "recurrence", "delta", "short_conv")]
+STATES = [
+    f"states/{name}.py" for name in ("functions", "step", "stored", "convolution", "recurrence", "delta", "short_conv")
+]
 STATES += [f"states/{name}.py" for name in ("mamba1", "mamba2", "gated_delta", "kda", "__init__")]
 STORE = "from __future__ import annotations\n" + "".join(
     line
@@ -223,3 +225,12 @@ def test_padding(tmp_path, changes):
     source = plugin(tmp_path, "attention", STORE, changes, capabilities)
     source += "\ndef build(module): return module.TorchSDPA()\n"
     failing(tmp_path, "attention", source, "With `padding`")
+
+
+def test_strided(tmp_path):
+    """A copy of the blocks is not the cache that the engine saves and loads."""
+    changes = [("= raw.split(sizes, dim=1)", "= raw.contiguous().split(sizes, dim=1)")]
+    capabilities = f", capabilities={{{ALL_TYPES}, {EVERY_KIND}, 'strided': True}}"
+    source = plugin(tmp_path, "attention", STORE, changes, capabilities)
+    source += "\ndef build(module): return module.TorchSDPA()\n"
+    failing(tmp_path, "attention", source, "With `strided`")

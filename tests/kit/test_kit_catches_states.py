@@ -18,7 +18,7 @@ def module_of(*names: str) -> str:
 
 
 STATE_BACKEND = (
-    module_of("step.py", "convolution.py", "short_conv.py")
+    module_of("step.py", "stored.py", "convolution.py", "short_conv.py")
     + """
 
 import dataclasses
@@ -29,7 +29,7 @@ class States:
     def state_layout(self, spec, dtype):
         return spec.state_bytes
     def bind_state(self, spec, dtype, raw, params):
-        return ShortConv(spec, raw, params)
+        return ShortConv(spec, StoredStates(spec, dtype, raw), params)
     def build_state(self, view):
         return StateMetadata(view)
     def forward_state(self, handle, inputs, metadata, out):
@@ -45,7 +45,7 @@ WRITE = "self.states.write(step.view, window)"
 SOURCES = "step.view.block_table if step.view.state_sources is None else step.view.state_sources"
 ROWS = "zip(step.view.block_table[:, 0].tolist(), step.view.seq_lens_list, step.view.query_lens)"
 REMEMBERED = (
-    "torch.stack([torch.zeros(self.convolution.past, self.channels) if length == count else self.kept[block]"
+    "torch.stack([torch.zeros(self.convolution.past * self.channels) if length == count else self.kept[block]"
     f" for block, length, count in {ROWS}])"
 )
 STATE_BACKENDS = {
@@ -65,7 +65,7 @@ STATE_BACKENDS = {
         "starts from nothing",
     ),
     "writes elsewhere": (
-        [("self.states.write(", "self.states.raw[-1] = 0\n        self.states.write(")],
+        [("self.states.write(", "self.states._store.raw[-1] = 0\n        self.states.write(")],
         "its sequences alone",
     ),
     "keeps states elsewhere as well": (
@@ -78,6 +78,10 @@ STATE_BACKENDS = {
     ),
     "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),
+}
+NARROW = {
+    "forgets to round what a chunk passes on": [("= as_stored(newest, self.dtype)", "= newest")],
+    "takes more memory": [("return spec.bytes_in(dtype)", "return spec.bytes_in(dtype) + 2")],
 }
 PADDED = {
     "writes states of padded sequences": [
@@ -94,6 +98,16 @@ def test_state_backends(tmp_path, changes, words):
     capabilities = ", capabilities={'layer_kinds': ['state'], 'state_ops': ['short_conv']}"
     source = plugin(tmp_path, "attention", STATE_BACKEND, changes, capabilities)
     failing(tmp_path, "attention", source + BUILD, words)
+
+
+@pytest.mark.parametrize("changes", NARROW.values(), ids=NARROW)
+def test_states_of_16_bits(tmp_path, changes):
+    types = "'state_dtypes': ['float32', 'bfloat16']"
+    capabilities = f", capabilities={{'layer_kinds': ['state'], 'state_ops': ['short_conv'], {types}}}"
+    source = plugin(
+        tmp_path, "attention", STATE_BACKEND.replace("spec.state_bytes", "spec.bytes_in(dtype)"), changes, capabilities
+    )
+    failing(tmp_path, "attention", source + BUILD, "in each of `state_dtypes`")
 
 
 def test_an_op_of_its_own_needs_an_example(tmp_path):

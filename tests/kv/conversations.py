@@ -85,9 +85,12 @@ class Turn:
 
 
 class Case:
-    """The engines and conversations of one seed. way: how memory is lost; plain: an engine of the model without a cache."""
+    """The engines and conversations of one seed.
 
-    def __init__(self, path: Path, way: str, seed: int, plain: LLM, pages: Path) -> None:
+    way: how memory is lost. plain: an engine of the model without a cache. options: more arguments of the engines.
+    """
+
+    def __init__(self, path: Path, way: str, seed: int, plain: LLM, pages: Path, **options: Any) -> None:
         self.chance = random.Random(f"{way} {seed}")
         self.way = way
         self.plain = plain
@@ -110,6 +113,7 @@ class Case:
             self.options["kv_offloading_size"] = 0.1
         if way in ("disk", "restart"):
             self.options["kv_offloading_disk_path"] = str(pages)
+        self.options |= options
         self.histories: list[list[int]] = [[] for _ in range(3)]
 
     def run(self) -> None:

@@ -39,6 +39,23 @@ def test_the_next_turn_computes_its_new_tokens_and_one_block(model: tuple[Path, 
     Case(path, way, 0, plain, tmp_path / "pages").run()
 
 
+NARROW = [
+    ("qwen3_next", "host", {"mamba_cache_dtype": "bfloat16"}),
+    ("mamba2", "disk", {"mamba_ssm_cache_dtype": "float16"}),
+    pytest.param("lfm2", "restart", {"mamba_cache_dtype": "float16"}, marks=pytest.mark.slow),
+    pytest.param("jamba", "host", {"mamba_cache_dtype": "bfloat16"}, marks=pytest.mark.slow),
+    pytest.param("falcon_h1", "kept", {"mamba_ssm_cache_dtype": "bfloat16"}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("family", "way", "options"), NARROW)
+def test_so_it_is_with_states_of_16_bits(family: str, way: str, options: dict[str, str], tmp_path: Path) -> None:
+    """Chunks, drafts and snapshots change no bit, although every stored number is rounded."""
+    path = checkpoint(family, tmp_path / "model")
+    with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False, **options) as plain:
+        Case(path, way, 3, plain, tmp_path / "pages", **options).run()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES, indirect=True)
 @pytest.mark.parametrize("seed", range(1, 11))

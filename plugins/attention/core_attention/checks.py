@@ -11,9 +11,10 @@ from torch import Tensor
 from core_runtime.contracts import BatchView
 
 
-def check_cache(raw: Tensor, block_bytes: int) -> None:
-    """Raise ValueError unless `raw` is the memory of a layer's blocks."""
-    if raw.shape[1] != block_bytes or not raw.is_contiguous():
+def check_cache(raw: Tensor, block_bytes: int, *, strided: bool = False) -> None:
+    """Raise ValueError unless `raw` is the memory of a layer's blocks. strided: whether blocks may lie apart."""
+    contiguous = raw.stride(1) == 1 if strided else raw.is_contiguous()
+    if raw.shape[1] != block_bytes or not contiguous:
         raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
 
 

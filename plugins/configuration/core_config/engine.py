@@ -31,6 +31,7 @@ from core_config.served.log_file import log_config
 from core_config.speculation.acceptance import acceptance_config
 from core_config.speculation.control import draft_settings
 from core_config.speculation.model import Draft
+from core_config.stages.attention import settled_state_dtype
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.chosen import Chosen
 from core_config.stages.kv_connectors import publishes_events
@@ -179,6 +180,8 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
     return CacheConfig(
         block_size=settings["block_size"],
         dtype=settings["kv_cache_dtype"],
+        layer_dtypes=plan.layer_dtypes,
+        state_dtype=settled_state_dtype(settings),
         # Stages hold unequal parts of a block, so the number that all of them have room for is settled here.
         num_blocks=plan.num_blocks if settings["pipeline_parallel_size"] > 1 else settings["num_gpu_blocks_override"],
         memory_bytes=plan.kv,

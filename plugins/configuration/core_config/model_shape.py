@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
-from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, MixerSpec, StateSpec
+from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionSpec, LatentSpec, MixerSpec, StateSpec
 from core_config.stages.memory import human_bytes
 from core_runtime.specs.block_spec import ExpertsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.kv_types import kv_name
 from core_runtime.specs.rope_spec import RopeSpec
 
 
@@ -62,9 +64,15 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(sentences)
 
 
-def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelShape:
+def model_shape(
+    spec: DecoderSpec,
+    weights_bytes: int,
+    kv_dtype: str,
+    layer_dtypes: Sequence[str] = (),
+    state_dtype: str = STATE_DTYPE,
+) -> ModelShape:
     """Return the shape of a model. weights_bytes: bytes of its tensors in the checkpoint. kv_dtype: a key of
-    `KV_TYPES`.
+    `KV_TYPES`. layer_dtypes: those of the mixers, where they differ. state_dtype: of states.
     """
     layers: Counter[str] = Counter()
     heads: dict[str, None] = {}  # dicts as sets that keep the order
@@ -73,6 +81,8 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
     rope: dict[str, None] = {}
     kv_bytes = 0
     state_bytes = 0
+    dtypes = layer_dtypes or [kv_dtype] * len(spec.mixers)
+    place = 0
     for index, block in enumerate(spec.blocks):
         parts = [_kind(mixer) for mixer in block.mixers]
         if block.experts is not None:
@@ -83,11 +93,12 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
         layers[" and ".join(parts) or "nothing"] += 1
         for mixer in block.mixers:
             if isinstance(mixer, StateSpec):
-                states[_state(mixer)] = None
-                state_bytes += mixer.state_bytes
+                states[_state(mixer, state_dtype)] = None
+                state_bytes += mixer.bytes_in(state_dtype)
             else:
                 heads[_heads(mixer)] = None
-                kv_bytes += KV_TYPES[kv_dtype].token_bytes(mixer)
+                kv_bytes += KV_TYPES[dtypes[place]].token_bytes(mixer)
+            place += 1
         if block.rope is not None:
             rope[_rope(block.rope, block.rotary_size)] = None
     parameters = sum(math.prod(shape) for shape in spec.tensor_shapes().values())
@@ -103,7 +114,7 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
         max_position=spec.max_position,
         parameters=parameters,
         weights_bytes=weights_bytes,
-        kv_dtype=kv_dtype,
+        kv_dtype=kv_name(kv_dtype, layer_dtypes),
         kv_bytes_per_token=kv_bytes,
         state_bytes=state_bytes,
     )
@@ -132,8 +143,8 @@ def _heads(mixer: AttentionSpec | LatentSpec) -> str:
     return f"{mixer.num_heads} query heads and {mixer.num_kv_heads} key-value heads of {sizes}"
 
 
-def _state(mixer: StateSpec) -> str:
-    return f"{mixer.op} keeps {human_bytes(mixer.state_bytes)} a layer and sequence"
+def _state(mixer: StateSpec, dtype: str) -> str:
+    return f"{mixer.op} keeps {human_bytes(mixer.bytes_in(dtype))} a layer and sequence"
 
 
 def _experts(experts: ExpertsSpec) -> str:

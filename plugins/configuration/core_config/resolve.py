@@ -151,8 +151,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
     if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
         spec = without_head(spec, checkpoint.manifest)
-    mixers = list(spec.mixers)
-    choose_plugins(attempt, checkpoint, model.family, mixers, platform)
+    choose_plugins(attempt, checkpoint, model.family, spec, platform)
     attempt.draft = attempt.answer_of(lambda: find_draft(attempt, model.located, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings
@@ -170,7 +169,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             pooling=attempt.facts.pooling,
         )
     )
-    numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
+    numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen, () if plan is None else plan.layer_dtypes))
     _warn_of_plugins(attempt)
     forms = [] if plan is None else planned_forms(attempt, checkpoint, spec, platform.device)
     waived = _waived(attempt, platform, forms, spec)

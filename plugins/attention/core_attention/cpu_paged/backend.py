@@ -92,17 +92,18 @@ class CpuPagedAttention:
             lacks = "; ".join(str(reason) for reason in reasons)
             raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
-        check_cache(raw, block_bytes)
+        check_cache(raw, block_bytes, strided=True)
         params = params or AttentionParams()
         if isinstance(spec, LatentSpec):
-            return bind_latent(spec, block_size, block_bytes, dtype, raw, params)
+            return bind_latent(spec, block_size, dtype, raw, params)
         k_scale, v_scale = _static_scales(params, dtype)
         sizes = (
             spec.num_kv_heads,
             spec.head_size,
             spec.head_size_v,
             block_size,
-            block_bytes,
+            raw.stride(0),
+            block_bytes // spec.num_kv_heads,
             ELEMENTS[dtype],
             int(KV_TYPES[dtype].scaled),
             k_scale,
@@ -153,8 +154,8 @@ class CpuPagedAttention:
         )
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """Return the size of the state in float32 numbers."""
-        return spec.state_bytes
+        """Return the bytes of a state."""
+        return spec.bytes_in(dtype)
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
         """Bind an op to the layer's bytes. Raises PluginError when unsupported."""
@@ -164,7 +165,7 @@ class CpuPagedAttention:
             raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
         if not raw.is_contiguous():
             raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes")
-        return StateLayer(self._native, spec, raw, params)
+        return StateLayer(self._native, spec, dtype, raw, params)
 
     def build_state(self, view: BatchView) -> Metadata:
         """Describe, once per step, the sequence of each row and the blocks of its state."""
@@ -205,8 +206,8 @@ class CpuPagedAttention:
 
     def move(self, handle: Layer | LatentLayer, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n], to other slots."""
-        at = 2 if isinstance(handle, LatentLayer) else 3
-        block_size, _, element = handle.sizes[at : at + 3]
+        sizes = handle.sizes
+        block_size, element = (sizes[2], sizes[4]) if isinstance(handle, LatentLayer) else (sizes[3], sizes[6])
         layout = BlockLayout.of(handle.spec, int(block_size), int(element))
         layout.move(handle.raw, sources, targets)
 

@@ -37,14 +37,12 @@ class LatentLayer(NamedTuple):
     sizes: tuple[float, ...]
 
 
-def bind_latent(
-    spec: LatentSpec, block_size: int, block_bytes: int, dtype: str, raw: Tensor, params: AttentionParams
-) -> LatentLayer:
+def bind_latent(spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams) -> LatentLayer:
     """Bind a layer to its cache, uint8 [blocks, block_bytes]. Raises ValueError for a scale that is not positive."""
     scale = params.k_scale if KV_TYPES[dtype].item_bytes == 1 else 1.0
     if not scale > 0:
         raise ValueError(f"k_scale {scale}: expected a positive number")
-    sizes = (spec.rank + spec.rope_size, spec.rank, block_size, block_bytes, ELEMENTS[dtype], scale)
+    sizes = (spec.rank + spec.rope_size, spec.rank, block_size, raw.stride(0), ELEMENTS[dtype], scale)
     return LatentLayer(spec, raw, raw.data_ptr(), sizes)
 
 

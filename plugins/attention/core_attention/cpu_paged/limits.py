@@ -6,7 +6,7 @@ Owns: the limits of the native attention kernel. Never does: import the kernel. 
 from __future__ import annotations
 
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
+from core.api.specs import KV_TYPES, STATE_TYPES, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
 ELEMENTS = {  # the kernel's number of each KV type
     "float32": 0,
@@ -36,8 +36,8 @@ def unsupported_state(query: StateQuery) -> list[Reason]:
     reasons = []
     if query.device != "cpu":
         reasons.append(Reason("device", "cpu", query.device))
-    if query.dtype != STATE_DTYPE:
-        reasons.append(Reason("dtype", STATE_DTYPE, query.dtype))
+    if not set(query.dtype.split("+")) <= set(STATE_TYPES):
+        reasons.append(Reason("state_dtype", " or ".join(STATE_TYPES), query.dtype))
     if spec.op not in STATE_OPS:
         return [*reasons, Reason("state_op", " or ".join(STATE_OPS), spec.op)]
     sizes = spec.sizes

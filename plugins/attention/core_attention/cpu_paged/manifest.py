@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, StateQuery
+from core.api.specs import STATE_TYPES, AttentionQuery, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_attention.cpu_paged.limits import (
     ELEMENTS,
@@ -37,6 +37,7 @@ def core_spec() -> PluginSpec:
             "devices": ["cpu"],
             "layer_kinds": ["full", "sliding", "latent", "state"],
             "state_ops": list(STATE_OPS),
+            "state_dtypes": list(STATE_TYPES),
             "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,
             "min_head_size": MIN_HEAD_SIZE,
@@ -50,6 +51,7 @@ def core_spec() -> PluginSpec:
             "spans": True,
             "cascade": True,
             "padding": True,
+            "strided": True,
             "tree": True,
             "batch_invariant": True,
         },

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import StateSpec
+from core_attention.cpu_paged.limits import ELEMENTS
 from core_platforms.cpu.native_linear import NativeLinear
 from core_runtime.weights.formats import Dense
 
@@ -51,10 +52,13 @@ class PackedState:
     first: NativeLinear | None = None
     second: NativeLinear | None = None
 
-    def handle(self, native: ModuleType, numbers: Mapping[str, float]) -> Any:
+    def handle(self, native: ModuleType, dtype: str, numbers: Mapping[str, float]) -> Any:
         """Build the extension's description of the layer. The tensors must outlive it."""
+        window, _, rest = dtype.partition("+")
         sizes = (
             OPS.index(self.op),
+            ELEMENTS[window],
+            ELEMENTS[rest or window],
             self.channels,
             self.kernel,
             self.heads,
@@ -97,14 +101,16 @@ class StateLayer:
 
     __slots__ = ("block_bytes", "handle", "packed", "pointer", "raw", "spec")
 
-    def __init__(self, native: ModuleType, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, native: ModuleType, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]
+    ) -> None:
         self.spec = spec
         self.raw = raw
         self.pointer = raw.data_ptr()
         self.block_bytes = raw.shape[1]
         tensors = {name: tensor.detach().float() for name, tensor in params.items()}
         self.packed = PACKERS[spec.op](native, spec, tensors)
-        self.handle = self.packed.handle(native, spec.numbers)
+        self.handle = self.packed.handle(native, dtype, spec.numbers)
 
 
 def _taps(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> dict[str, Tensor | None]:

@@ -21,6 +21,7 @@ from core_attention.torch_sdpa.latent import LatentLayer
 from core_attention.torch_sdpa.states import OPS, StateLayer
 from core_attention.torch_sdpa.states.cross_attention import CrossAttention
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 from core_runtime.contracts import AttentionParams, BatchView
 
 
@@ -222,12 +223,12 @@ class TorchSDPA:
         handle.values.move(sources, targets, handle.block_size)
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """Return the size of the state in float32 numbers."""
-        return spec.state_bytes
+        """Return the bytes of a state."""
+        return spec.bytes_in(dtype)
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
         """Bind an op to the layer's bytes."""
-        return OPS[spec.op](spec, raw, params)
+        return OPS[spec.op](spec, StoredStates(spec, dtype, raw), params)
 
     def build_state(self, view: BatchView) -> StateMetadata:
         """Describe, once per step, the sequence of each row."""

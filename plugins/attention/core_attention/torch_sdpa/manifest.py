@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, AttentionQuery, LatentSpec, StateQuery
+from core.api.specs import KV_TYPES, STATE_TYPES, AttentionQuery, LatentSpec, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_runtime.contracts import AttentionBackend
 
@@ -34,8 +34,10 @@ def core_spec() -> PluginSpec:
             "bidirectional": True,
             "spans": True,
             "padding": True,
+            "strided": True,
             "tree": True,
             "invariant_kinds": ["state"],
+            "state_dtypes": list(STATE_TYPES),
             "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda", "cross_attention"],
             "batch_invariant": False,
             "reference_numerics": True,

@@ -111,6 +111,7 @@ def _print_memory(plan: MemoryPlan) -> None:
     groups = ", ".join(map(_group, plan.groups))
     states = f"; {human_bytes(plan.state)} of states for each sequence" if plan.state else ""
     resident = f"at most {plan.num_adapters} of {human_bytes(plan.adapter)}: the largest rank on all matrices of blocks"
+    types = ", ".join(f"{dtype} in {count} layers" for dtype, count in plan.kept_layers.items())
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
         *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
@@ -118,6 +119,7 @@ def _print_memory(plan: MemoryPlan) -> None:
         ["  KV cache", human_bytes(plan.kv), blocks],
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
         ["", "", f"groups of layers: {groups}{states}"],
+        *([["", "", f"stored as {types}"]] if types else []),
         ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
     ]
     print_table(("  what", "size", "of"), rows)

@@ -25,6 +25,7 @@ from core_config.resolve import discover, find_model
 from core_config.rules import Facts
 from core_config.stages import limits
 from core_config.stages.attempt import Attempt
+from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.choices import choose_quantization
 from core_config.stages.family import find_family, text_alone
@@ -217,7 +218,9 @@ def _report_tensors(
     attempt.answer_of(lambda: _check_vocabulary(attempt, stored, spec))
     dtype = settings["kv_cache_dtype"]
     weights_bytes = sum(group.nbytes for group in report.tensors)
-    report.shape = model_shape(spec, weights_bytes, dtype if dtype in KV_TYPES else "bfloat16")
+    kv_dtype = dtype if dtype in KV_TYPES else "bfloat16"
+    kept = attempt.answer_of(lambda: skipped_dtypes(settings, spec)) or ()
+    report.shape = model_shape(spec, weights_bytes, kv_dtype, kept, settled_state_dtype(settings))
 
 
 def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: DecoderSpec) -> None:

@@ -123,6 +123,15 @@ def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
         yield Problem(f"--kv-cache-dtype {dtype}: platform '{name}' serves {', '.join(allowed)}; choose one of these.")
 
 
+def skipped_layers_need_another_type(facts: Facts) -> Findings:
+    """Layers keep the model's precision where the cache has another."""
+    if facts["kv_cache_dtype_skip_layers"] and facts["kv_cache_dtype"] == facts["dtype"]:
+        yield Warn(
+            f"--kv-cache-dtype-skip-layers has no effect, as all layers store {facts['dtype']}; "
+            "choose another --kv-cache-dtype."
+        )
+
+
 def named_connectors_settle_offloading(facts: Facts) -> Findings:
     """vLLM's connectors to host memory and disk are arguments of this engine."""
     named = named_connectors(facts.settings)
@@ -180,6 +189,7 @@ RULES: tuple[Rule, ...] = (
     Rule(int4_means_k8v4),
     Rule(kv_dtype_fits_the_platform, "platform"),
     Rule(kv_dtype_needs_scales, "model"),
+    Rule(skipped_layers_need_another_type, "model"),
     Rule(named_connectors_settle_offloading),
     Rule(host_memory_holds_offloaded_blocks, "platform"),
     Rule(disk_size_needs_a_path),

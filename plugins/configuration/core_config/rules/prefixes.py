@@ -5,6 +5,7 @@ Owns: those rules and their order, and `snapshot_every`. Called by: the table (`
 
 from __future__ import annotations
 
+from core.api.specs import STATE_DTYPE
 from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 from core_config.stages.settings import Settings
@@ -44,6 +45,13 @@ def kept_states_need_states(facts: Facts) -> Findings:
             yield Warn(f"{flag_of(name)} {shown} has no effect without prefix caching.")
 
 
+def state_types_need_states(facts: Facts) -> Findings:
+    """Storage types of states have an effect only on models that have states."""
+    for name in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+        if facts[name] not in ("auto", STATE_DTYPE) and not facts.has_states:
+            yield Warn(f"{flag_of(name)} {facts[name]} has no effect on this model, whose layers have no state.")
+
+
 def snapshot_every(settings: Settings) -> int:
     """Return the distance in tokens at which states are kept in any case; 0: none are."""
     interval: int | None = settings["prefix_cache_retention_interval"]
@@ -56,4 +64,5 @@ RULES: tuple[Rule, ...] = (
     Rule(prefixes_are_matched_in_blocks, "memory"),
     Rule(states_are_kept_at_block_edges, "memory"),
     Rule(kept_states_need_states, "memory"),
+    Rule(state_types_need_states, "memory"),
 )

@@ -95,6 +95,8 @@ def ranks_lack_some_features(facts: Facts) -> Findings:
     for name in WHOLE:
         if facts[name]:
             yield Problem(f"{flag_of(name)}: not with {asked} yet; leave one of them out.")
+    if facts["pipeline_parallel_size"] > 1 and facts["kv_cache_dtype_skip_layers"]:
+        yield Problem("--kv-cache-dtype-skip-layers: not with --pipeline-parallel-size yet; leave one of them out.")
     method = facts.speculative.get("method")
     if method is not None and method not in DRAFTS_OF_RANK_0:
         yield Problem(

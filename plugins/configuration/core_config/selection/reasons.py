@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec, StateQuery
+from core.api.specs import STATE_DTYPE, AttentionQuery, AttentionSpec, StateQuery
 from core.plugin.capabilities import layer_kinds
 from core.plugin.hookspecs import PluginSpec
 
@@ -67,7 +67,7 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
 
 
 def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
-    """Against what a backend declares about layers with a state: that it serves them, and `state_ops`."""
+    """Against what a backend declares about layers with a state: that it serves them, `state_ops` and `state_dtypes`."""
     found = device_reasons(spec, query.device)
     kinds = layer_kinds(spec.capabilities)
     if query.spec.kind not in kinds:
@@ -75,6 +75,11 @@ def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
         found.append(Reason("layer_kind", " or ".join(kinds), query.spec.kind, hint))
         return found
     found += _member(spec, "state_ops", "state_op", query.spec.op)
+    types = spec.capabilities.get("state_dtypes", (STATE_DTYPE,))
+    lacking = [part for part in query.dtype.split("+") if part not in types]
+    if lacking:
+        hint = "--mamba-cache-dtype and --mamba-ssm-cache-dtype choose others"
+        found.append(Reason("state_dtype", " or ".join(types), lacking[0], hint))
     return found
 
 

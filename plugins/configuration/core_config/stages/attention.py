@@ -17,6 +17,8 @@ from core_config.selection.ranking import Choice
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.settings import Settings
 from core_config.stages.waivers import wanted_promise
+from core_runtime.specs.kv_types import layer_dtypes, state_dtype
+from core_runtime.specs.module_spec import ModelSpec
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")
 
@@ -45,21 +47,25 @@ def choose_attention(
     registry: PluginRegistry,
     mixers: Sequence[MixerSpec],
     platform: ChosenPlatform,
+    dtypes: Sequence[str] = (),
     *,
     spans: bool = False,
 ) -> dict[str, Choice]:
     """Return one choice for each layer kind of the model, by `attention.KIND`. Raises UserError.
 
+    dtypes: storage type of each mixer's keys and values; empty: all have that of the cache.
     spans: see `AttentionQuery`.
     """
     named = attention_names(settings["attention_backend"])
     wanted = platform.wishes.get("attention_backend", ())
     row = platform.manifest.row
     found: dict[str, Choice] = {}
+    queries: list[AttentionQuery | StateQuery] = []
     for index, mixer in enumerate(mixers):
-        if mixer in mixers[:index]:
+        query = query_of(settings, mixer, platform.device, dtypes[index] if dtypes else None)
+        if query in queries:
             continue
-        query = query_of(settings, mixer, platform.device, spans)
+        queries.append(query)
         promise = wanted_promise(settings, mixer.kind)
         choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution, promise)
         stage = f"attention.{mixer.kind}"
@@ -70,9 +76,22 @@ def choose_attention(
     return found
 
 
-def query_of(settings: Settings, mixer: MixerSpec, device: Device, spans: bool = False) -> AttentionQuery | StateQuery:
-    """Return the query whether a backend serves a layer."""
+def query_of(
+    settings: Settings, mixer: MixerSpec, device: Device, dtype: str | None = None, *, spans: bool = False
+) -> AttentionQuery | StateQuery:
+    """Return the query whether a backend serves a layer. dtype: storage type of its keys and values; None: the cache's."""
     if isinstance(mixer, StateSpec):
-        return StateQuery(mixer, device.name)
-    dtype = settings["kv_cache_dtype"]
+        return StateQuery(mixer, device.name, settled_state_dtype(settings))
+    dtype = dtype or settings["kv_cache_dtype"]
     return AttentionQuery(mixer, device.name, dtype, settings["block_size"], profile=device.profile, spans=spans)
+
+
+def settled_state_dtype(settings: Settings) -> str:
+    """Return the storage type of states."""
+    return state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+
+
+def skipped_dtypes(settings: Settings, spec: ModelSpec) -> tuple[str, ...]:
+    """Return the storage type of each of the model's layers; empty where all have the cache's. Raises ConfigError."""
+    skipped = settings["kv_cache_dtype_skip_layers"] or ()
+    return layer_dtypes(spec, settings["kv_cache_dtype"], skipped, settings["dtype"])

@@ -7,7 +7,6 @@ Called by: resolve.
 
 from __future__ import annotations
 
-from core.api.specs import MixerSpec
 from core_config.media import needs_spans, transcribes
 from core_config.selection import (
     select_adapters,
@@ -23,7 +22,7 @@ from core_config.selection.ranking import Choice
 from core_config.selection.reasons import dtype_reasons
 from core_config.stages import limits
 from core_config.stages.attempt import Attempt
-from core_config.stages.attention import choose_attention
+from core_config.stages.attention import choose_attention, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.kv_connectors import choose_kv_connectors
@@ -32,15 +31,16 @@ from core_config.stages.waivers import wanted_promise
 from core_config.structured_outputs import structured_outputs_config
 from core_media.sound.config import MODEL_TYPE
 from core_runtime.specs.checkpoint import CheckpointFacts
+from core_runtime.specs.module_spec import ModelSpec
 
 
 def choose_plugins(
-    attempt: Attempt, checkpoint: Checkpoint, family: Choice | None, mixers: list[MixerSpec], platform: ChosenPlatform
+    attempt: Attempt, checkpoint: Checkpoint, family: Choice | None, spec: ModelSpec, platform: ChosenPlatform
 ) -> None:
     """Make every later choice, after the data types. Each failure is a problem; none stops the others.
 
     family: the plugin that reads the model's configuration, None for the table of families.
-    mixers: mixers of all layers.
+    spec: shape of the model.
     """
     stages = attempt.chosen.stages
     stages["loader"] = checkpoint.loader
@@ -51,7 +51,7 @@ def choose_plugins(
     choose_quantization(attempt, checkpoint.manifest.facts())
     _choose_kernels(attempt, platform)
     spans = needs_spans(attempt.settings, checkpoint.path, checkpoint.manifest)
-    _choose_attention(attempt, mixers, platform, spans)
+    _choose_attention(attempt, spec, platform, spans)
     choose_proposer(attempt, checkpoint)
     _choose_executor(attempt, checkpoint.manifest.facts(), platform)
     _choose_policy(attempt)
@@ -104,9 +104,13 @@ def _choose_kernels(attempt: Attempt, platform: ChosenPlatform) -> None:
         attempt.chosen.stages["kernels"] = choice
 
 
-def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: ChosenPlatform, spans: bool) -> None:
+def _choose_attention(attempt: Attempt, spec: ModelSpec, platform: ChosenPlatform, spans: bool) -> None:
     settings = attempt.settings
-    found = attempt.answer_of(lambda: choose_attention(settings, attempt.plugins, mixers, platform, spans=spans))
+    mixers = list(spec.mixers)
+    dtypes = attempt.answer_of(lambda: skipped_dtypes(settings, spec)) or ()
+    found = attempt.answer_of(
+        lambda: choose_attention(settings, attempt.plugins, mixers, platform, dtypes, spans=spans)
+    )
     if not found:
         return
     attempt.chosen.stages.update(found)

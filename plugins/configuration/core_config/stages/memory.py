@@ -6,12 +6,14 @@ Called by: resolve, explain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
 from core.api.specs import (
     KV_TYPES,
+    STATE_DTYPE,
     AttentionSpec,
     DensePlan,
     KVGroup,
@@ -45,6 +47,7 @@ class MemoryPlan:
     workspace: bytes of a step's buffers (pages that no step touches are never allocated).
     max_model_len: tokens of the longest request.
     groups: groups of layers that share a block table.
+    layer_dtypes: storage type of each layer's keys and values; empty: all have that of the cache.
     max_step_tokens: limit of tokens of one sequence in a step.
     proposer: bytes of the additional weights for drafts.
     limits: limits of a step of the model.
@@ -60,6 +63,7 @@ class MemoryPlan:
     workspace: int = 0
     max_model_len: int = 0
     groups: tuple[KVGroup, ...] = single_group(1)
+    layer_dtypes: tuple[str, ...] = ()
     max_step_tokens: int = 0
     proposer: int = 0
     limits: StepLimits = NO_LIMITS
@@ -90,6 +94,12 @@ class MemoryPlan:
         """
         state_blocks = sum(group.num_state_blocks + group.num_spare_blocks for group in self.groups)
         return self.block * state_blocks
+
+    @property
+    def kept_layers(self) -> dict[str, int]:
+        """Return the number of layers with keys and values by storage type, where the types differ."""
+        states = {layer for group in self.groups if group.kind == "state" for layer in group.layers}
+        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer not in states))
 
     @property
     def tokens(self) -> int:
@@ -123,16 +133,20 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 def kv_groups(
     mixers: Sequence[MixerSpec],
     block_size: int,
-    dtype: str,
+    dtypes: Sequence[str],
     *,
     hybrid: bool,
+    strided: bool = False,
     drafts: bool = False,
+    state_dtype: str = STATE_DTYPE,
     stages: Sequence[Range] = (),
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
     mixers: mixers of the model, then of its draft, in the worker's numbering.
-    hybrid, drafts: see `group_layers`.
+    dtypes: storage type of each mixer's keys and values.
+    hybrid, strided, drafts: see `group_layers`.
+    state_dtype: storage type of states.
     stages: mixers of each stage; empty: there is one.
     """
     windows: list[int | None] = []
@@ -142,12 +156,12 @@ def kv_groups(
         if isinstance(mixer, StateSpec):
             states.add(index)
             windows.append(None)
-            layer_bytes.append(mixer.state_bytes)
+            layer_bytes.append(mixer.bytes_in(state_dtype))
         else:
             windows.append(mixer.window)
-            layer_bytes.append(block_bytes([mixer], block_size, dtype))
+            layer_bytes.append(block_bytes([mixer], block_size, dtypes[index]))
     held = stages or [(0, len(mixers))]
-    groups = groups_of_stages(windows, layer_bytes, held, hybrid=hybrid, states=states, drafts=drafts)
+    groups = groups_of_stages(windows, layer_bytes, held, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     return groups, stages_page_bytes(groups, layer_bytes, held)
 
 

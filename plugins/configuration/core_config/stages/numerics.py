@@ -15,6 +15,7 @@ import importlib_metadata
 from core.plugin.manifest import Manifest
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings, underscored
+from core_runtime.specs.kv_types import kv_name, state_dtype
 
 
 def numerics_id(
@@ -52,11 +53,11 @@ def _answer(manifest: Manifest, kind: str, given: Mapping[str, Mapping[str, Any]
     return manifest.call("core_numerics", platform=given["platform"], arguments=underscored(own))
 
 
-def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
-    """Return the id of the plugins that were chosen."""
+def planned_numerics(settings: Settings, chosen: Chosen, layer_dtypes: Sequence[str] = ()) -> str | None:
+    """Return the id of the plugins that were chosen. layer_dtypes: see `MemoryPlan`."""
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    return numerics_id(
-        kernels, attention, own_arguments(settings), settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
-    )
+    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+    kv = kv_name(settings["kv_cache_dtype"], layer_dtypes, states)
+    return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"])

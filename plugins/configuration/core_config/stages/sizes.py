@@ -19,10 +19,12 @@ from core_config.experts import copies_bytes, outputs_bytes, placement_of
 from core_config.ranks import part_of, stages_in
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
+from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
 from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
+from core_config.stages.settings import Settings
 from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
 from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -37,18 +39,25 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     """Return the plan, with the longest context that fits. Raises UserError."""
     settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
     block_size = settings["block_size"]
-    hybrid = not settings["disable_hybrid_kv_cache_manager"]
     scheduler = scheduler_config(settings)
-    drafts = scheduler.num_speculative_tokens > 0
     draft = attempt.draft
     ranks = settings["tensor_parallel_size"]
     placement = placement_of(settings)
     mixers = part_of(spec, ranks, placement).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
+    layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
     held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
-    dtype = settings["kv_cache_dtype"]
-    groups, facts.block_bytes = kv_groups(mixers, block_size, dtype, hybrid=hybrid, drafts=drafts, stages=held)
+    groups, facts.block_bytes = kv_groups(
+        mixers,
+        block_size,
+        layer_dtypes or [settings["kv_cache_dtype"]] * len(mixers),
+        hybrid=not settings["disable_hybrid_kv_cache_manager"],
+        strided=_all_declare_strides(attempt),
+        drafts=scheduler.num_speculative_tokens > 0,
+        state_dtype=settled_state_dtype(settings),
+        stages=held,
+    )
     facts.block_bytes *= ranks  # a block has a part on each rank
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     if ranks > 1:
@@ -77,7 +86,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     facts.adapters_bytes = adapter * num_adapters
     if facts.is_api_server:  # the engine server makes the plan
         length = settings["max_model_len"]
-        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
+        return MemoryPlan(
+            weights, facts.block_bytes, 0, block_size, workspace, length, groups, layer_dtypes, limits=limits
+        )
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
     if num_blocks is None:
@@ -91,6 +102,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         block_size,
         workspace,
         groups=groups,
+        layer_dtypes=layer_dtypes,
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
         limits=limits,
@@ -111,6 +123,29 @@ def planned_forms(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, dev
         plan = quantization_plan(draft.settings, draft.chosen, draft.manifest)
         found += forms_of(draft.decoder, plan, draft.settings["dtype"], device)
     return found
+
+
+def _layer_dtypes(settings: Settings, spec: ModelSpec, num_layers: int) -> tuple[str, ...]:
+    """Return the storage type of each layer's keys and values, a draft's behind the model's; empty: all have the cache's.
+
+    Raises ConfigError.
+    """
+    own = skipped_dtypes(settings, spec)
+    others = [settings["kv_cache_dtype"]] * (num_layers - len(own))
+    return (*own, *others) if own else ()
+
+
+def _all_declare_strides(attempt: Attempt) -> bool:
+    """Whether every attention backend, the draft's too, reads layers whose blocks lie apart."""
+    chosen = [attempt.chosen] if attempt.draft is None else [attempt.chosen, attempt.draft.chosen]
+    backends = [
+        manifest
+        for one in chosen
+        for stage, choice in one.stages.items()
+        if stage.startswith("attention.") and stage != "attention.state"
+        for manifest in choice.manifests
+    ]
+    return all(manifest.spec.capabilities.get("strided", False) for manifest in backends)
 
 
 def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:

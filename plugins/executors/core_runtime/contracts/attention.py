@@ -220,7 +220,7 @@ class StateBackend(Protocol):
     numerics: str
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """Return the bytes of one sequence's state in one layer, at most `spec.state_bytes`."""
+        """Return the bytes of one sequence's state in one layer, at most `spec.bytes_in(dtype)`."""
         ...
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
@@ -229,6 +229,8 @@ class StateBackend(Protocol):
         raw: uint8 [num_blocks, block_bytes], zeroed. A state occupies the first blocks in its row of the block table,
             as many as it needs, in order; they need not be adjacent.
         params: by name, as `spec.params` says, float32 on the device.
+        dtype: storage type, `float32` unless the backend's plugin declares others (`state_dtypes`), see
+            `core.api.specs.STATE_TYPES`. Numbers are rounded after every token, so that no cut changes a bit.
         """
         ...
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from torch import Tensor
 
 from core.api.config import CacheConfig, EngineConfig
@@ -72,14 +73,15 @@ class ModelInstance:
         """Names of the numerics of its attention backends, which results depend on."""
         return {backend.numerics for backend in self.backends}
 
-    def layer_bytes(self) -> list[int]:
-        """Return the bytes of one block of each layer, or of a sequence's state in it.
+    def layer_bytes(self, first_layer: int = 0) -> list[int]:
+        """Return the bytes of one block of each layer, or of a sequence's state in it. first_layer: see `bind`.
 
         Raises PluginError when a backend needs more than planned.
         """
         sizes: list[int] = []
-        for mixer, backend in zip(self.model.mixers, self.backends, strict=True):
-            sizes.append(mixer.layer_bytes(backend, self.cache))
+        layers = zip(self.model.mixers, self.backends, strict=True)
+        for layer, (mixer, backend) in enumerate(layers, first_layer):
+            sizes.append(mixer.layer_bytes(backend, self._cache_of(layer)))
         return sizes
 
     def bind(self, memory: KVMemory, first_layer: int) -> None:
@@ -89,9 +91,16 @@ class ModelInstance:
         for index, (mixer, backend) in enumerate(layers):
             layer = first_layer + index
             buffer = memory.of_layer(layer)
-            scales = self.learned.get(index)
-            mixer.bind_cache(backend, self.cache, buffer, scales)
+            cache = self._cache_of(layer)
+            # The checkpoint's scales are those of the whole cache's type.
+            scales = self.learned.get(index) if cache.dtype == self.cache.dtype else None
+            mixer.bind_cache(backend, cache, buffer, scales)
             self.groups.append(memory.group_of_layer(layer))
+
+    def _cache_of(self, layer: int) -> CacheConfig:
+        """Return the configuration of the cache with the storage type of one layer."""
+        dtypes = self.cache.layer_dtypes
+        return msgspec.structs.replace(self.cache, dtype=dtypes[layer]) if dtypes else self.cache
 
 
 def build(
@@ -214,7 +223,7 @@ def share_cache(
     """
     layer_bytes: list[int] = []
     for instance in instances:
-        layer_bytes += instance.layer_bytes()
+        layer_bytes += instance.layer_bytes(len(layer_bytes))
     groups = cache.groups or single_group(len(layer_bytes))
     num_blocks = num_blocks_of(cache, groups, layer_bytes)
     kept = None if file is None else (file, cache.block_size)

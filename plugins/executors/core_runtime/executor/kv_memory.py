@@ -3,7 +3,8 @@
 Owns: the buffers that all groups share, and copies of blocks in the order of the steps. Never does: interpret a block.
 Called by: the worker, which runs transfers; `instance.share_cache`, which binds layers to it.
 
-The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for any group that owns it.
+The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for any group that owns it. Where
+layers differ in bytes, all lie in one buffer, those of a group one after the other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from core_kv_connectors.kept.file import lay_out
 from core_runtime.contracts import CopiesAside
 from core_runtime.executor.device import Device
 from core_runtime.executor.page_copies import PageCopies, SavedPages
-from core_runtime.specs.kv_groups import page_bytes, place_bytes
+from core_runtime.specs.kv_groups import layer_places, page_bytes, place_bytes
 
 
 def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
@@ -44,14 +45,12 @@ def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Se
 
 
 class KVMemory:
-    """Blocks of equal size for all layers. The worker owns it.
+    """Blocks of equal size for all groups. The worker owns it.
 
     groups: groups of layers that share a block table.
     layer_bytes: bytes of one block of each layer; in a `state` group, bytes of a sequence's state.
     num_blocks: blocks of the pool.
     file: file in memory in which the blocks outlive this process, and tokens of a block; None: they end with it.
-
-    Raises ConfigError when attention layers that share a buffer have blocks of different sizes.
     """
 
     def __init__(
@@ -68,33 +67,15 @@ class KVMemory:
         self._aside: PageCopies | None = None
         self._host: list[NDArray[np.uint8]] = []
         self._buffers: list[Tensor] = []
-        self._buffer_of: dict[int, int] = {}
+        self._places = layer_places(groups, layer_bytes)
         block_sizes = place_bytes(groups, layer_bytes)
         kept = None if file is None else lay_out(file[0], num_blocks, block_sizes, file[1])
         for index, size in enumerate(block_sizes):
-            layers: list[int] = []
-            sizes: set[int] = set()
-            for group in groups:
-                if index >= len(group.layers):
-                    continue
-                layer = group.layers[index]
-                layers.append(layer)
-                if group.kind != "state":
-                    sizes.add(layer_bytes[layer])
-            if len(sizes) > 1:
-                raise ConfigError(
-                    [
-                        f"Layers {layers} share a KV buffer but their blocks have {sorted(sizes)} bytes; "
-                        "give --disable-hybrid-kv-cache-manager."
-                    ]
-                )
             if file is None or kept is None:
                 memory = device.allocate(num_blocks * size, "kv")
             else:
                 memory = device.allocate_in(file[0], kept.starts[index], num_blocks * size, "kv")
             self._buffers.append(memory.view(num_blocks, size))
-            for layer in layers:
-                self._buffer_of[layer] = index
         self._ends: list[int] = np.cumsum(block_sizes).tolist()
 
     @property
@@ -113,9 +94,9 @@ class KVMemory:
         return holders[0]
 
     def of_layer(self, layer: int) -> Tensor:
-        """Return the buffer of a layer, uint8 [num_blocks, block bytes]."""
-        index = self._buffer_of[layer]
-        return self._buffers[index]
+        """Return the blocks of a layer, uint8 [num_blocks, block bytes]: a buffer, or a part of its columns."""
+        index, start, end = self._places[layer]
+        return self._buffers[index][:, start:end]
 
     def prepare_transfers(self) -> None:
         """Allocate what transfers need, so that the first one does not wait for it."""

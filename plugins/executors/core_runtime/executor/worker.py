@@ -54,6 +54,7 @@ from core_runtime.models.decoder import Decoder
 from core_runtime.models.tensors.loading import WHOLE
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.kv_types import kv_name
 from core_runtime.specs.module_spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -351,7 +352,9 @@ class Worker:
         attention = ",".join(sorted(backends))
         kernels = self.runtime.kernels.numerics
         parts = [f"/{one.part_numerics}" for one in self.instances[:1] if one.part_numerics]
-        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}{''.join(parts)}"
+        cache = self.config.cache
+        kv = kv_name(cache.dtype, cache.layer_dtypes, cache.state_dtype)
+        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{kv}{''.join(parts)}"
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""

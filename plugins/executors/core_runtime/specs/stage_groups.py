@@ -27,10 +27,11 @@ def groups_of_stages(
     hybrid: bool,
     states: Collection[int],
     drafts: bool,
+    strided: bool = False,
 ) -> tuple[KVGroup, ...]:
     """Divide layers into groups, see `group_layers`. stages: layers of each stage."""
     if len(stages) == 1:
-        return group_layers(windows, layer_bytes, hybrid=hybrid, states=states, drafts=drafts)
+        return group_layers(windows, layer_bytes, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     keyed = [layer for layer in range(len(windows)) if layer not in states]
     alike: dict[int | None, list[int]] = {}
     for layer in keyed:

@@ -19,6 +19,7 @@ from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks import given_states, states
 from core_kit.checks.attention_claims import (
     claims_are_true,
+    layers_may_lie_in_one_block,
     layout_is_planned,
     refusals_have_reasons,
     serves_what_it_declares,
@@ -292,6 +293,7 @@ KEYED = (
     writes_only_its_slots,
     padding_changes_nothing,
     layout_is_planned,
+    layers_may_lie_in_one_block,
     same_step_same_bits,
     batch_invariant_as_claimed,
     spans_see_their_end,

@@ -10,8 +10,10 @@ from typing import Final
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec
 from core_config.stages.memory import block_bytes
-from core_kit.case import Failure, Subject
-from core_kit.fixtures.attention_cases import LATENTS, Cached, combinations, compare, reasons_of
+from core_kit.case import Failure, Skipped, Subject
+from core_kit.fixtures.attention_cases import LATENTS, LENGTHS, Cached, combinations, compare, reasons_of
+from core_kit.oracles.numbers import generator, same_bits
+from core_kit.oracles.reference import NAN_BYTE, Conversation, PagedRun
 
 FEATURES: Final = ("window", "cap", "sinks", "alibi", "chunked")
 LISTED: Final = ("layer_kinds", "kv_dtypes", "head_sizes", "block_sizes")
@@ -94,6 +96,28 @@ def _shown(spec: Cached, block_size: int, dtype: str) -> set[str]:
         shown.add(f"head_sizes {spec.head_size}")
         shown |= {name for name in FEATURES if getattr(spec, name)}
     return shown
+
+
+def layers_may_lie_in_one_block(subject: Subject) -> None:
+    """With `strided`: bits are the same where other layers lie between a layer's blocks, whose bytes stay as they are."""
+    if not subject.manifest.spec.capabilities.get("strided", False):
+        raise Skipped("it does not declare strided; layers of different sizes then have no groups by window")
+    for what, spec, block_size, dtype in combinations(subject):
+        if reasons_of(subject, spec, block_size, dtype):
+            continue
+        runs = []
+        for apart in (0, 64):
+            random = generator(what)
+            conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]
+            run = PagedRun(subject.loaded, spec, block_size, dtype, conversations, random, apart=apart)
+            runs.append((run, run.all(7)))
+        (together, expected), (apart_run, outs) = runs
+        label = f"{what}: blocks of {block_size} in {dtype} with other layers between them"
+        for got, one in zip(outs, expected, strict=True):
+            same_bits(got, one, label)
+        same_bits(apart_run.raw, together.raw, f"{label}: the cache")
+        if (apart_run.whole[:, :64] != NAN_BYTE).any() or (apart_run.whole[:, -64:] != NAN_BYTE).any():
+            raise Failure(f"{label}: bytes of other layers changed")
 
 
 def layout_is_planned(subject: Subject) -> None:

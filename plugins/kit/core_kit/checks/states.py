@@ -25,6 +25,8 @@ from core_runtime.contracts import HasExampleState, MovesStates
 from core_runtime.models.state_ops.cross_attention import CROSS_ATTENTION
 
 TOLERANCE = 1e-4
+NARROW_TOLERANCE = 0.2
+"""Of states of 16 bits beside float32: outputs are of the order of one."""
 LENGTHS = (23, 1, 2, 40)
 BLOCK_BYTES = 96
 """Block size so small that a state takes several blocks."""
@@ -39,6 +41,7 @@ class StateRun:
     tables: block ids of each.
     padding: of every step.
     params: the op's tensors; random by default.
+    dtype: storage type of the states.
     """
 
     def __init__(
@@ -49,19 +52,20 @@ class StateRun:
         random: torch.Generator,
         padding: Padding = NO_PADDING,
         params: Mapping[str, Tensor] | None = None,
+        dtype: str = STATE_DTYPE,
     ) -> None:
         self.backend = backend
         self.spec = spec
         self.sequences = list(sequences)
         self.padding = padding
-        state_bytes = backend.state_layout(spec, STATE_DTYPE)
+        state_bytes = backend.state_layout(spec, dtype)
         state_blocks = -(-state_bytes // BLOCK_BYTES)
         num_blocks = state_blocks * len(sequences)
         shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
         self.tables = shuffled.view(len(sequences), state_blocks).tolist()
         self.raw = torch.zeros(num_blocks + 2, BLOCK_BYTES, dtype=torch.uint8)
         self.params = _params(spec) if params is None else params
-        self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
+        self.handle = backend.bind_state(spec, dtype, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
     def step(self, spans: Sequence[tuple[int, int, int]], sources: Sequence[int] = ()) -> list[Tensor]:
@@ -190,6 +194,25 @@ def states_are_their_bytes(subject: Subject) -> None:
         close(again, expected, TOLERANCE, f"{what}, computed again from earlier bytes")
 
 
+def narrow_states_survive_cuts(subject: Subject) -> None:
+    """Layers with a state: in each of `state_dtypes`, chunks change nothing, and its bytes fit the plan."""
+    types = [dtype for dtype in subject.manifest.spec.capabilities.get("state_dtypes", ()) if dtype != STATE_DTYPE]
+    for spec, what in _examples(subject):
+        wide = _run(subject, spec, what).all()
+        for dtype in [*types, *(f"{STATE_DTYPE}+{dtype}" for dtype in types)]:
+            told = subject.loaded.state_layout(spec, dtype)
+            if not 0 < told <= spec.bytes_in(dtype):
+                raise Failure(f"{what}: state_layout tells {told!r} bytes in {dtype}, the plan {spec.bytes_in(dtype)}")
+            whole = _run(subject, spec, what, dtype=dtype).all()
+            for got, expected in zip(whole, wide, strict=True):
+                close(got, expected, NARROW_TOLERANCE, f"{what} in {dtype}, compared with {STATE_DTYPE}")
+            for chunk in (1, 3, 7):
+                for got, expected in zip(_run(subject, spec, what, dtype=dtype).all(chunk), whole, strict=True):
+                    close(got, expected, TOLERANCE, f"{what} in {dtype}, in chunks of {chunk}")
+    if not types:
+        raise Skipped("it declares no state_dtypes but float32")
+
+
 def states_move(subject: Subject) -> None:
     """Layers with a state: with `moves_states`, blocks in which a state is read but not written stay as they are."""
     if not isinstance(subject.loaded, MovesStates):
@@ -242,6 +265,7 @@ CHECKS = (
     states_begin_afresh,
     states_stay_in_their_blocks,
     states_are_their_bytes,
+    narrow_states_survive_cuts,
     states_move,
     states_know_padding,
     states_are_invariant_as_claimed,
@@ -296,9 +320,11 @@ def _params(spec: StateSpec) -> dict[str, Tensor]:
     return params
 
 
-def _run(subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING) -> StateRun:
+def _run(
+    subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING, dtype: str = STATE_DTYPE
+) -> StateRun:
     """Return the random sequences of a layer in an unused cache, with the same sequences and blocks in every call."""
-    return StateRun(subject.loaded, spec, _random(spec, what), generator(what), padding)
+    return StateRun(subject.loaded, spec, _random(spec, what), generator(what), padding, dtype=dtype)
 
 
 def _random(spec: StateSpec, what: str) -> list[Tensor]:

@@ -232,6 +232,7 @@ class PagedRun:
     changed: which of q, k and v a call of the backend has modified.
     padding: of every step.
     sees_to: for each conversation int64 [L], last position that each of its tokens sees; empty: its own.
+    apart: bytes before and after each block that belong to other layers.
     """
 
     sees_to: Sequence[Tensor] = ()
@@ -245,6 +246,7 @@ class PagedRun:
         conversations: Sequence[Conversation],
         random: torch.Generator,
         padding: Padding = NO_PADDING,
+        apart: int = 0,
     ) -> None:
         self.backend = backend
         self.spec = spec
@@ -257,7 +259,8 @@ class PagedRun:
         shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
         self.tables = [table.tolist() for table in shuffled.flip(0).split(needed)]
         size = backend.kv_layout(spec, block_size, dtype).block_bytes
-        self.raw = torch.zeros(num_blocks + 2, size, dtype=torch.uint8)
+        self.whole = torch.zeros(num_blocks + 2, size + 2 * apart, dtype=torch.uint8)
+        self.raw = self.whole[:, apart : apart + size]
         like = as_attention(spec)
         self.params = layer_params(like, dtype)
         has_params = like.sinks or like.alibi or dtype in LAYER_SCALES
@@ -265,7 +268,7 @@ class PagedRun:
             self.handle = backend.bind(spec, block_size, dtype, self.raw, self.params)
         else:
             self.handle = backend.bind(spec, block_size, dtype, self.raw)
-        self.raw.fill_(NAN_BYTE)
+        self.whole.fill_(NAN_BYTE)
 
     def step(self, query_lens: Sequence[int], seq_lens: Sequence[int]) -> list[Tensor]:
         """Write the new tokens of each sequence and attend with them; sequences without new tokens are left out."""

@@ -20,6 +20,7 @@ from core_attention.torch_sdpa.states.mamba1 import Mamba1
 from core_attention.torch_sdpa.states.mamba2 import Mamba2
 from core_attention.torch_sdpa.states.short_conv import ShortConv
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 
 
 class StateLayer(Protocol):
@@ -30,7 +31,7 @@ class StateLayer(Protocol):
         ...
 
 
-OPS: Final[Mapping[str, Callable[[StateSpec, Tensor, Mapping[str, Tensor]], StateLayer]]] = {
+OPS: Final[Mapping[str, Callable[[StateSpec, StoredStates, Mapping[str, Tensor]], StateLayer]]] = {
     "short_conv": ShortConv,
     "mamba1": Mamba1,
     "mamba2": Mamba2,
@@ -38,4 +39,4 @@ OPS: Final[Mapping[str, Callable[[StateSpec, Tensor, Mapping[str, Tensor]], Stat
     "kda": Kda,
     "cross_attention": CrossAttention,
 }
-"""Constructors by op; each takes the spec, the layer's bytes and the op's own tensors."""
+"""Constructors by op; each takes the spec, the layer's states and the op's own tensors."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import as_stored
 
 
 class Convolution:
@@ -17,14 +18,16 @@ class Convolution:
 
     weight: [C, 1, kernel], the newest token's tap last.
     bias: [C] or None.
+    dtype: storage type of the window; a token's input is rounded to it once the token is computed.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
         kernel = int(weight.shape[2])
         self.channels = int(weight.shape[0])
         self.past = kernel - 1
         self.taps = weight.view(self.channels, kernel).t().contiguous()
         self.bias = bias
+        self.dtype = dtype
 
     @property
     def window_size(self) -> int:
@@ -37,7 +40,7 @@ class Convolution:
         """
         rows, before, after = step.padding(self.past)
         padded = torch.empty(len(newest) + before.numel(), self.channels, device=newest.device)
-        padded[rows] = newest
+        padded[rows] = as_stored(newest, self.dtype)
         padded[before] = window
         y = self.taps[self.past] * newest
         if self.bias is not None:

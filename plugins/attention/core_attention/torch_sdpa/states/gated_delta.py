@@ -15,12 +15,13 @@ from core_attention.torch_sdpa.states import delta
 from core_attention.torch_sdpa.states.functions import rms_norm, sigmoid, silu, softplus
 from core_attention.torch_sdpa.states.recurrence import Recurrence
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 
 
 class GatedDelta:
     """A `gated_delta` layer bound to its cache. Value heads are split into (key head, value head of that key head)."""
 
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: StoredStates, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
         numbers = spec.numbers
         self.key_size = sizes["key_size"]
@@ -37,7 +38,7 @@ class GatedDelta:
         self.widths = [2 * keys + values, values, sizes["value_heads"], sizes["value_heads"]]
         self.mixed_widths = [keys, keys, values]
         shape = (*self.heads, sizes["value_size"], self.key_size)
-        self.recurrence = Recurrence(raw, delta.convolution(params), shape)
+        self.recurrence = Recurrence(states, delta.convolution(params), shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, Hv·V] of inputs [T, W]."""

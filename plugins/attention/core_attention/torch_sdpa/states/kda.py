@@ -15,12 +15,13 @@ from core_attention.torch_sdpa.states import delta
 from core_attention.torch_sdpa.states.functions import product, rms_norm, sigmoid, softplus
 from core_attention.torch_sdpa.states.recurrence import Recurrence
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 
 
 class Kda:
     """A `kda` layer bound to its cache."""
 
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: StoredStates, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
         self.heads = sizes["heads"]
         self.key_size = sizes["key_size"]
@@ -41,7 +42,7 @@ class Kda:
         self.widths = [2 * keys + values, decay_width, self.heads, gate_width]
         self.mixed_widths = [keys, keys, values]
         shape = (self.heads, self.value_size, self.key_size)
-        self.recurrence = Recurrence(raw, delta.convolution(params), shape)
+        self.recurrence = Recurrence(states, delta.convolution(params), shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, H·V] of inputs [T, W]."""

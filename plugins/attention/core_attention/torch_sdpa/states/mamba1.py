@@ -15,12 +15,13 @@ from core_attention.torch_sdpa.states.convolution import Convolution
 from core_attention.torch_sdpa.states.functions import product, rms_norm, silu, softplus
 from core_attention.torch_sdpa.states.recurrence import Recurrence
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 
 
 class Mamba1:
     """A `mamba1` layer bound to its cache."""
 
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: StoredStates, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
         self.channels = sizes["channels"]
         self.widths = [sizes["rank"], sizes["state"], sizes["state"]]
@@ -34,7 +35,7 @@ class Mamba1:
         self.decay_rate = -torch.exp(params["A_log"])
         self.skip = params["D"]
         convolution = Convolution(params["conv1d.weight"], params.get("conv1d.bias"))
-        self.recurrence = Recurrence(raw, convolution, (self.channels, sizes["state"]))
+        self.recurrence = Recurrence(states, convolution, (self.channels, sizes["state"]))
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, D] of inputs [T, 2 D]."""

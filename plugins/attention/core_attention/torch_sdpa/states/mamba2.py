@@ -15,12 +15,13 @@ from core_attention.torch_sdpa.states.convolution import Convolution
 from core_attention.torch_sdpa.states.functions import rms_norm, silu, softplus
 from core_attention.torch_sdpa.states.recurrence import Recurrence
 from core_attention.torch_sdpa.states.step import StateMetadata
+from core_attention.torch_sdpa.states.stored import StoredStates
 
 
 class Mamba2:
     """A `mamba2` layer bound to its cache."""
 
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: StateSpec, states: StoredStates, params: Mapping[str, Tensor]) -> None:
         sizes = spec.sizes
         numbers = spec.numbers
         self.heads = sizes["heads"]
@@ -49,7 +50,7 @@ class Mamba2:
         convolution = Convolution(scaled, params.get("conv1d.bias"))
         per_group = self.heads // self.groups
         shape = (self.groups, per_group, self.head_size, sizes["state"])
-        self.recurrence = Recurrence(raw, convolution, shape)
+        self.recurrence = Recurrence(states, convolution, shape)
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """Compute out [T, H·P] of inputs [T, W]."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from core_attention.torch_sdpa.states.convolution import Convolution
 from core_attention.torch_sdpa.states.functions import silu
 from core_attention.torch_sdpa.states.step import Rounds, StateMetadata
-from core_runtime.layers.states import StateStore
+from core_attention.torch_sdpa.states.stored import StoredStates, as_stored
 
 Token = Callable[..., Tensor]
 """One token of n sequences: (state [n, *shape], changed in place; rows [n, ...] of each input) → output rows [n, ...].
@@ -28,11 +28,11 @@ class Recurrence:
     shape: of one sequence's recurrent state.
     """
 
-    def __init__(self, raw: Tensor, convolution: Convolution, shape: Sequence[int]) -> None:
+    def __init__(self, states: StoredStates, convolution: Convolution, shape: Sequence[int]) -> None:
         self.convolution = convolution
+        self.convolution.dtype = states.window
         self.shape = tuple(shape)
-        size = torch.Size(shape).numel()
-        self.states = StateStore(raw, (convolution.window_size + size,))
+        self.states = states
 
     def convolve(self, x: Tensor, states: Tensor, step: StateMetadata) -> Tensor:
         """Return silu(convolution of x [T, C]) and advance the windows in states [B, S]."""
@@ -48,22 +48,23 @@ class Recurrence:
         rounds = step.rounds
         recurrent = states[:, self.convolution.window_size :].view(len(states), *self.shape)
         if rounds.rows is None or rounds.sequences is None:
-            return _scan(token, inputs, recurrent, rounds)
+            return self._scan(token, inputs, recurrent, rounds)
         ordered = recurrent[rounds.sequences]
-        by_age = _scan(token, [x[rounds.rows] for x in inputs], ordered, rounds)
+        by_age = self._scan(token, [x[rounds.rows] for x in inputs], ordered, rounds)
         recurrent[rounds.sequences] = ordered
         out = torch.empty_like(by_age)
         out[rounds.rows] = by_age
         return out
 
-
-def _scan(token: Token, inputs: Sequence[Tensor], state: Tensor, rounds: Rounds) -> Tensor:
-    """Scan rows and sequences in the order of the rounds."""
-    outputs = []
-    end = 0
-    for size in rounds.sizes:
-        begin = end
-        end = begin + size
-        rows = [x[begin:end] for x in inputs]
-        outputs.append(token(state[:size], *rows))
-    return torch.cat(outputs)
+    def _scan(self, token: Token, inputs: Sequence[Tensor], state: Tensor, rounds: Rounds) -> Tensor:
+        """Scan rows and sequences in the order of the rounds."""
+        outputs = []
+        end = 0
+        for size in rounds.sizes:
+            begin = end
+            end = begin + size
+            rows = [x[begin:end] for x in inputs]
+            outputs.append(token(state[:size], *rows))
+            if self.states.rest is not torch.float32:
+                state[:size] = as_stored(state[:size], self.states.rest)
+        return torch.cat(outputs)

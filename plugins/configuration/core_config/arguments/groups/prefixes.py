@@ -1,15 +1,23 @@
-"""Arguments about which cached prefixes stay. Owns: declarations only. Called by: schema."""
+"""Arguments about layers of the KV cache, and about which cached prefixes stay. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, ClassVar
 
+from core.api.specs import STATE_TYPES
 from core.args.arg import Arg, ArgumentGroup
 
 
 class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Cached prefixes."""
+    """Layers of the KV cache, and cached prefixes."""
 
     place: ClassVar[int] = 42
 
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None,
+        Arg(
+            "Layers whose keys and values keep --dtype: their numbers, from 0, or sliding_window for all that see a window. "
+            "A draft's layers have --kv-cache-dtype."
+        ),
+    ] = None
     prefix_match_unit: Annotated[
         int | None,
         Arg("Tokens in the unit in which prefixes are matched: as many as in a block. Unset: --block-size.", ge=1),
@@ -23,6 +31,21 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    mamba_cache_dtype: Annotated[
+        str,
+        Arg(
+            "Storage type of the states of layers, of any recurrent kind, not Mamba alone. Types of 16 bits are rounded after "
+            "every token, so that chunks change no bit; auto: float32.",
+            choices=("auto", *STATE_TYPES),
+        ),
+    ] = "auto"
+    mamba_ssm_cache_dtype: Annotated[
+        str,
+        Arg(
+            "The same for the recurrent part of states, without inputs of a convolution; auto: as --mamba-cache-dtype.",
+            choices=("auto", *STATE_TYPES),
+        ),
+    ] = "auto"
     mamba_cache_mode: Annotated[
         str,
         Arg(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.api.config import CacheConfig
 from core.api.errors import PluginError
-from core.api.specs import STATE_DTYPE, StateSpec
+from core.api.specs import StateSpec
 from core_runtime.contracts import AttentionParams, BatchView, FillsStates, LinearKernel, StateBackend
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace
@@ -62,8 +62,8 @@ class StateMixer(CachedMixer):
 
     def layer_bytes(self, backend: StateBackend, cache: CacheConfig) -> int:
         """Return the bytes of a sequence's state, as planned. Raises PluginError when the backend needs more."""
-        planned = self.spec.state_bytes
-        told = backend.state_layout(self.spec, STATE_DTYPE)
+        planned = self.spec.bytes_in(cache.state_dtype)
+        told = backend.state_layout(self.spec, cache.state_dtype)
         if not 0 < told <= planned:
             raise PluginError(
                 f"attention backend '{backend.name}' wants {told} bytes for a state of {self.spec.op}; expected at most "
@@ -75,7 +75,7 @@ class StateMixer(CachedMixer):
         self, backend: StateBackend, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None
     ) -> None:
         """Bind the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
-        handle = backend.bind_state(self.spec, STATE_DTYPE, raw, self.params)
+        handle = backend.bind_state(self.spec, cache.state_dtype, raw, self.params)
         self.bind(backend, handle)
 
     def build(self, view: BatchView) -> Any:

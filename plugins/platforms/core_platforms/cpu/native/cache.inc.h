@@ -64,7 +64,7 @@ template <int Element> LANE WrittenRow written_row(const CacheWriteCall &c, long
     const long slot = c.slots[row];
     WrittenRow w = {};
     w.k = c.k + row * c.k_row_stride + head * c.k_head_stride, w.v = c.v + row * c.v_row_stride + head * c.v_head_stride;
-    w.base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
+    w.base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * c.head_bytes;
     w.offset = slot % c.block_size;
     w.k_inverse = 1.0f / c.k_scale, w.v_inverse = 1.0f / c.v_scale;
     if (c.scaled) {
@@ -97,7 +97,7 @@ template <bool Grouped> static void write_codes(const CacheWriteCall &c, long be
             float turned[kMaxHead], inverse;
             uint32_t codes[kMaxHead];
             const float *v = c.v + row * c.v_row_stride + head * c.v_head_stride;
-            uint8_t *base = c.cache + (size_t)(c.slots[row] / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
+            uint8_t *base = c.cache + (size_t)(c.slots[row] / c.block_size) * c.block_bytes + head * c.head_bytes;
             uint8_t *values = base + c.block_size * c.dim;
             const long offset = c.slots[row] % c.block_size, half = c.dim_v / 2;
             float *scales = (float *)(values + c.block_size * half) + offset;

@@ -19,6 +19,16 @@ LANE F set1(float x) { return _mm512_set1_ps(x); }
 LANE F load(const float *p) { return _mm512_loadu_ps(p); }
 LANE F load_part(const float *p, long n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
 LANE F load_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+#define CORE_HALF 1
+// To the nearest, ties to even; numbers beyond the largest become it.
+LANE void store_half(uint16_t *p, F x) {
+    x = _mm512_min_ps(set1(65504), _mm512_max_ps(set1(-65504), x));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+LANE F round_half(F x) {
+    x = _mm512_min_ps(set1(65504), _mm512_max_ps(set1(-65504), x));
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 LANE void store(float *p, F x) { _mm512_storeu_ps(p, x); }
 LANE void store_part(float *p, F x, long n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x); }
 LANE F add(F a, F b) { return _mm512_add_ps(a, b); }

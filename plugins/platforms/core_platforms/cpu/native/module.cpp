@@ -528,7 +528,7 @@ KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, coun
 
 void read_shape(Arguments &a, CacheShape &c) {
     c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
-    c.block_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
+    c.block_bytes = a.integer(), c.head_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
     c.k_scale = a.real(), c.v_scale = a.real();
 }
 
@@ -539,10 +539,10 @@ void read_latent_shape(Arguments &a, CacheShape &c) { // one head, whose values 
     c.k_scale = c.v_scale = a.real();
 }
 
-// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
-// scaled, k_scale, v_scale
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes,
+// head_bytes, element, scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
-    Arguments a(items, count, 18);
+    Arguments a(items, count, 19);
     CacheWriteCall c = {};
     c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
     c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
@@ -553,8 +553,8 @@ KERNEL(py_cache_write) {
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, ahead,
-// sinks, slopes, tails, tail_depth, sees_to
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, head_bytes, element, scaled, k_scale, v_scale, scale, cap,
+// window, ahead, sinks, slopes, tails, tail_depth, sees_to
 KERNEL(py_attention) {
     Arguments a(items, count, 31);
     AttentionCall c = {};
@@ -572,13 +572,14 @@ KERNEL(py_attention) {
 
 void destroy_state(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kStateCapsule)); }
 
-// op, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
+// op, window_element, element, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
 // dt_min, dt_max, z_scale, dt_scale, decay_floor, taps, bias, rate, dt_bias, skip, norm_weight, b_weight, c_weight, first, second:
 // weights, which the caller keeps alive, or None
 KERNEL(py_state_pack) {
-    Arguments a(items, count, 30);
+    Arguments a(items, count, 32);
     StateLayer l = {};
-    l.op = (int)a.integer(), l.channels = a.integer(), l.kernel = a.integer();
+    l.op = (int)a.integer(), l.window_element = (int)a.integer(), l.element = (int)a.integer();
+    l.channels = a.integer(), l.kernel = a.integer();
     l.heads = a.integer(), l.rows = a.integer(), l.length = a.integer();
     l.key_heads = a.integer(), l.groups = a.integer(), l.rank = a.integer(), l.gate_rank = a.integer();
     l.norm = (int)a.integer(), l.norm_groups = a.integer();

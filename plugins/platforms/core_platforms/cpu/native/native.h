@@ -158,7 +158,8 @@ enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3
 
 // One layer's paged KV cache; span.inc.h describes the layout of a block.
 struct CacheShape {
-    long heads_kv, dim, dim_v, block_size, block_bytes;
+    long heads_kv, dim, dim_v, block_size;
+    long block_bytes, head_bytes; // from a block to the next, which other layers may lie between; of one head in a block
     int element;            // a CacheElement
     int scaled;             // each token and head has two scales of its own, stored in the block
     float k_scale, v_scale; // value = stored number * this scale (* the token's own scale)
@@ -417,6 +418,7 @@ constexpr long kStateTokens = 16;   // tokens that update a state row in one pas
 // computation. The recurrent state is [heads, rows, length].
 struct StateLayer {
     int op;
+    int window_element, element; // kCacheF32, kCacheBF16 or kCacheF16: storage of the convolution's inputs, and of the rest
     long channels, kernel;      // of the convolution
     long heads, rows, length;
     long key_heads, groups;     // heads of q and k; groups of B and C

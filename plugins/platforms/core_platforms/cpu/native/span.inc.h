@@ -32,8 +32,7 @@ LANE long clamp(long x, long low, long high) { return x < low ? low : x > high ?
 
 LANE const uint8_t *head_base(const AttentionCall &c, const AttentionTask &t, long key) {
     const int32_t *table = c.block_table + t.sequence * c.table_stride;
-    size_t head_bytes = (size_t)c.block_bytes / c.heads_kv;
-    return c.cache + (size_t)table[key / c.block_size] * c.block_bytes + t.head_kv * head_bytes;
+    return c.cache + (size_t)table[key / c.block_size] * c.block_bytes + t.head_kv * c.head_bytes;
 }
 
 LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
@@ -46,8 +45,7 @@ LANE const uint8_t *find_key(const AttentionCall &c, const AttentionTask &t, lon
     const long slot = key < first ? -1 : c.tails[t.sequence * c.tail_depth + key - (c.seq_lens[t.sequence] - c.tail_depth)];
     offset = (slot < 0 ? key : slot) % c.block_size;
     if (slot < 0) return head_base(c, t, key);
-    const size_t head_bytes = (size_t)c.block_bytes / c.heads_kv;
-    return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + t.head_kv * head_bytes;
+    return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + t.head_kv * c.head_bytes;
 }
 
 // Copies the visible keys of a group one by one, from blocks of any size and from the slots of a sequence's tail.

@@ -7,7 +7,7 @@ constexpr long kRowsBetween = 32; // so that they stay in the first-level cache
 // A token's vectors are `width` numbers apart, padded with zeros beyond the row's length: B and C, or k and q (and
 // decays).
 struct RowsJob {
-    float *state; // [rows, length]
+    void *state; // [rows, length] as stored
     long rows, length, tokens;
     const float *vectors; // [tokens, 3, width]
     const float *decay;   // [tokens] of the head; selective: dt [tokens, kStateRows]
@@ -26,13 +26,13 @@ template <int V> LANE float dot_rows(const F (&a)[V], const F (&b)[V]) {
 }
 
 // Passes the tokens [first, end) through the rows [row, row + R).
-template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row, long first, long end) {
+template <int Rule, int Element, int V, int R> LANE void rows_at(const RowsJob &j, long row, long first, long end) {
     constexpr long width = 16 * V;
     F s[R][V], rate[Rule == kSelective ? R : 1][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
             const long n = j.length - 16 * v, at = (row + r) * j.length + 16 * v;
-            s[r][v] = n > 0 ? load_upto(j.state + at, n) : zero();
+            s[r][v] = n > 0 ? load_stored<Element>(j.state, at, n) : zero();
             if (Rule == kSelective) rate[r][v] = n > 0 ? load_upto(j.rate + at, n) : zero();
         }
     for (long t = first; t < end; t++) {
@@ -56,16 +56,18 @@ template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row, 
             const F entering = set1(enters);
             for (int v = 0; v < V; v++) s[r][v] = fma(entering, b[v], s[r][v]);
             out[r] = dot_rows<V>(s[r], c);
+            if (Element != kCacheF32 && t + 1 < end) // the last token's are rounded as they are stored
+                for (int v = 0; v < V; v++) s[r][v] = as_stored<Element>(s[r][v]);
         }
     }
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
             const long n = j.length - 16 * v;
-            if (n > 0) store_upto(j.state + (row + r) * j.length + 16 * v, s[r][v], n);
+            if (n > 0) store_stored<Element>(j.state, (row + r) * j.length + 16 * v, s[r][v], n);
         }
 }
 
-template <int Rule, int V> static void rows_through(const RowsJob &j) {
+template <int Rule, int Element, int V> static void rows_through(const RowsJob &j) {
     constexpr int together = V >= 16 ? 1 : V >= 8 ? 2 : 4;
     // With the delta rule a token depends on the previous one, so other rows are interleaved to hide the latency;
     // otherwise rows stay in registers.
@@ -75,20 +77,20 @@ template <int Rule, int V> static void rows_through(const RowsJob &j) {
         const long end = at_most(begin + block, j.rows);
         for (long t = 0; t < j.tokens; t += step) {
             long row = begin;
-            for (; row + together <= end; row += together) rows_at<Rule, V, together>(j, row, t, t + step);
-            for (; row < end; row++) rows_at<Rule, V, 1>(j, row, t, t + step);
+            for (; row + together <= end; row += together) rows_at<Rule, Element, V, together>(j, row, t, t + step);
+            for (; row < end; row++) rows_at<Rule, Element, V, 1>(j, row, t, t + step);
         }
     }
 }
 
 LANE long row_width(long length) { return length <= 16 ? 16 : length <= 32 ? 32 : length <= 64 ? 64 : length <= 128 ? 128 : 256; }
 
-template <int Rule> static void rows_of_length(const RowsJob &j) {
+template <int Rule, int Element> static void rows_of_length(const RowsJob &j) {
     switch (row_width(j.length)) {
-    case 16: return rows_through<Rule, 1>(j);
-    case 32: return rows_through<Rule, 2>(j);
-    case 64: return rows_through<Rule, 4>(j);
-    case 128: return rows_through<Rule, 8>(j);
-    default: return rows_through<Rule, 16>(j);
+    case 16: return rows_through<Rule, Element, 1>(j);
+    case 32: return rows_through<Rule, Element, 2>(j);
+    case 64: return rows_through<Rule, Element, 4>(j);
+    case 128: return rows_through<Rule, Element, 8>(j);
+    default: return rows_through<Rule, Element, 16>(j);
     }
 }

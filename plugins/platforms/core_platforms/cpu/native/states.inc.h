@@ -28,14 +28,14 @@ static bool begins(const StateCall &c, long sequence) {
 LANE long mixed_start(const StateLayer &l) { return l.op == kMamba2 ? l.heads * l.rows : 0; }
 
 // Convolves channels [channel, last) of one sequence. Products round before they are added, tap by tap.
-static void state_convolve(const StateCall *c, long sequence, long channel, long last) {
+template <int Element> static void convolve(const StateCall *c, long sequence, long channel, long last) {
     const StateLayer &l = *c->layer;
     const long past = l.kernel - 1, count = last - channel;
     const StatePiece state = state_of(*c, sequence), source = source_of(*c, sequence);
     float recent[kStateTaps][kStateChannels]; // ring buffer: token t is at t modulo `kernel`
     memset(recent, 0, sizeof recent);
     if (!begins(*c, sequence))
-        for (long i = 0; i < past; i++) copy_state<false>(source, i * l.channels + channel, count, recent[i]);
+        for (long i = 0; i < past; i++) copy_window<Element, false>(source, i * l.channels + channel, count, recent[i]);
     long newest = past;
     for (long row = c->cu_seqlens[sequence]; row < c->cu_seqlens[sequence + 1]; row++) {
         const float *x = c->x + row * c->x_stride + mixed_start(l) + channel;
@@ -43,7 +43,7 @@ static void state_convolve(const StateCall *c, long sequence, long channel, long
             const long n = count - i;
             F y, value = load_upto(x + i, n);
             if (l.op == kShortConv) value = mul(value, load_upto(x + 2 * l.channels + i, n));
-            store_upto(recent[newest] + i, value, n);
+            store_upto(recent[newest] + i, as_stored<Element>(value), n);
             y = mul(load_upto(l.taps + past * l.channels + channel + i, n), value);
             if (l.bias) y = add(y, load_upto(l.bias + channel + i, n));
             for (long tap = 0, at = newest; tap < past; tap++) {
@@ -59,7 +59,15 @@ static void state_convolve(const StateCall *c, long sequence, long channel, long
     }
     for (long i = 0; i < past; i++) { // the entry after the newest one is the oldest
         const long at = (newest + 1 + i) % l.kernel;
-        copy_state<true>(state, i * l.channels + channel, count, recent[at]);
+        copy_window<Element, true>(state, i * l.channels + channel, count, recent[at]);
+    }
+}
+
+static void state_convolve(const StateCall *c, long sequence, long channel, long last) {
+    switch (c->layer->window_element) {
+    case kCacheBF16: return convolve<kCacheBF16>(c, sequence, channel, last);
+    case kCacheF16: return convolve<kCacheF16>(c, sequence, channel, last);
+    default: return convolve<kCacheF32>(c, sequence, channel, last);
     }
 }
 
@@ -201,12 +209,48 @@ static void mamba_out(const StateTask &t, long at) {
     }
 }
 
-static void update_rows(const StateTask &t) {
-    switch (t.call->layer->op) {
-    case kMamba1: return rows_of_length<kSelective>(t.job);
-    case kMamba2: return rows_of_length<kDecayed>(t.job);
-    case kGatedDelta: return rows_of_length<kDelta>(t.job);
-    default: return rows_of_length<kChannelDelta>(t.job);
+template <int Element> static void rows_of_op(int op, const RowsJob &job) {
+    switch (op) {
+    case kMamba1: return rows_of_length<kSelective, Element>(job);
+    case kMamba2: return rows_of_length<kDecayed, Element>(job);
+    case kGatedDelta: return rows_of_length<kDelta, Element>(job);
+    default: return rows_of_length<kChannelDelta, Element>(job);
+    }
+}
+
+static void update_rows(const StateLayer &l, const RowsJob &job) {
+    switch (l.element) {
+    case kCacheBF16: return rows_of_op<kCacheBF16>(l.op, job);
+    case kCacheF16: return rows_of_op<kCacheF16>(l.op, job);
+    default: return rows_of_op<kCacheF32>(l.op, job);
+    }
+}
+
+// Passes tokens through the rows where they lie, block by block.
+static void update_in_blocks(const StateTask &t, const StatePiece &state, long at, long row) {
+    const StateLayer &l = *t.call->layer;
+    for (long done = 0; done < t.job.rows;) {
+        const RowSpan span = span_of(state, at + done * row, t.job.rows - done, row);
+        RowsJob job = t.job;
+        job.state = span.state, job.rows = span.rows, job.in += done, job.out += done;
+        if (l.op == kMamba1) job.rate += done * l.length, job.decay += done;
+        update_rows(l, job);
+        done += span.rows;
+    }
+}
+
+// Puts the state before the step where the rows lie: zeros where the sequence begins.
+static void enter_blocks(const StateCall &c, long sequence, const StatePiece &state, long at, long rows, long row) {
+    const StatePiece source = source_of(c, sequence);
+    const bool first = begins(c, sequence);
+    if (!first && *source.blocks == *state.blocks) return;
+    for (long done = 0; done < rows;) {
+        const RowSpan span = span_of(state, at + done * row, rows - done, row);
+        if (first)
+            memset(span.state, 0, span.rows * row);
+        else
+            copy_state<false>(source, at + done * row, span.rows * row, span.state);
+        done += span.rows;
     }
 }
 
@@ -214,14 +258,17 @@ static void update_rows(const StateTask &t) {
 static void state_update(const StateCall *c, long sequence, long task, float *memory) {
     const StateLayer &l = *c->layer;
     const long units = ceil_div(l.rows, c->unit), head = task / units, row = task % units * c->unit;
-    const long rows = at_most(c->unit, l.rows - row), width = row_width(l.length), numbers = rows * l.length;
-    const long at = (l.kernel - 1) * l.channels + (head * l.rows + row) * l.length;
-    const StatePiece state = state_of(*c, sequence), source = source_of(*c, sequence);
-    float *place = state_place(state, at, numbers), *held = place ? place : memory;
-    if (begins(*c, sequence))
-        memset(held, 0, numbers * sizeof(float));
-    else if (!place || *source.blocks != *state.blocks)
-        copy_state<false>(source, at, numbers, held);
+    const long rows = at_most(c->unit, l.rows - row), width = row_width(l.length);
+    const long item = state_item(l.element), row_bytes = l.length * item;
+    const long at = recurrent_start(l) + (head * l.rows + row) * row_bytes;
+    const StatePiece state = state_of(*c, sequence);
+    const bool whole = rows_lie_whole(state, at, rows, row_bytes, item);
+    if (whole)
+        enter_blocks(*c, sequence, state, at, rows, row_bytes);
+    else if (begins(*c, sequence))
+        memset(memory, 0, rows * row_bytes);
+    else
+        copy_state<false>(source_of(*c, sequence), at, rows * row_bytes, memory);
     StateTask t = {};
     t.call = c, t.head = head, t.row = row;
     t.vectors = memory + kStateRows * kStateRow, t.in = t.vectors + kStateTokens * 3 * kStateRow;
@@ -233,12 +280,15 @@ static void state_update(const StateCall *c, long sequence, long task, float *me
     for (long first = c->cu_seqlens[sequence], end = c->cu_seqlens[sequence + 1]; first < end; first += kStateTokens) {
         t.first = first;
         const float *rate = l.op == kMamba1 ? l.rate + row * l.length : nullptr;
-        t.job = {held, rows, l.length, at_most(kStateTokens, end - first), t.vectors, t.decay, t.beta, t.in, rate, t.out};
+        t.job = {memory, rows, l.length, at_most(kStateTokens, end - first), t.vectors, t.decay, t.beta, t.in, rate, t.out};
         for (long i = 0; i < t.job.tokens; i++) mamba ? mamba_token(t, i) : delta_token(t, i);
-        update_rows(t);
+        if (whole)
+            update_in_blocks(t, state, at, row_bytes);
+        else
+            update_rows(l, t.job);
         for (long i = 0; i < t.job.tokens; i++) mamba ? mamba_out(t, i) : delta_out(t, i);
     }
-    if (!place) copy_state<true>(state, at, numbers, held);
+    if (!whole) copy_state<true>(state, at, rows * row_bytes, memory);
 }
 
 static void gate_row(float *y, const float *z, long width, float scale) {
