@@ -59,12 +59,15 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     [
         {"tensor_parallel_size": 2, "speculative_config": NGRAM},
         pytest.param({"data_parallel_size": 2}, marks=OF_MEDIA),
-        pytest.param({"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 20}, marks=OF_MEDIA),
+        pytest.param(
+            {"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 36, "max_model_len": 160},
+            marks=OF_MEDIA,
+        ),
     ],
     ids=["ranks and drafts", "a group", "adapters and host memory"],
 )
 def test_the_tokens_are_the_same(checkpoint: Path, kind: str, expected: list[Answer], more: dict[str, Any]) -> None:
-    with LLM(model=str(checkpoint), **SMALL, **more) as llm:
+    with LLM(model=str(checkpoint), **{**SMALL, **more}) as llm:
         for _ in range(2):
             assert ours(llm, prompts(kind)) == expected
 

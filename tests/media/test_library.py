@@ -1,4 +1,4 @@
-"""`LLM` with pictures: the tokens of transformers, alone, in company, in chunks, from a cache."""
+"""`LLM` with pictures: the tokens of transformers, and what a cache may answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,18 +35,6 @@ def test_tokens_and_logits_are_those_of_transformers(
     images = [picture(index, *size) for index, size in enumerate(sizes)]
     [found] = ours(llm, [prompt_of(text, images) if images else {"prompt": text}])
     assert_same(found, reference.answer(text, images))
-
-
-def test_company_chunks_and_caches_change_nothing(llm: LLM, llava: Path) -> None:
-    filler = "x" * 40
-    prompts = [prompt_of(f"{filler}{TWO}{filler}", [picture(index), picture(index + 1)]) for index in range(4)]
-    alone = [ours(llm, [prompt])[0] for prompt in prompts]
-    assert len({tuple(answer.token_ids) for answer in alone}) > 1
-    assert ours(llm, [*prompts, {"prompt": "abc"}])[:4] == alone  # in company, and from the prefix cache
-    small = {"max_num_batched_tokens": 9, "max_num_seqs": 4, "num_gpu_blocks_override": 17}
-    with LLM(model=str(llava), dtype="float32", max_model_len=256, block_size=16, seed=0, **small) as other:
-        assert ours(other, prompts) == alone  # in chunks that end inside pictures, with preemptions
-        assert other.stats().num_preemptions
 
 
 def test_another_picture_behind_the_same_text_misses_the_cache(llm: LLM) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from tests.apis.test_real_server import Server, client_of, serving
-from tests.media.checkpoints import file_of, picture
+from tests.media.checkpoints import SAVE, file_of, picture
 
 PROCESS = "core_media.processing.process"
 
@@ -144,6 +144,18 @@ def test_a_killed_processing_process_costs_its_own_request(server: Server, clien
 
 
 def test_answers_go_on_after_the_death_of_the_engine(server: Server, client: openai.OpenAI) -> None:
+    goes_on_after_a_death(server, client)
+
+
+@pytest.mark.media
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl", "qwen3_vl"])
+def test_answers_of_other_families_go_on_as_well(kind: str, tmp_path: Path) -> None:
+    checkpoint = SAVE[kind](tmp_path / "model")
+    with serving(tmp_path / "log", "--model", str(checkpoint), "--dtype", "float32", "--seed", "0") as server:
+        goes_on_after_a_death(server, client_of(server))
+
+
+def goes_on_after_a_death(server: Server, client: openai.OpenAI) -> None:
     options = {"max_tokens": 200}
     expected = ask(client, text("go on"), shown(5), **options).choices[0].token_ids
     stream = ask(client, text("go on"), shown(5), stream=True, **options)

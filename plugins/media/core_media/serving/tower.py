@@ -8,6 +8,7 @@ One item is computed at a time, so an item has the same rows alone and in compan
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -96,7 +97,8 @@ def _built(hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Ten
     transformers.logging.set_verbosity_error()  # it would report the language model as missing
     transformers.logging.disable_progress_bar()
     try:
-        settings = transformers.AutoConfig.for_model(model_type, **whole)
+        # A copy, because transformers writes defaults into the mappings, which the engine reads again after sleep.
+        settings = transformers.AutoConfig.for_model(model_type, **copy.deepcopy(whole))
         kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(settings)]
         model, report = kind.from_pretrained(
             None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
