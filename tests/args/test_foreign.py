@@ -111,7 +111,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
     [
         (
             ["--decode-context-parallel-size", "2"],
-            ["--decode-context-parallel-size 2: this engine does not serve", "by parts of layers"],
+            ["--decode-context-parallel-size 2: this engine does not serve", "by heads, not by positions"],
         ),
         (["-dcp2"], ["--decode-context-parallel-size 2", "leave it out"]),
         (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),

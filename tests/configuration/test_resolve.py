@@ -279,7 +279,7 @@ def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
     found = problems(
         registry, model=str(tiny_llama), decode_context_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8
     )
-    for words in ("parts of layers", "--max-num-seqs 9"):
+    for words in ("by heads, not by positions", "--max-num-seqs 9"):
         assert any(words in problem for problem in found), found
 
 

@@ -58,9 +58,14 @@ def media_config(
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
         two_sided=TWO_SIDED.get(str(config["model_type"]), ""),
-        # Each other sequence may need a token of the step.
-        max_span=max(settings["max_num_batched_tokens"] - settings["max_num_seqs"] + 1, 0),
+        max_span=_most_of_a_step(settings),
     )
+
+
+def _most_of_a_step(settings: Settings) -> int:
+    """Return the tokens of one sequence that a step computes for certain: each other one may need a token of it."""
+    spare = settings["max_num_batched_tokens"] - settings["max_num_seqs"]
+    return max(spare + 1, 0)
 
 
 def needs_spans(settings: Settings, path: str, manifest: CheckpointManifest) -> bool:

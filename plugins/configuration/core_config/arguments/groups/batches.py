@@ -1,6 +1,6 @@
 """Arguments about the batch class and batches. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from core.args.arg import Arg, ArgumentGroup
 
@@ -12,10 +12,11 @@ class BatchArgs(ArgumentGroup, frozen=True, kw_only=True):
     for_servers: ClassVar[bool] = True
 
     default_service_tier: Annotated[
-        Literal["default", "flex"],
+        str,
         Arg(
             "Class of requests whose service_tier is left out or auto. flex: after all others, with what these leave of each "
-            "step."
+            "step.",
+            choices=("default", "flex"),
         ),
     ] = "default"
     batch_directory: Annotated[
