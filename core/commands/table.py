@@ -11,7 +11,7 @@ COMMANDS: Final = "core-commands"
 _ALL: Final = """
     serve chat complete run-batch bench collect-env models plugins.list plugins.show plugins.explain plugins.check plugins.new
     config.explain config.show config.schema kv.audit kv.list kv.verify kv.clear convert save-sharded build-kernels kernels
-    dashboard completion
+    dashboard completion nodes.answer nodes.check
 """
 KNOWN: Final = {name: CORE if name == "plugins.list" else COMMANDS for name in _ALL.split()}
 """Distribution by command; a dot separates the words of a command of two words."""
@@ -19,6 +19,7 @@ KNOWN: Final = {name: CORE if name == "plugins.list" else COMMANDS for name in _
 GROUPS: Final[dict[str, str]] = {
     "plugins": "Look at plugins, check them, write one.",
     "config": "Look at the configuration.",
+    "nodes": "Check the network between machines.",
     "kv": "Look at cached prefixes: what a log computes again, pages on disk.",
 }
 """First words of commands of two words, with the first sentence of their help."""
