@@ -9,7 +9,7 @@ from core_apis.journal.directory import JournalDirectory
 from core_apis.journal.records import FileHead, Kind, framed
 from core_apis.journal.segments import Segments
 from core_apis.traffic.records import RecordedChoice, RecordedPrompt, TrafficRecord, packed, read_traffic, unpacked
-from core_commands.replay.comparison import Comparison, RecordDifference, Recorded
+from core_commands.replay.comparison import Comparison, RecordDifference, Recorded, compare_texts
 from core_commands.replay.report import as_html, as_json
 from core_commands.replay.tokens import TokenDifference
 from core_commands.replay.values import ValueDifference, compared, value_differences
@@ -108,6 +108,32 @@ def test_a_record_is_compared_without_fields_that_ask_for_numbers():
     record = Recorded.of(3, RECORD)
     assert record.body == {"prompt": "a"} and record.seeds == [1] and record.num_tokens == 3
     assert record.given() == [[[7, 8, 9]]]
+
+
+def told(text, tokens=None):
+    choice = {"text": text} if tokens is None else {"text": text, "token_ids": tokens}
+    return {"choices": [choice]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "places", "kinds"),
+    [
+        (told("one", [7, 8, 9]), [], []),
+        (told("one"), [], []),
+        (told("two", [7, 8, 1]), [2], ["text"]),
+        (told("o", [7, 8]), [2], ["text"]),
+        (told("two"), [], ["text"]),
+    ],
+)
+def test_answers_of_a_server_are_compared_as_far_as_it_tells_them(answer, places, kinds):
+    record = Recorded.of(0, RECORD)
+    record.answer = told("one")
+    found = Comparison("l", "r")
+    compare_texts(record, answer, found)
+    rows = found.rows
+    assert [token.index for row in rows for _, _, token in row.tokens] == places
+    assert [value.kind for row in rows for value in row.values] == kinds
+    assert found.num_requests == 1
 
 
 def comparison(count=1):

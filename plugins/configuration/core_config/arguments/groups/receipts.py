@@ -1,4 +1,4 @@
-"""Arguments about receipts of answers. Owns: declarations only. Called by: schema."""
+"""Arguments about receipts of answers and recorded traffic. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Receipts of answers."""
+    """Receipts, recorded traffic."""
 
     place: ClassVar[int] = 172
     for_servers: ClassVar[bool] = True
@@ -27,3 +27,15 @@ class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    record_traffic: Annotated[
+        str | None,
+        Arg(
+            "Directory in which bodies, tokens and receipts of some requests are recorded, for `core diff`. Requests with the "
+            "header X-No-Record are left out. Unset: nothing is recorded.",
+            metavar="DIR",
+        ),
+    ] = None
+    record_share: Annotated[float, Arg("Share of the requests that are recorded.", gt=0, le=1)] = 0.01
+    record_size: Annotated[
+        int, Arg("Most bytes that the records take; the oldest go first.", human=True, ge=1 << 20)
+    ] = 256 * 1024 * 1024
