@@ -134,7 +134,7 @@ def test_bits_do_not_depend_on_where_experts_lie(name: str, placement: str, kern
 def test_bits_stay_when_experts_change_places(form: str) -> None:
     settings = arguments("native", form) | {"experts": ExpertPlacement(redundant=2, moves=True)}
     parts = parts_of(*checkpoint(CONFIGS["latent"]), 2, **settings)
-    # Slots 1 and 6 of ranks 0 and 1, with 5 slots each, change places: another expert gets the second copy of slot 9.
+    # Of 5 slots a rank, slots 1 and 6 change places, and slot 9 gets a copy of another expert.
     for rank, slot, expert in ((0, 1, 6), (1, 1, 1), (1, 4, 4)):
         for index, block in enumerate(parts[rank].weights.blocks):
             if isinstance(block.mlp, ExpertsMLP):

@@ -151,6 +151,7 @@ class ExpertsMLP:
 
     def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
         """Put another expert in a slot of this rank, between two steps; returns memory that is free now."""
+        self.separate = None  # adapters, which no rank has, would find the former expert there
         return self._part.replace(slot, gate_up, down)
 
     @property
