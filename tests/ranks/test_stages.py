@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import MambaConfig, Olmo2Config, PretrainedConfig
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError
@@ -18,8 +19,8 @@ from core_distributed.stages_executor import StagesExecutor
 from core_platforms.cpu.ranks import SharedGroup, SharedLink
 from core_runtime.executor.ranks import Ranks
 from core_runtime.specs.stages import FEWEST_UNEVEN
-from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, MODELS, PROMPTS, answers, saved, started
-from tests.tiny_models import save_checkpoint
+from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, MODELS, PROMPTS, SMALL, answers, saved, started
+from tests.tiny_models import save_checkpoint, save_model
 
 MANY = [[1 + place, 5, 9 + place % 3] for place in range(8)]
 TOKENS = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -192,6 +193,31 @@ def test_every_kind_of_model(name: str, tmp_path: Path) -> None:
     whole = answers(started(path, 1, **settings), GREEDY)
     llm = staged(path, **settings)
     assert answers(llm, GREEDY) == whole
+    assert answers(llm, GREEDY) == whole
+    executor_of(llm).close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        MambaConfig(
+            hidden_size=64,
+            num_hidden_layers=3,
+            vocab_size=260,
+            state_size=8,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        ),
+        Olmo2Config(**SMALL),
+    ],
+    ids=["mamba", "norms over all heads"],
+)
+def test_layers_that_cannot_be_divided(config: PretrainedConfig, tmp_path: Path) -> None:
+    path = save_model(tmp_path / "model", config)
+    whole = answers(started(path, 1, max_model_len=128), GREEDY)
+    llm = staged(path, max_model_len=128)
     assert answers(llm, GREEDY) == whole
     executor_of(llm).close()
 

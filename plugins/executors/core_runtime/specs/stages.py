@@ -22,10 +22,10 @@ EVEN: Final = 0.9
 FEWEST_EVEN: Final = 8
 FEWEST_UNEVEN: Final = 16
 """Sequences that are computed in one step rather than divided among several, where stages take equal times and where they do
-not. Each step reads all weights, so with few sequences two steps take twice as long as one; stages then gain only what they
-compute at the same time. On two cores of a server processor, two stages of Llama 8B (6 layers, Q4_K_M, 0.95 even) took 79 ms
-for a token of 8 sequences in two steps and 89 ms in one; Gemma 3 270M (0.77 even) took 29 ms and 22 ms, with 32 sequences 48 ms
-and 53 ms."""
+not. Each step reads all weights, so with few sequences two steps take twice as long as one. On two cores of a server processor
+two stages took 62 ms for a token of 8 sequences of Llama 8B (6 layers, Q4_K_M, 0.95 even) in two steps, and 35 ms for one
+sequence; 27 ms and 15 ms with Gemma 3 270M (0.77 even). With 32 sequences of Gemma two steps took 48 ms, one took 53 ms.
+"""
 
 
 def stages_of(spec: ModelSpec, count: int) -> list[Range]:
