@@ -6,7 +6,6 @@ Owns: the row, the translation of its configuration, and the names of its tensor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,12 +60,6 @@ def _block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockS
     return block if index % BLOCKS_EACH else msgspec.structs.replace(block, has_mlp=False)
 
 
-def _adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    if not configuration(hf_config).flag("scale_embedding", False):
-        return spec
-    return msgspec.structs.replace(spec, embed_scale=math.sqrt(spec.hidden_size))
-
-
 def _weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
     rules: list[WeightRule] = [
         Ignored(r"(model\.)?encoder\..*", "the encoder is computed apart from the decoder"),
@@ -95,6 +88,7 @@ ROWS = (
             "mask_*": "training",
             "classifier_proj_size": "of a classifier",
             "use_weighted_layer_sum": "of a classifier",
+            "scale_embedding": "transformers scales nothing by it",
             "median_filter_width": "of times of words",
             "is_encoder_decoder": "the encoder is computed apart from the decoder",
             "*suppress_tokens": "of transcriptions, whose own configuration says it again",
@@ -110,7 +104,6 @@ ROWS = (
         biases={"query": True, "key": False, "value": True, "out": True, "mlp": True, "down": True},
         state=_state,
         block=_block,
-        adjust=_adjust,
         weights=_weights,
     ),
 )
