@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz import adapters, client_end, engine_end, heads, pages, receipts, steps
+from tests.fuzz import adapters, batches, client_end, engine_end, heads, pages, receipts, steps
 from tests.loaders.gguf_files import finish
 
 ROOT = Path(__file__).parents[2]
@@ -239,5 +239,6 @@ TARGETS = {
     "to_client": Target(client_end.make_messages, client_end.NAMES, client_end.read_messages),
     "pages": Target(pages.make_pages, pages.NAMES, pages.read_pages),
     "receipts": Target(receipts.make_receipts, (receipts.RECEIPT, receipts.RECORDS), receipts.read_damaged),
+    "batches": Target(batches.make_files, batches.NAMES, batches.read_files),
     "heads": Target(heads.make_requests, heads.NAMES, heads.read_requests),
 }

@@ -64,7 +64,7 @@ def media_config(
 
 def _most_of_a_step(settings: Settings) -> int:
     """Return the tokens of one sequence that a step computes for certain: each other one may need a token of it."""
-    spare = settings["max_num_batched_tokens"] - settings["max_num_seqs"]
+    spare: int = settings["max_num_batched_tokens"] - settings["max_num_seqs"]
     return max(spare + 1, 0)
 
 
