@@ -164,7 +164,9 @@ def changed_calls(
             continue
         other = json.loads(json.dumps(answer))
         target = rng.choice([call for row in other["choices"] for call in row["message"].get("tool_calls") or ()])
-        target["function"]["arguments"] = target["function"]["arguments"].replace('"', '"!', 1)
+        before = target["function"]["arguments"]
+        # A call that the limit of tokens cut off may have no quote yet.
+        target["function"]["arguments"] = before.replace('"', '"!', 1) if '"' in before else before + "!"
         num_changed += 1
         kinds = [value.kind for value in value_differences(body, answer, other)]
         num_found += kinds == ["tool_call"] and not value_differences(body, answer, answer)
