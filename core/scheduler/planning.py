@@ -101,10 +101,12 @@ class StepPlanner:
         running.length[view.slots] += 1
         self.step.decodes = view
         self._keep_states(view)
-        # From here on prompts only: each of their tokens makes the streams of this step wait longer.
-        self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
-        if self._room is not None:
-            self._room.admit_streams(plan)
+        self.budget -= plan.total_num_tokens
+        # From here on prompts only: each of their tokens makes the streams of this step wait longer. The batch class may wait.
+        if not view.sequences[0].request.flex:
+            self.budget = min(self.budget, self._mixed_budget)
+            if self._room is not None:
+                self._room.admit_streams(plan)
 
     def plan_chunks(self, *, flex: bool = False) -> None:
         """Give prompts of a class that have begun their next chunks, as far as budget and blocks allow.
@@ -202,15 +204,14 @@ class StepPlanner:
         if len(state.waiting):
             prompts.append(cast(SequenceState, state.waiting.peek()))
         due = min(sum(prompt.num_pending for prompt in prompts if not prompt.request.flex), self._mixed_budget)
-        cost = cast(StepCost, state.flex_cost)
         keys = np.cumsum(state.running.length[view.slots])
         tokens = np.cumsum([1 + sequence.num_drafts for sequence in view.sequences])
 
         def seconds(row: int) -> float:
-            return cost.predict(due, int(tokens[row]), int(keys[row]))
+            return cast(StepCost, state.flex_cost).predict(due, int(tokens[row]), int(keys[row]))
 
         # Where one row alone takes longer, the others may add half of that: they cost little beside it.
-        limit = max(self._flex_limit_s, 1.5 * seconds(0) if view.sequences[0].request.flex else 0.0)
+        limit = max(self._flex_limit_s, 1.5 * seconds(0) * view.sequences[0].request.flex)
         fitting = least + bisect_right(range(least, len(keys)), limit, key=seconds)
         self.leaves_out = fitting < len(keys)
         return state.running.select(view.sequences[:fitting]) if self.leaves_out else view

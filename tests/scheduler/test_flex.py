@@ -135,6 +135,20 @@ def test_streams_wait_no_longer_than_the_limit_for_lines():
     assert any(len(names) > 3 for _, names in bench.steps)
 
 
+@pytest.mark.parametrize("limits", [{"max_stall_s": 0.02}, {"max_num_mixed_batched_tokens": 32}])
+def test_a_prompt_is_not_cut_for_rows_of_the_batch_class(limits):
+    bench = learned(MACHINES["two cores"], **limits)
+    for number in range(6):
+        bench.add(f"line{number}", 20, 100, flex=True)
+    for _ in range(20):
+        bench.step()
+    bench.add("chat", 600, 5)
+    bench.step()
+    bench.step()
+    assert len(bench.client.tokens["chat", 0]) >= 1
+    bench.run()
+
+
 def test_rows_that_are_left_out_are_no_stalls():
     bench = learned(MACHINES["two cores"], max_stall_s=LIMIT)
     for number in range(30):
