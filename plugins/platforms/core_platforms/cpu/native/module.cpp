@@ -556,7 +556,7 @@ KERNEL(py_cache_write) {
 // cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, head_bytes, element, scaled, k_scale, v_scale, scale, cap,
 // window, ahead, sinks, slopes, tails, tail_depth, sees_to
 KERNEL(py_attention) {
-    Arguments a(items, count, 31);
+    Arguments a(items, count, 32);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
