@@ -213,7 +213,7 @@ gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (to
 
 # What the server and grammars need is in a folder of its own: the first three stages of the measurements do without.
 LEASE := build/lease
-SERVED := fastapi httptools uvicorn llguidance xgrammar
+SERVED := fastapi httptools python-multipart uvicorn llguidance xgrammar
 LEASE_WHEELS = $(PYTHON) .ci/wheels.py --present benchmarks/lease/present.txt
 gpu-lease: $(TEST_STAMP)  ## what a GPU machine without a package index lacks, as wheels in build/lease; see docs/gpu.md
 	$(LEASE_WHEELS) --most 10 --engine $(LEASE)/engine --without $(SERVED)

@@ -1,4 +1,4 @@
-"""Files of sounds: every format is read, bad ones are refused; forms, and the rules of tokens."""
+"""Files of sounds: every format is read, bad ones are refused; the rules of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
-from core_apis.audio.multipart import read_form
 from core_media.processing.sounds import wav_of
 from core_media.sound.decoding import decoded
 from core_media.sound.rules import ARGUMENT
@@ -119,25 +118,3 @@ def test_rules_of_times_are_those_of_transformers(latest: int | None) -> None:
 def test_wrong_rules_are_an_error_of_their_request() -> None:
     with pytest.raises(ValueError, match="whisper"):
         TokenRules().validate_params(SamplingParams(extra_args={ARGUMENT: {"end": "x"}}))
-
-
-BODY = (
-    b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n'
-    b'--B\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\r\n--A\r\n\r\n'
-    b'--B\r\nContent-Disposition: form-data; name="empty"\r\n\r\n\r\n--B--\r\n'
-)
-
-
-def test_a_form_is_taken_apart() -> None:
-    form = read_form(BODY, "multipart/form-data; boundary=B")
-    assert form.fields == {"model": ["whisper"], "empty": [""]}
-    assert form.file == b"\r\n--A\r\n"
-
-
-def test_a_form_that_is_cut_anywhere_is_refused() -> None:
-    for end in range(len(BODY) - 5):
-        with pytest.raises(RequestError):
-            read_form(BODY[:end], "multipart/form-data; boundary=B")
-    for kind in ("multipart/form-data", "multipart/form-data; boundary=" + 71 * "x", "multipart/form-data; boundary=C"):
-        with pytest.raises(RequestError, match="multipart/form-data"):
-            read_form(BODY, kind)

@@ -12,7 +12,7 @@ from typing import Final
 
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import MAX_SEED
-from core_apis.audio.multipart import Form
+from core_apis.forms import Form
 from core_media.sound.config import SoundConfig
 from core_media.sound.transcription import FALLBACK, Task, check, prompt_tokens
 
@@ -61,7 +61,7 @@ def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[st
                 f"The form has the field {name[:50]!r}; expected file, {', '.join(FIELDS)}.{nearest(name[:50], FIELDS)}",
                 param=name[:50],
             )
-    shape = _one(form, "response_format", "json")
+    shape = form.one("response_format", "json")
     if shape not in FORMATS:
         raise RequestError(
             f"response_format is {shape[:50]!r}; expected one of {', '.join(FORMATS)}.", param="response_format"
@@ -73,8 +73,8 @@ def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[st
     temperatures, has_fallback = _temperatures(form)
     wanted = Task(
         task=task,
-        language=_one(form, "language", "").strip().lower(),
-        prompt=prompt_tokens(_one(form, "prompt", ""), config, encode),
+        language=form.one("language").strip().lower(),
+        prompt=prompt_tokens(form.one("prompt"), config, encode),
         temperatures=temperatures,
         times=shape in WITH_TIMES,
         compression=COMPRESSION if has_fallback else None,
@@ -84,19 +84,11 @@ def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[st
         wants_no_speech=shape == "verbose_json",
     )
     check(wanted, config)
-    return Wanted(wanted, shape, stream, _one(form, "user", ""))
-
-
-def _one(form: Form, name: str, default: str) -> str:
-    """Return a field's value. Raises RequestError if it has several."""
-    values = form.fields.get(name, [default])
-    if len(values) > 1:
-        raise RequestError(f"The form has {name} {len(values)} times; expected one.", param=name)
-    return values[0]
+    return Wanted(wanted, shape, stream, form.one("user"))
 
 
 def _flag(form: Form, name: str) -> bool:
-    value = _one(form, name, "false").strip().lower()
+    value = form.one(name, "false").strip().lower()
     if value not in ("true", "false", "1", "0"):
         raise RequestError(f"{name} is {value[:50]!r}; expected true or false.", param=name)
     return value in ("true", "1")
@@ -125,7 +117,7 @@ def _temperatures(form: Form) -> tuple[Sequence[float], bool]:
 
 
 def _seed(form: Form) -> int | None:
-    value = _one(form, "seed", "").strip()
+    value = form.one("seed").strip()
     if not value:
         return None
     if not value.isascii() or not value.isdigit() or int(value) >= MAX_SEED >> 1:

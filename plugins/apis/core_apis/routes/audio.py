@@ -5,6 +5,7 @@ Owns: the two routes, from the body to the answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
@@ -16,9 +17,9 @@ from core.api.errors import RequestError
 from core_apis.answers.event_stream import EventStream
 from core_apis.audio.fields import Wanted, read_fields
 from core_apis.audio.formats import MEDIA_TYPES, TranscriptDelta, TranscriptDone, event, usage_of, written
-from core_apis.audio.multipart import TYPE, read_form
 from core_apis.audio.running import segments_run
 from core_apis.context import ServingContext, context_of, tenant_of, user_of
+from core_apis.forms import TYPE, read_form
 from core_apis.intake import intake
 from core_apis.server.disconnect import until_disconnect
 from core_apis.server.middleware import client_request_id
@@ -62,14 +63,14 @@ async def _answered(request: Request, task: str) -> Response:
 async def _prepared(context: ServingContext, content_type: str, task: str, *pieces: bytearray) -> Taken:
     """Read a body: its fields first, then the sound. Raises RequestError."""
     config, sounds = context.preparer.transcribing()
-    form = read_form(b"".join(pieces), content_type)
+    form, file = await asyncio.to_thread(read_form, pieces, content_type)
     here = context.preparer.here
     here.check_model("".join(form.fields.get("model", [])[:1]) or None)
     encode = partial(here.tokenizer.encode, add_special_tokens=False)
     wanted = read_fields(form, task, config, encode)
-    if form.file is None:
+    if form.filename is None:
         raise RequestError("The form has no file; expected a sound in 'file'.", param="file")
-    sound = await sounds.read(form.file, "file")
+    sound = await sounds.read(file, "file")
     one = Transcription(sound, wanted.task, config, context.model.vocab_size, here.tokenizer.decode)
     return one, wanted
 

@@ -16,11 +16,11 @@ from starlette.responses import FileResponse
 
 from core.api.errors import RequestError
 from core_apis.batches.store import BatchStore, new_id, pages
-from core_apis.batches.upload import Upload, UploadReader, boundary_of
 from core_apis.body import json_response
 from core_apis.context import batches_of, context_of
 from core_apis.durable.resuming import number_of
 from core_apis.errors import ClientGone
+from core_apis.forms import Form, FormReader
 from core_apis.protocol.batches import DeletedFile, FileList, FileObject
 from core_apis.query import check_names
 
@@ -78,14 +78,15 @@ async def create_file(request: Request) -> Response:
     """Upload a file as multipart/form-data, with the parts `file` and `purpose`."""
     context_of(request).drain.check()
     store, owner = batches_of(request)
-    boundary = boundary_of(request.headers.get("content-type", ""))
+    reader = FormReader(request.headers.get("content-type", ""))
     try:
         path, file = await asyncio.to_thread(store.draft, owner)
         try:
             with file:
                 draft = Draft(store, owner, path, file)
-                upload = await UploadReader(boundary, draft.take).read(request.stream())
-                record = _record(upload, draft.size)
+                async for piece in request.stream():
+                    await draft.take(reader.write(piece))
+                record = _record(reader.end(), draft.size)
                 await draft.flush(last=True)
             await asyncio.to_thread(store.keep, owner, path, record)
         finally:
@@ -151,28 +152,28 @@ async def _file(request: Request, file_id: str) -> FileObject:
     return record
 
 
-def _record(upload: Upload, size: int) -> FileObject:
+def _record(form: Form, size: int) -> FileObject:
     """Return the record of an uploaded file. Raises RequestError."""
-    fields = upload.fields
-    for name in fields:
+    for name in form.fields:
         if name not in FIELDS:
             raise RequestError(
                 f"{name[:64]!r} is no field of a file; expected file, {', '.join(FIELDS)}.", param=name[:64]
             )
-    if upload.filename is None:
+    if form.filename is None:
         raise RequestError("The body has no file; send it as the part 'file'.", param="file")
-    if fields.get("purpose") != "batch":
-        raise RequestError(f"purpose is {fields.get('purpose', '')[:64]!r}; expected 'batch'.", param="purpose")
+    purpose = form.one("purpose")
+    if purpose != "batch":
+        raise RequestError(f"purpose is {purpose[:64]!r}; expected 'batch'.", param="purpose")
     created = int(time.time())
-    seconds = fields.get("expires_after[seconds]")
     expires = None
-    if seconds is not None:
+    if "expires_after[seconds]" in form.fields:
+        seconds = form.one("expires_after[seconds]")
         if not (seconds.isascii() and seconds.isdigit() and len(seconds) < 10 and 0 < int(seconds) <= LONGEST_LIFE_S):
             raise RequestError(
                 f"expires_after[seconds] is {seconds[:64]!r}; expected 1 to {LONGEST_LIFE_S}.", param="expires_after"
             )
         expires = created + int(seconds)
-    name = "".join(each for each in upload.filename if each.isprintable())[:LONGEST_NAME]
+    name = "".join(each for each in form.filename if each.isprintable())[:LONGEST_NAME]
     return FileObject(
         id=new_id("file-"), bytes=size, created_at=created, filename=name or "file", purpose="batch", expires_at=expires
     )
