@@ -160,7 +160,7 @@ async def test_a_key_is_one_user_however_it_is_written(monkeypatch: pytest.Monke
     await engine.close()
 
 
-async def _a_chat(request: Any, body: Any) -> list[bytes]:
+async def _a_chat(request: Any, body: Any, *more: Any) -> list[bytes]:
     return [b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}']
 
 

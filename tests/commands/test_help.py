@@ -42,7 +42,7 @@ def test_the_help_is_short_and_says_where_the_rest_is(capsys):
         ("SchedulerConfig", ["--max-num-seqs"], ["--port"]),
         ("max-model-len", ["--max-model-len N", "expects", "since"], ["--max-num-seqs"]),
         ("--max_model_len", ["--max-model-len N"], ["--max-num-seqs"]),
-        ("-pp", ["--pipeline-parallel-size, -pp", "does not serve it yet"], ["--data-parallel"]),
+        ("-dcp", ["--decode-context-parallel-size, -dcp", "does not serve it yet"], ["--data-parallel"]),
         ("TLS", ["--ssl-keyfile", "--ssl-certfile"], ["--max-num-seqs"]),
         ("listgroup", ["scheduler", "kernel", "arguments"], ["--max-num-seqs"]),
         ("compilation-config", ["--compilation-config.mode", "--compilation-config.inductor_compile_config.combo"], []),
@@ -116,7 +116,10 @@ def test_no_name_is_cut_however_narrow_the_terminal(columns):
     [
         (["serve", "--help=schedler"], "Did you mean 'scheduler'?"),
         (["serve", "--swap-space", "4"], "use --kv-offloading-size"),
-        (["serve", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2: this engine does not serve it yet"),
+        (
+            ["serve", "--decode-context-parallel-size", "2"],
+            "--decode-context-parallel-size 2: this engine does not serve it yet",
+        ),
         (["serve", "--max-model-len", "1.5K"], "1.5k is 1500"),
         (["serve", "-O4"], "-O 4: expected an integer from 0 to 3"),
         (["serve", "-cc.compile_sizes=3"], "'compile_sizes': this engine does not serve it yet"),

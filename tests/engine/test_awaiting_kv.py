@@ -340,7 +340,7 @@ def test_whatever_happens_the_text_is_right(
 def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "MAX_IDLE_STEPS", 3)
     world.add("waiting", OTHER)
-    monkeypatch.setattr(Admission, "admit", lambda admission, planner: None)
+    monkeypatch.setattr(Admission, "admit", lambda admission, planner, flex=False: None)
     with pytest.raises(EngineDeadError, match="planned nothing"):
         for _ in range(10):
             world.core.step()

@@ -38,9 +38,11 @@ class StoredStates:
 
     dtype: see `core.api.specs.STATE_TYPES`.
     window, rest: storage types of the window, which comes first, and of the rest.
+    raw: their bytes.
     """
 
     def __init__(self, spec: StateSpec, dtype: str, raw: Tensor) -> None:
+        self.raw = raw
         window, _, rest = dtype.partition("+")
         self.window: torch.dtype = getattr(torch, window)
         self.rest: torch.dtype = getattr(torch, rest or window)

@@ -15,7 +15,7 @@ class ReasoningKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswersArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Tool calls and reasoning in answers."""
+    """Tool calls and reasoning."""
 
     place: ClassVar[int] = 150
 

@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Several engines with the same weights (data parallelism)."""
+    """Engines with the same weights."""
 
     place: ClassVar[int] = 116
 

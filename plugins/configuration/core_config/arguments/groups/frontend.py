@@ -51,8 +51,7 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
     chat_template: Annotated[
         str | None,
         Arg(
-            "Chat template: a file, the template itself, or a name: a template of the checkpoint, or one of chatml, llama2, "
-            "llama3, mistral, gemma, vicuna, alpaca, zephyr and phi3 for a checkpoint without any."
+            "Chat template: a file, the template itself, or the name of one: of the checkpoint, or of ours, such as chatml."
         ),
     ] = None
     chat_template_content_format: Annotated[

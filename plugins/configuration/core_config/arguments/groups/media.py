@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Media in prompts (pictures), and transcriptions of sounds."""
+    """Media: pictures and sounds."""
 
     place: ClassVar[int] = 74
 

@@ -25,7 +25,7 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Metrics, traces, log files and profiles."""
+    """Metrics, traces, profiles."""
 
     place: ClassVar[int] = 130
 

@@ -7,7 +7,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Layers of the KV cache, and cached prefixes."""
+    """Cached prefixes."""
 
     place: ClassVar[int] = 42
 

@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """API server and engine as two commands."""
+    """API server and engine apart."""
 
     place: ClassVar[int] = 180
     for_servers: ClassVar[bool] = True
