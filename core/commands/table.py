@@ -6,7 +6,7 @@ Owns: this table. Never does: say whether a command is installed. Called by: `co
 from typing import Final
 
 CORE: Final = "core-engine"
-COMMANDS: Final = "core-commands"
+COMMANDS: Final = "core-engine-commands"
 
 _ALL: Final = """
     serve chat complete run-batch bench collect-env models plugins.list plugins.show plugins.explain plugins.check plugins.new

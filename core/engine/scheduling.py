@@ -71,14 +71,14 @@ def find_advice(config: SchedulerConfig) -> AdviceFactory | None:
     if not (config.num_speculative_tokens and config.adaptive_drafts):
         return None
     try:
-        found = cast("AdviceFactory | None", load(ADVICE, "adaptive", "core-speculative"))
+        found = cast("AdviceFactory | None", load(ADVICE, "adaptive", "core-engine-speculative"))
     except Exception as error:
         raise PluginError(
             f"The step advice 'adaptive' cannot be imported ({type(error).__name__}: {error})."
         ) from error
     if found is None:
         log.warning(
-            "Every step drafts %d tokens a sequence: the choice by measured times comes with core-speculative, which is not "
+            "Every step drafts %d tokens a sequence: the choice by measured times comes with core-engine-speculative, which is not "
             "installed. Install it, or set `adaptive` of --speculative-config to false.",
             config.num_speculative_tokens,
         )
@@ -90,5 +90,5 @@ def _load_policy(config: EngineConfig, plugins: PluginTable) -> SchedulingPolicy
     name = config.scheduler.policy
     context = LoadContext(arguments=config.plugins.arguments.get(f"policy.{name}"), config=config)
     policy: SchedulingPolicy = plugins.load("policy", name, context)
-    two_classes = load(CLASSES, "two", "core-policies")
+    two_classes = load(CLASSES, "two", "core-engine-policies")
     return policy if two_classes is None else two_classes(policy, plugins.load("policy", name, context))

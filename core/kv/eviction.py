@@ -89,7 +89,7 @@ def load_order(policy: str, share: int | None = None) -> LeastRecent[Any]:
 
 
 def _load(name: str) -> Callable[..., LeastRecent[Any]]:
-    kind: Callable[..., LeastRecent[Any]] | None = load(EVICTION, name, "core-kv-connectors")
+    kind: Callable[..., LeastRecent[Any]] | None = load(EVICTION, name, "core-engine-kv-connectors")
     if kind is None:
-        raise PluginError(f"The eviction rule '{name}' comes with core-kv-connectors, which is not installed.")
+        raise PluginError(f"The eviction rule '{name}' comes with core-engine-kv-connectors, which is not installed.")
     return kind

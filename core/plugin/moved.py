@@ -14,7 +14,7 @@ from core.version import __version__
 
 GROUP: Final = "core.moved_names"
 NAME: Final = "compat"
-COMPAT: Final = "core-compat"
+COMPAT: Final = "core-engine-compat"
 """The distribution that keeps the old names."""
 UNTIL: Final = "2027-06-30"
 """Last day on which a release has to keep them."""

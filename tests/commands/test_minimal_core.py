@@ -130,4 +130,4 @@ def test_every_module_of_the_core_is_imported_without_torch(alone: Any) -> None:
 
 def test_a_public_name_of_another_distribution_says_what_to_install(alone: Any) -> None:
     done = alone.python("-c", "from core import LLM")
-    assert done.returncode == 1 and "pip install core-frontend" in done.stderr
+    assert done.returncode == 1 and "pip install core-engine-frontend" in done.stderr

@@ -23,12 +23,12 @@ COMMAND = "import sys, core_engine; sys.argv[0] = 'core'; sys.exit(core_engine.m
 NOT_NEEDED = ("apis", "commands", "compat", "kernels", "kit", "quantization", "speculative")
 """Without each of these the offline class serves a plain model on the CPU."""
 MISSED = (
-    ("quantization", ("--quantization", "int8"), "core-quantization"),
-    ("speculative", ("--speculative-config.method", "ngram"), "core-speculative"),
-    ("loaders", (), "core-loaders"),
-    ("policies", (), "core-policies"),
-    ("attention", (), "core-attention"),
-    ("platforms", (), "core-platforms"),
+    ("quantization", ("--quantization", "int8"), "core-engine-quantization"),
+    ("speculative", ("--speculative-config.method", "ngram"), "core-engine-speculative"),
+    ("loaders", (), "core-engine-loaders"),
+    ("policies", (), "core-engine-policies"),
+    ("attention", (), "core-engine-attention"),
+    ("platforms", (), "core-engine-platforms"),
 )
 """Distribution, arguments that ask for one of its plugins, and the name that the sentence must have."""
 
@@ -66,4 +66,4 @@ def test_plugins_of_others_are_still_listed(kind: str, tmp_path: Path) -> None:
     done = without(kind, tmp_path, COMMAND, "plugins", "list", "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     rows = json.loads(done.stdout)
-    assert rows and not [row for row in rows if row["distribution"] == f"core-{kind}"]
+    assert rows and not [row for row in rows if row["distribution"] == f"core-engine-{kind}"]

@@ -46,7 +46,7 @@ def test_json_holds_every_finding_and_the_exit_code_says_well_done():
     done = core("plugins", "check", "speculative.ngram", "--json")
     assert done.returncode == 0, done.stderr
     (entry,) = json.loads(done.stdout)
-    assert (entry["kind"], entry["name"], entry["distribution"]) == ("speculative", "ngram", "core-speculative")
+    assert (entry["kind"], entry["name"], entry["distribution"]) == ("speculative", "ngram", "core-engine-speculative")
     assert entry["failed"] == entry["warned"] == 0 and entry["passed"] + entry["skipped"] == len(entry["findings"])
     assert entry["passed"] >= 14 and all(finding["seconds"] >= 0 for finding in entry["findings"])
 
@@ -114,11 +114,11 @@ def test_a_distribution_names_all_its_plugins():
     from core_commands.cli.plugin.check import named_rows
 
     registry = PluginRegistry()
-    assert len(named_rows(registry, "core-quantization")) == len(
-        [r for r in registry.rows() if r.distribution == "core-quantization"]
+    assert len(named_rows(registry, "core-engine-quantization")) == len(
+        [r for r in registry.rows() if r.distribution == "core-engine-quantization"]
     )
     assert [row.kind for row in named_rows(registry, "gguf")] == ["quantization", "loader", "adapter"]
-    assert [row.kind for row in named_rows(registry, "core-loaders:loader.gguf")] == ["loader"]
+    assert [row.kind for row in named_rows(registry, "core-engine-loaders:loader.gguf")] == ["loader"]
 
 
 def test_a_manifest_that_cannot_be_used_is_one_finding(tmp_path):

@@ -215,7 +215,7 @@ def test_references_are_claimed_by_their_scheme():
 
 def test_a_missing_client_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(UserError, match=r"needs boto3.*pip install 'core-loaders\[object-store\]'"):
+    with pytest.raises(UserError, match=r"needs boto3.*pip install 'core-engine-loaders\[object-store\]'"):
         opened(None, tmp_path).resolve("s3://models/x")
 
 

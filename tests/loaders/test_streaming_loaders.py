@@ -86,7 +86,7 @@ def test_the_same_tensors_as_safetensors(name, options, model, request):
 def test_a_library_that_is_missing_is_told_with_its_extra(name, model, monkeypatch):
     monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
     extra = name.replace("_", "-")
-    with pytest.raises(UserError, match=rf"--load-format {name}: needs .*pip install 'core-loaders\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"--load-format {name}: needs .*pip install 'core-engine-loaders\[{extra}\]'"):
         loader_of(name, {}).resolve(str(model))
 
 

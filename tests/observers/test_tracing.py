@@ -194,7 +194,7 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TraceSettings(endpoint="http://localhost:4317")
     tracing.check_tracing(settings)
     monkeypatch.setattr(tracing, "MODULES", ("opentelemetry.nothing.there",))
-    with pytest.raises(UserError, match=r"pip install 'core-observers\[otel\]'"):
+    with pytest.raises(UserError, match=r"pip install 'core-engine-observers\[otel\]'"):
         tracing.check_tracing(settings)
 
 

@@ -9,7 +9,7 @@ from core.plugin.discovery import discover, duplicates, origin
 def test_our_own_plugins_are_found_without_importing_them():
     loaded = set(sys.modules)
     rows = {(row.kind, row.name): row for row in discover()}
-    assert rows["platform", "cpu"].distribution == "core-platforms"
+    assert rows["platform", "cpu"].distribution == "core-engine-platforms"
     assert rows["loader", "gguf"].target == "core_loaders.gguf.manifest"
     assert not {name for name in set(sys.modules) - loaded if name.split(".")[0] in ("core_platforms", "core_loaders")}
 

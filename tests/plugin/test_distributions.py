@@ -60,19 +60,19 @@ def test_every_kind_of_the_table_is_a_kind():
 
 
 CHOICES = [
-    ("core-quantization", lambda none: select_quantization(none, "gptq", FACTS), "quantization 'gptq': "),
-    ("core-quantization", lambda none: select_quantization(none, "core-quantization:AWQ", FACTS), ""),
+    ("core-engine-quantization", lambda none: select_quantization(none, "gptq", FACTS), "quantization 'gptq': "),
+    ("core-engine-quantization", lambda none: select_quantization(none, "core-engine-quantization:AWQ", FACTS), ""),
     (
-        "core-quantization",
+        "core-engine-quantization",
         lambda none: select_quantization(none, None, CheckpointFacts("x", "safetensors", "llama", quantization="hqq")),
         "the checkpoint declares 'hqq': ",
     ),
-    ("core-loaders", lambda none: select_loader(none, "gguf", FILES), "--load-format gguf: loader 'gguf': "),
-    ("core-attention", lambda none: select_attention(none, "flash-attn", QUERY, (), "x"), "--attention-backend"),
-    ("core-platforms", lambda none: select_platform(none, "cuda:1"), "--device cuda:1: platform 'cuda': "),
-    ("core-speculative", lambda none: select_speculative(none, "ngram", FACTS), "speculative 'ngram': "),
-    ("core-policies", lambda none: select_policy(none, "fcfs"), "--scheduling-policy fcfs: "),
-    ("core-executors", lambda none: select_executor(none, "torch", "cpu", FACTS), "--executor torch: "),
+    ("core-engine-loaders", lambda none: select_loader(none, "gguf", FILES), "--load-format gguf: loader 'gguf': "),
+    ("core-engine-attention", lambda none: select_attention(none, "flash-attn", QUERY, (), "x"), "--attention-backend"),
+    ("core-engine-platforms", lambda none: select_platform(none, "cuda:1"), "--device cuda:1: platform 'cuda': "),
+    ("core-engine-speculative", lambda none: select_speculative(none, "ngram", FACTS), "speculative 'ngram': "),
+    ("core-engine-policies", lambda none: select_policy(none, "fcfs"), "--scheduling-policy fcfs: "),
+    ("core-engine-executors", lambda none: select_executor(none, "torch", "cpu", FACTS), "--executor torch: "),
 ]
 
 
@@ -96,10 +96,10 @@ def test_a_named_plugin_that_is_not_installed_names_its_package(distribution, ch
 @pytest.mark.parametrize(
     ("distribution", "choose"),
     [
-        ("core-loaders", lambda none: select_loader(none, None, FILES)),
-        ("core-attention", lambda none: select_attention(none, None, QUERY, (), "x")),
-        ("core-platforms", lambda none: select_platform(none, None)),
-        ("core-executors", lambda none: select_executor(none, None, "cpu", FACTS)),
+        ("core-engine-loaders", lambda none: select_loader(none, None, FILES)),
+        ("core-engine-attention", lambda none: select_attention(none, None, QUERY, (), "x")),
+        ("core-engine-platforms", lambda none: select_platform(none, None)),
+        ("core-engine-executors", lambda none: select_executor(none, None, "cpu", FACTS)),
     ],
 )
 def test_a_kind_without_any_plugin_names_the_package(distribution, choose):
@@ -114,27 +114,32 @@ def test_a_name_of_nobody_names_no_package():
 
 
 def test_installed_packages_are_not_proposed(fake_distribution, monkeypatch):
-    site = fake_distribution("core-quantization", __version__, {"core.quantization": {"other": "nowhere"}})
+    site = fake_distribution("core-engine-quantization", __version__, {"core.quantization": {"other": "nowhere"}})
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(UserError, match="no such plugin; known: other"):
         PluginRegistry(discover([str(site)])).get("quantization", "gptq")
 
 
 def test_another_version_of_ours_is_blocked_and_named_with_both(fake_distribution, monkeypatch):
-    site = fake_distribution("core-quantization", "9.8.7", {"core.quantization": {"gptq": "nowhere"}})
+    site = fake_distribution("core-engine-quantization", "9.8.7", {"core.quantization": {"gptq": "nowhere"}})
     monkeypatch.syspath_prepend(str(site))
     registry = PluginRegistry(discover([str(site)]))
-    expected = f"core-quantization is 9.8.7, but core-engine is {__version__}; "
-    expected += f"run `pip install core-quantization=={__version__}`"
+    expected = f"core-engine-quantization is 9.8.7, but core-engine is {__version__}; "
+    expected += f"run `pip install core-engine-quantization=={__version__}`"
     with pytest.raises(UserError, match="quantization 'gptq': ") as caught:
         registry.get("quantization", "gptq")
     assert f"{expected}." in str(caught.value)
     (listed,) = listing(registry)
     assert (listed.status, listed.reason) == ("blocked", expected)
-    assert unmet("core-quantization") == expected
+    assert unmet("core-engine-quantization") == expected
 
 
 def test_the_same_version_of_ours_serves_unnamed_and_a_strangers_need_not_be_ours():
-    assert is_own("core-quantization") and is_own("core_engine") and not is_own("core-quantizations") and not is_own("")
-    assert mismatch("core-quantization", __version__) == ""
+    assert (
+        is_own("core-engine-quantization")
+        and is_own("core_engine")
+        and not is_own("core-quantizations")
+        and not is_own("")
+    )
+    assert mismatch("core-engine-quantization", __version__) == ""
     assert mismatch("core-nibble4", "9.8.7") == ""

@@ -167,7 +167,10 @@ def test_a_start_without_the_engines_own_kernels_has_its_own_numerics_and_plan(m
         executor = core_of(llm).executor
         assert executor.numerics == plan.numerics and "cpu-native" not in executor.numerics.partition("/")[0]
         assert executor.worker.weights_nbytes == plan.memory.weights
-    assert sum("kernels plugin 'cpu_native' (core-platforms" in record.getMessage() for record in caplog.records) == 1
+    assert (
+        sum("kernels plugin 'cpu_native' (core-engine-platforms" in record.getMessage() for record in caplog.records)
+        == 1
+    )
 
 
 def test_a_found_platform_that_cannot_be_used_is_left_out(install, monkeypatch, tiny_llama):

@@ -165,7 +165,7 @@ def test_many_platforms_are_asked_by_one_helper(make_plugin, monkeypatch):
 
 def test_our_own_platforms_are_probed():
     registry = PluginRegistry()
-    rows = [row for row in registry.rows("platform") if row.distribution == "core-platforms"]
+    rows = [row for row in registry.rows("platform") if row.distribution == "core-engine-platforms"]
     cpu, *gpus = probe_all(rows)
     assert cpu.devices[0].name == "cpu" and cpu.devices[0].memory_bytes > 1 << 20
     assert len(gpus) == 3 and all(gpu.devices or gpu.unavailable for gpu in gpus)

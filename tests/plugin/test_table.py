@@ -81,7 +81,7 @@ def test_another_version_is_refused():
     (row,) = [row for row in discover() if (row.kind, row.name) == ("speculative", "ngram")]
     assert PluginTable([row]).load("speculative", "ngram", LoadContext())
     for changes, words in [
-        ({"version": "0.0.7"}, "core-speculative 0.0.7"),
+        ({"version": "0.0.7"}, "core-engine-speculative 0.0.7"),
         ({"distribution": "gone"}, "nothing is installed"),
     ]:
         with pytest.raises(PluginError, match=words):

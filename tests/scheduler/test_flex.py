@@ -190,4 +190,4 @@ def test_without_its_distribution_it_is_refused_by_name():
     state_of(scheduler).policy = FcfsPolicy()
     scheduler.add(make_request("line", [1], 2, flex=True))
     _, _, records = planned_step(scheduler, FakeExecutor())
-    assert records[0].finish_reason == "error" and "core-policies" in records[0].stop_reason
+    assert records[0].finish_reason == "error" and "core-engine-policies" in records[0].stop_reason

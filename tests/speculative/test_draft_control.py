@@ -198,7 +198,7 @@ def test_the_engine_finds_the_choice_and_says_when_it_is_missing(
     assert not caplog.records
     monkeypatch.setattr(scheduling, "load", lambda group, name, usual: None)
     assert scheduling.find_advice(wanted) is None
-    assert "Every step drafts 3 tokens a sequence" in caplog.text and "core-speculative" in caplog.text
+    assert "Every step drafts 3 tokens a sequence" in caplog.text and "core-engine-speculative" in caplog.text
 
 
 def test_without_the_choice_every_sequence_has_the_largest_number_of_drafts() -> None:

@@ -61,7 +61,7 @@ class GrammarCompiler:
         self._queue = CompileQueue(NUM_HELPERS)
         self._jobs: dict[bytes, Job] = {}
         self._pending: dict[bytes, Future[CompiledGrammar]] = {}
-        self._threads = ThreadPoolExecutor(NUM_HELPERS, "core-grammars")
+        self._threads = ThreadPoolExecutor(NUM_HELPERS, "core-engine-grammars")
         self._helpers: LifoQueue[CompileHelper] = LifoQueue()
         self._all_helpers: list[CompileHelper] = []
         self._noted: set[str] = set()

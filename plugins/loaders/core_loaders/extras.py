@@ -18,5 +18,5 @@ def require(library: str, extra: str, subject: str) -> None:
         found = None
     if found is None:
         raise UserError(
-            f"{subject}: needs {library}, which is not installed here: pip install 'core-loaders[{extra}]'."
+            f"{subject}: needs {library}, which is not installed here: pip install 'core-engine-loaders[{extra}]'."
         )

@@ -18,7 +18,7 @@ def chosen_apis(registry: PluginRegistry, problems: list[str], warnings: list[st
     did not name to `warnings`.
     """
     if not registry.rows(KIND):
-        problems.append("No HTTP API is installed: `pip install core-apis` brings those of the engine.")
+        problems.append("No HTTP API is installed: `pip install core-engine-apis` brings those of the engine.")
     installed = [row for row in registry.rows(KIND) if not registry.blocked(row)]
     registry.rehearse([row for row in installed if not registry.own(row)], ())
     found: list[tuple[int, ResolvedPlugin]] = []

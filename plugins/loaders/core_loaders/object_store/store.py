@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from core.api.errors import CheckpointError, UserError
 
 MAX_CAUSE = 200
-EXTRA = "pip install 'core-loaders[object-store]'"
+EXTRA = "pip install 'core-engine-loaders[object-store]'"
 
 
 class StoredObject(NamedTuple):

@@ -2,7 +2,7 @@
 
 Owns: reading keys, signing, checking. Never does: decide what is signed. Called by: the issuer (signs), `core verify` (checks).
 
-A key file is a PEM file of an Ed25519 key (the public one is enough to check), which needs core-observers[sign], or any other
+A key file is a PEM file of an Ed25519 key (the public one is enough to check), which needs core-engine-observers[sign], or any other
 file of 32 to 4096 bytes, which is the secret of an HMAC.
 """
 
@@ -68,7 +68,7 @@ def _pair(path: str, data: bytes) -> Any:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         raise UserError(
-            f"--receipt-key {path}: a PEM file needs the package cryptography; run: pip install 'core-observers[sign]'"
+            f"--receipt-key {path}: a PEM file needs the package cryptography; run: pip install 'core-engine-observers[sign]'"
         ) from None
     try:
         if b"PRIVATE KEY" in data:

@@ -27,7 +27,9 @@ def rebuild() -> str:
     than ten minutes.
     """
     if not (ROOT / "setup.py").exists():
-        raise UserError(f"{ROOT} has no setup.py: reinstall core-platforms from its source to compile the kernels")
+        raise UserError(
+            f"{ROOT} has no setup.py: reinstall core-engine-platforms from its source to compile the kernels"
+        )
     package = Path(__file__).parent
     if not os.access(package, os.W_OK):
         raise UserError(

@@ -28,7 +28,9 @@ class CrossAttention:
         self.head_size = spec.sizes["head_size"]
         self.params = params
         shape = (2, spec.sizes["length"], self.heads, self.head_size)
-        self.states = StateStore(states.raw, shape, states.rest)  # read in place: a copy for each token would take longer
+        self.states = StateStore(
+            states.raw, shape, states.rest
+        )  # read in place: a copy for each token would take longer
 
     def fill(self, blocks: Tensor, rows: Tensor) -> None:
         """Write keys and values of an encoder's rows [S, W] to a state's blocks, int64 [n]."""

@@ -36,7 +36,7 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         str | None,
         Arg(
             "Where spans of requests are sent with OTLP: over gRPC (http://localhost:4317), or over HTTP where it ends with "
-            "/v1/traces (http://localhost:4318/v1/traces). Needs core-observers[otel]."
+            "/v1/traces (http://localhost:4318/v1/traces). Needs core-engine-observers[otel]."
         ),
     ] = None
     collect_detailed_traces: Annotated[

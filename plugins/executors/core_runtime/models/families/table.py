@@ -92,7 +92,7 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
         return claims[0]
     if not families():
         raise UnknownArchitecture(
-            "No model families are installed; `pip install core-models` brings those of the engine."
+            "No model families are installed; `pip install core-engine-models` brings those of the engine."
         )
     what = architectures[0] if architectures else model_type or "(none given)"
     whose = ""
