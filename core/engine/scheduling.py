@@ -78,8 +78,8 @@ def find_advice(config: SchedulerConfig) -> AdviceFactory | None:
         ) from error
     if found is None:
         log.warning(
-            "Every step drafts %d tokens a sequence: the choice by measured times comes with core-engine-speculative, which is not "
-            "installed. Install it, or set `adaptive` of --speculative-config to false.",
+            "Every step drafts %d tokens a sequence: the choice by measured times comes with core-engine-speculative, which is "
+            "not installed. Install it, or set `adaptive` of --speculative-config to false.",
             config.num_speculative_tokens,
         )
     return found

@@ -134,7 +134,7 @@ class Scheduler:
         problem = state.limits.why_never(len(request.prompt_token_ids), pools=pools)
         problem = problem or state.limits.why_not_resumed(request)
         if request.flex and not getattr(state.policy, "has_flex", False):
-            problem = "service_tier 'flex' needs core-engine-policies, which is not installed; install it, or leave out the field."
+            problem = "service_tier 'flex' needs core-engine-policies; install it, or leave out the field."
         if problem:
             state.report(_failed(request, 0, problem))
         else:

@@ -148,7 +148,7 @@ def test_a_model_is_given_to_the_kinds_that_take_one(monkeypatch, capsys):
     tasks = []
     monkeypatch.setattr("core_commands.cli.plugin.check.findings", lambda task, limit: tasks.append(task) or iter(()))
     for part in ("loaders", "quantization"):
-        assert main(["plugins", "check", f"core-{part}", "--model", "somewhere", "--json"]) == 0
+        assert main(["plugins", "check", f"core-engine-{part}", "--model", "somewhere", "--json"]) == 0
     given = {kind: {task.model for task in tasks if task.kind == kind} for kind in {task.kind for task in tasks}}
     assert given == {"loader": {"somewhere"}, "quantization": {"somewhere"}}
     capsys.readouterr()

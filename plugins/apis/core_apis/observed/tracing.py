@@ -98,8 +98,8 @@ def check_tracing(settings: TraceSettings | None) -> None:
     for name in MODULES:
         if not _is_installed(name):
             raise UserError(
-                f"--otlp-traces-endpoint needs {name}, which is not installed: pip install 'core-engine-observers[otel]', or leave "
-                "the argument out."
+                f"--otlp-traces-endpoint needs {name}, which is not installed: pip install 'core-engine-observers[otel]', or "
+                "leave the argument out."
             )
 
 

@@ -2,8 +2,8 @@
 
 Owns: reading keys, signing, checking. Never does: decide what is signed. Called by: the issuer (signs), `core verify` (checks).
 
-A key file is a PEM file of an Ed25519 key (the public one is enough to check), which needs core-engine-observers[sign], or any other
-file of 32 to 4096 bytes, which is the secret of an HMAC.
+A key file is a PEM file of an Ed25519 key (the public one is enough to check), which needs core-engine-observers[sign], or any
+other file of 32 to 4096 bytes, which is the secret of an HMAC.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
     receipt_key: Annotated[
         str | None,
         Arg(
-            "File with the key that signs receipts: a private Ed25519 key in PEM (needs core-engine-observers[sign]), or 32 to 4096 "
-            "secret bytes for an HMAC. Unset: receipts are not signed.",
+            "File with the key that signs receipts: a private Ed25519 key in PEM (needs core-engine-observers[sign]), or 32 to "
+            "4096 secret bytes for an HMAC. Unset: receipts are not signed.",
             metavar="FILE",
         ),
     ] = None
