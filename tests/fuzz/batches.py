@@ -3,15 +3,13 @@
 Owns: the good files and their readers. Never does: damage a file. Called by: the table of targets.
 """
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from core_apis.batches.batch_file import look_through
 from core_apis.batches.store import BatchStore, new_id
-from core_apis.batches.upload import UploadReader
+from core_apis.forms import read_form
 from core_apis.protocol.batches import BatchObject
 from core_config.served.server_config import BatchSettings
 
@@ -46,7 +44,8 @@ def make_files(folder: Path) -> None:
 
 def read_files(folder: Path) -> None:
     """Read each of them as the server does."""
-    asyncio.run(_upload((folder / "form").read_bytes()))
+    data = (folder / "form").read_bytes()
+    read_form([data[start : start + 61] for start in range(0, len(data), 61)], "multipart/form-data; boundary=edge")
     with tempfile.TemporaryDirectory() as directory:
         store = BatchStore(BatchSettings(directory=directory))
         name = new_id("batch_")
@@ -55,14 +54,3 @@ def read_files(folder: Path) -> None:
         store.batch("owner", name)
         store.batches("owner")
     look_through(folder / "lines.jsonl", "model", 1 << 16)
-
-
-async def _upload(data: bytes) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(data), 61):
-            yield data[start : start + 61]
-
-    async def drop(data: bytes) -> None:
-        pass
-
-    await UploadReader(b"edge", drop).read(pieces())

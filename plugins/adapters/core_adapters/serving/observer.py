@@ -15,21 +15,19 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Self
 
 from core.api.adapters import AdapterFacts, AdaptersConfig, AdapterSource
 from core.api.errors import ConfigError, EngineDeadError
 from core.api.messages import EngineRequest
-from core.api.stats import SchedulerStats
-from core.api.step_plan import SequenceKey
 from core.engine.executor import AdaptingExecutor
-from core.engine.gate import Gate
-from core.engine.observer import Engine, EngineObserver, EngineStart
+from core.engine.observer import Engine, EngineStart
 from core_adapters.serving.calls import AdapterCalls, Load
 from core_adapters.serving.holder import AdapterHolder, sentence_of
 from core_adapters.serving.record import storage
+from core_supervision.waiting_gate import WaitingGate
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ TOUCHES_MEMORY: Final = frozenset({"sleep", "wake_up", "update_weights", "finish
 """Calls during which no adapter is read."""
 
 
-class AdapterObserver(EngineObserver, Gate):
+class AdapterObserver(WaitingGate):
     """The adapters of one engine. config: None: it has none, and every request with an adapter is refused.
 
     loads: adapters that clients load, by ticket.
@@ -49,15 +47,13 @@ class AdapterObserver(EngineObserver, Gate):
 
     order = 35  # its gate is the last, so that a sequence that passes it is in the scheduler, where its adapter counts as used
 
-    _engine: Engine
     holder: AdapterHolder
 
     def __init__(self, config: AdaptersConfig | None, lasting_file: int | None = None) -> None:
-        self.gate = self
+        super().__init__()
         self.loads: dict[int, Load] = {}
         self._config = config
         self._lasting_file = lasting_file
-        self._held: list[EngineRequest] = []
         self._wanted: deque[Load] = deque()
         self._read: tuple[Load | str, Future[AdapterFacts]] | None = None
         self._last_was_load = False
@@ -87,7 +83,7 @@ class AdapterObserver(EngineObserver, Gate):
 
     def before_step(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""
-        if self._config is not None and (self._held or self._wanted or self._read or self.holder.book.nameless):
+        if self._config is not None and (self.held or self._wanted or self._read or self.holder.book.nameless):
             self.advance()
 
     def idle(self) -> int | None:
@@ -108,11 +104,6 @@ class AdapterObserver(EngineObserver, Gate):
             for digest, sentence in self.holder.follow_memory().items():
                 self._engine.sequences.end_scheduled(digest, sentence)
 
-    def report(self, stats: SchedulerStats) -> None:
-        """Add the waiting sequences to the statistics."""
-        stats.num_waiting += len(self._held)
-        stats.num_deferred += len(self._held)
-
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
         """Return the calls by which clients load, list, pin and unload adapters."""
         return {} if self._config is None else AdapterCalls(self).by_name()
@@ -130,14 +121,9 @@ class AdapterObserver(EngineObserver, Gate):
         """Place what was read, let sequences go on, and begin to read what is needed next."""
         in_use = self.in_use()
         self._take_read(in_use)
-        self.holder.drop_nameless(in_use + Counter(request.adapter for request in self._held))
+        self.holder.drop_nameless(in_use + Counter(request.adapter for request in self.held))
         self._release()
         self._begin_next()
-
-    @property
-    def num_live(self) -> int:
-        """Number of waiting sequences."""
-        return len(self._held)
 
     def hold(self, request: EngineRequest) -> bool:
         """Keep a sequence until its adapter is in memory; False: it need not wait."""
@@ -146,36 +132,18 @@ class AdapterObserver(EngineObserver, Gate):
             return False
         kept = None if self._config is None else self.holder.book.known.get(digest)
         if kept is None:
-            self._refuse(request, "The adapter of this request is not loaded, or not any more; load it and ask again.")
+            self.refuse(request, "The adapter of this request is not loaded, or not any more; load it and ask again.")
             return True
         self.holder.book.touch(digest)
         if kept.is_resident and digest != self._closed:
             return False
-        self._held.append(request)
+        self.held.append(request)
         self._begin_next()  # at once, so that no later sequence passes this one
         return True
 
-    def await_one(self, seconds: float) -> None:
-        """Wait until what is being read is there, at most `seconds`."""
-        if self._held and self._read is not None:
-            wait([self._read[1]], timeout=seconds)
-
-    def take_live(self) -> list[EngineRequest]:
-        """Return all waiting sequences and keep none of them."""
-        held, self._held = self._held, []
-        return held
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """Drop all choices of these requests; unknown ids are ignored."""
-        if self._held:
-            named = set(request_ids)
-            self._held = [request for request in self._held if request.request_id not in named]
-
-    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Drop single choices; unknown ones are ignored."""
-        if self._held:
-            named = set(keys)
-            self._held = [request for request in self._held if request.key not in named]
+    def awaited(self) -> Collection[Future[AdapterFacts]]:
+        """Return the adapter that is being read."""
+        return () if self._read is None else (self._read[1],)
 
     def close(self) -> None:
         """Wait for the adapter that is being read; do not read others."""
@@ -210,7 +178,7 @@ class AdapterObserver(EngineObserver, Gate):
 
     def _release(self) -> None:
         """Let the sequences go on whose adapter is in memory, or whose deadline has passed: the scheduler ends those."""
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         now = time.monotonic()
         for request in held:
             kept = self.holder.book.known.get(request.adapter)
@@ -219,7 +187,7 @@ class AdapterObserver(EngineObserver, Gate):
             elif kept is not None and kept.is_resident and request.adapter != self._closed:
                 self._engine.sequences.add([request], after=self)
             else:
-                self._held.append(request)
+                self.held.append(request)
 
     def _begin_next(self) -> None:
         """Begin to read an adapter that a sequence waits for, if it has room, and one that a client loads in turn."""
@@ -236,7 +204,7 @@ class AdapterObserver(EngineObserver, Gate):
     def _first_needed(self, in_use: Counter[str]) -> str | None:
         """Return the adapter that the first waiting sequence needs; None: there is none, or no room for it yet."""
         known = self.holder.book.known
-        needed = next((request.adapter for request in self._held if not known[request.adapter].is_resident), None)
+        needed = next((request.adapter for request in self.held if not known[request.adapter].is_resident), None)
         if needed is None:
             self._closed = None
         elif self.holder.make_room(in_use):
@@ -249,13 +217,10 @@ class AdapterObserver(EngineObserver, Gate):
 
     def _end_held(self, digest: str, sentence: str) -> None:
         """End the waiting sequences of an adapter."""
-        for request in self._held:
+        for request in self.held:
             if request.adapter == digest:
-                self._refuse(request, sentence)
-        self._held = [request for request in self._held if request.adapter != digest]
-
-    def _refuse(self, request: EngineRequest, sentence: str) -> None:
-        self._engine.sequences.refuse(request.request_id, request.choice, request.handle, sentence)
+                self.refuse(request, sentence)
+        self.held = [request for request in self.held if request.adapter != digest]
 
     def _submit(self, source: AdapterSource) -> Future[AdapterFacts]:
         if self._thread is None:

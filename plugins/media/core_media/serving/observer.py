@@ -11,22 +11,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
 
 from core.api.messages import EngineRequest, MediaItem
-from core.api.stats import SchedulerStats
 from core.api.step_plan import SequenceKey
-from core.engine.gate import Gate
-from core.engine.observer import Engine, EngineObserver, EngineStart
+from core.engine.observer import Engine, EngineStart
 from core_media.config import MediaConfig, media_of
 from core_media.serving.row_cache import RowCache, RowKey
 from core_media.spans import spans_of, why_too_long
+from core_supervision.waiting_gate import WaitingGate
 
 if TYPE_CHECKING:
     from core_media.serving.encoder import Encoder
@@ -39,26 +37,17 @@ class UnfitMedia(Exception):
     """Items that do not fit their prompt; the sentence says why."""
 
 
-@dataclass(slots=True)
-class Waiting:
-    """A waiting sequence. made: its items with their rows, once they are computed."""
-
-    request: EngineRequest
-    made: Future[list[MediaItem]]
-
-
-class MediaObserver(EngineObserver, Gate):
+class MediaObserver(WaitingGate):
     """The gate of one engine."""
 
     order = 32  # before the gate of adapters, which must be the last
 
-    _engine: Engine
     _tower: Tower | Encoder
 
     def __init__(self, media: MediaConfig) -> None:
-        self.gate = self
+        super().__init__()
         self._media = media
-        self._held: list[Waiting] = []
+        self._made: dict[SequenceKey, Future[list[MediaItem]]] = {}
         self._rows = RowCache(media.row_cache_bytes)
         self._thread = ThreadPoolExecutor(1, "tower")
 
@@ -80,81 +69,53 @@ class MediaObserver(EngineObserver, Gate):
 
     def before_step(self) -> None:
         """Schedule the sequences whose rows are there, and end those whose tower failed."""
-        if not self._held:
+        if not self.held:
             return
         now = time.monotonic()
-        kept: list[Waiting] = []
-        for held in self._held:
+        held, self.held = self.held, []
+        for request in held:
+            made = self._made[request.key]
             # The scheduler ends a sequence whose deadline has passed.
-            is_late = bool(held.request.deadline) and held.request.deadline <= now
-            if not held.made.done() and not is_late:
-                kept.append(held)
+            is_late = bool(request.deadline) and request.deadline <= now
+            if not made.done() and not is_late:
+                self.held.append(request)
                 continue
-            if held.made.done() and held.made.exception() is not None:
-                self._refuse(held)
+            del self._made[request.key]
+            if made.done() and (error := made.exception()) is not None:
+                self.refuse(request, self._sentence(request, error))
                 continue
-            media = [_light(item) for item in held.request.media] if is_late else held.made.result()
-            spans = spans_of(held.request.prompt_token_ids, media, self._media)
-            request = msgspec.structs.replace(held.request, media=media, spans=spans)
-            self._engine.sequences.add([request], after=self)
-        self._held = kept
-
-    def report(self, stats: SchedulerStats) -> None:
-        """Add the waiting sequences to the statistics."""
-        stats.num_waiting += len(self._held)
-        stats.num_deferred += len(self._held)
-
-    @property
-    def num_live(self) -> int:
-        """Number of waiting sequences."""
-        return len(self._held)
+            media = [_light(item) for item in request.media] if is_late else made.result()
+            spans = spans_of(request.prompt_token_ids, media, self._media)
+            self._engine.sequences.add([msgspec.structs.replace(request, media=media, spans=spans)], after=self)
 
     def hold(self, request: EngineRequest) -> bool:
         """Keep a sequence with media until their rows are computed."""
         if not request.media:
             return False
-        made = self._thread.submit(self._compute, request)
-        self._held.append(Waiting(request, made))
+        self._made[request.key] = self._thread.submit(self._compute, request)
+        self.held.append(request)
         return True
 
-    def await_one(self, seconds: float) -> None:
-        """Wait until some sequence may continue, at most `seconds`."""
-        if self._held:
-            wait([held.made for held in self._held], timeout=seconds, return_when="FIRST_COMPLETED")
+    def awaited(self) -> Collection[Future[list[MediaItem]]]:
+        """Return the items whose rows are being computed, by sequence."""
+        return self._made.values()
 
-    def take_live(self) -> list[EngineRequest]:
-        """Return all waiting sequences and keep none of them."""
-        taken = [held.request for held in self._held]
-        self._drop(self._held)
-        return taken
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """Drop all choices of these requests; unknown ids are ignored."""
-        named = set(request_ids)
-        self._drop([held for held in self._held if held.request.request_id in named])
-
-    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Drop single choices; unknown ones are ignored."""
-        named = set(keys)
-        self._drop([held for held in self._held if held.request.key in named])
+    def drop(self, requests: Collection[EngineRequest]) -> None:
+        """Keep these sequences no longer, and do not begin with their items."""
+        for request in requests:
+            self._made.pop(request.key).cancel()
+        super().drop(requests)
 
     def close(self) -> None:
         """Wait for the item that is being computed; do not start others."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _drop(self, dropped: list[Waiting]) -> None:
-        for held in dropped:
-            held.made.cancel()
-        self._held = [held for held in self._held if held not in dropped]
-
-    def _refuse(self, held: Waiting) -> None:
-        request, error = held.request, held.made.exception()
+    def _sentence(self, request: EngineRequest, error: BaseException) -> str:
+        """Return why a sequence ends whose items have no rows."""
         if isinstance(error, UnfitMedia):
-            reason = str(error)
-        else:
-            logger.error("The tower failed on request %r.", request.request_id, exc_info=error)
-            reason = f"The tower failed on a {self._media.noun} of this request ({type(error).__name__}: {error})."
-        self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
+            return str(error)
+        logger.error("The tower failed on request %r.", request.request_id, exc_info=error)
+        return f"The tower failed on a {self._media.noun} of this request ({type(error).__name__}: {error})."
 
     def _compute(self, request: EngineRequest) -> list[MediaItem]:
         """Return the request's items with their rows; runs in the thread. Raises UnfitMedia."""
