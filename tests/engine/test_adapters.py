@@ -252,7 +252,7 @@ def test_thousands_of_loads_and_unloads_leave_nothing_behind(tmp_path: Path) -> 
     before, num_threads = turns(300), threading.active_count()
     assert turns(2400) - before < 400
     assert not core.executor.read and not listed(core)  # type: ignore[attr-defined]
-    assert threading.active_count() == num_threads
+    assert threading.active_count() <= num_threads  # threads of earlier tests may end meanwhile
     core.close()
 
 
