@@ -1,6 +1,7 @@
 """Fixtures for the whole suite: tiny random checkpoints, made once a session."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from core.own_packages import OWN
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # on a busy machine no example is quick
@@ -57,6 +60,18 @@ def imported_modules_are_frozen() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loggers_are_left_as_they_were() -> Iterator[None]:
+    """A command that is run in the tests' own process sets up logging; what the next files log would be kept or lost."""
+    loggers = [logging.getLogger(name) for name in OWN]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,7 @@ def test_a_dead_server_fails(tmp_path: Path) -> None:
     assert "checks failed" in report.read_text()
 
 
+@pytest.mark.slow
 def test_a_sound_server_passes(server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "report.md"
     monkeypatch.setattr(phase_rows, "THEMES", {"keys": [row for row in THEMES["keys"] if "a key with" in row.name]})

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ class PagedExecutor(FakeExecutor):
 
     def execute(self, plan: StepPlan) -> StepResult:
         known = [slot for slot in plan.removed if slot in self.held]
-        plan.removed = known
+        plan = replace(plan, removed=known)  # a copy: the scheduler reads its own until the step has ended
         if self.fails and len(plan.slots):
             self.fails -= 1
             self.num_failed += 1
