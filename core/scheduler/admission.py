@@ -56,12 +56,17 @@ class Admission:
             first = self._next()
             if first is None or first.request.flex != flex or not self._may_be_tried(first):
                 return
-            if flex and (planner.leaves_out or len(state.places) or not state.places.has_place(first)):
+            if flex and self._would_be_left_out(planner, first):
                 return
             if not state.places.may_start(first):
                 state.places.add(first)
             elif not self._try(planner, first):
                 return
+
+    def _would_be_left_out(self, planner: StepPlanner, first: SequenceState) -> bool:
+        """Whether a sequence of the batch class has no room in the next steps, or others wait for its adapter's place."""
+        places = self.state.places
+        return planner.leaves_out or bool(len(places)) or not places.has_place(first)
 
     def mixed_budget(self, least: int) -> int:
         """Return the limit of prompt tokens in the next step if it has streams: `least`, or more while prompts queue up."""

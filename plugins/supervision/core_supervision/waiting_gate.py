@@ -40,8 +40,8 @@ class WaitingGate(EngineObserver, Gate):
         return len(self.held)
 
     def awaited(self) -> Collection[Future[Any]]:
-        """Return the work of which the first to end may let a sequence go on."""
-        raise NotImplementedError
+        """Return the work of which the first to end may let a sequence go on; by default none."""
+        return ()
 
     def await_one(self, seconds: float) -> None:
         """Wait until some sequence may continue, at most `seconds`."""

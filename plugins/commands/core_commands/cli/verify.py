@@ -4,6 +4,7 @@ Owns: the command's arguments, files, and its last line. Never does: compare (`r
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,17 +173,22 @@ def _question(source: str, options: VerifyOptions) -> Question:
             raise UserError("--opening KEY is missing: the `opening` that came with the receipt.")
         rows.append((receipt, opening_bytes(key)))
     body = _object(options.request)
-    for name in ("session", "previous_response_id"):
-        if body.get(name) is not None:
-            raise UserError(f"{name}: the request goes on with what the server kept, which is not in its body.")
-    for receipt, _ in rows:
-        ended = {choice.finish_reason for choice in receipt.choices} - {"stop", "length"}
-        if ended:
-            raise UserError(f"An answer ended by {sorted(map(str, ended))[0]}, which no computation repeats.")
+    _check_repeatable(body, [receipt for receipt, _ in rows])
     if all(not receipt.adapter for receipt, _ in rows):
         body.pop("model", None)
     answer = None if options.answer is None else _object(options.answer)
     return Question(rows, options.path or path_of(body), body, answer, tuple(options.except_for or ()))
+
+
+def _check_repeatable(body: Mapping[str, Any], receipts: Sequence["Receipt"]) -> None:
+    """Raise UserError for a request or an answer that cannot be computed again from what is given."""
+    for name in ("session", "previous_response_id"):
+        if body.get(name) is not None:
+            raise UserError(f"{name}: the request goes on with what the server kept, which is not in its body.")
+    for receipt in receipts:
+        ended = {choice.finish_reason for choice in receipt.choices} - {"stop", "length"}
+        if ended:
+            raise UserError(f"An answer ended by {sorted(map(str, ended))[0]}, which no computation repeats.")
 
 
 def _seed(receipt: "Receipt") -> int:

@@ -6,7 +6,7 @@ formats did). Called by: `core diff`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -38,17 +38,24 @@ def value_differences(
     rows = _choices(left), _choices(right)
     for index in range(max(map(len, rows))):
         one, other = (list(row[index]) if index < len(row) else [] for row in rows)
-        calls = [part for part in one if part[0] == "call"], [part for part in other if part[0] == "call"]
-        for number in range(max(map(len, calls))):
-            pair = [row[number][1] if number < len(row) else "" for row in calls]
-            outcome = compared(pair[0], pair[1])
-            if outcome != "same bytes":
-                found.append(_difference("tool_call", f"choice {index}, call {number}", outcome, pair))
+        calls = [[text for kind, text in parts if kind == "call"] for parts in (one, other)]
+        found += _call_differences(index, calls)
         texts = ["".join(text for kind, text in row if kind == "text") for row in (one, other)]
         if texts[0] != texts[1]:
             kind: Kind = "json" if is_json and not calls[0] else "text"
             outcome = compared(texts[0], texts[1]) if kind == "json" else "other value"
             found.append(_difference(kind, f"choice {index}", outcome, texts))
+    return found
+
+
+def _call_differences(index: int, calls: Sequence[Sequence[str]]) -> list[ValueDifference]:
+    """Return the calls of a choice that are not the same bytes. calls: those of the left answer, and of the right one."""
+    found: list[ValueDifference] = []
+    for number in range(max(map(len, calls))):
+        pair = [row[number] if number < len(row) else "" for row in calls]
+        outcome = compared(pair[0], pair[1])
+        if outcome != "same bytes":
+            found.append(_difference("tool_call", f"choice {index}, call {number}", outcome, pair))
     return found
 
 

@@ -78,14 +78,11 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     keys, admin_keys = _keys(merged, problems)
     public_prompts = merged.value("public_prompt") or []
     problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
-    if merged.value("request_journal") is not None and merged.value("api_server_count") > 1:
-        problems.append(
-            "--request-journal: one process writes it, and --api-server-count asks for several; leave one of them out."
-        )
-    if merged.value("record_traffic") is not None and merged.value("api_server_count") > 1:
-        problems.append(
-            "--record-traffic: one process writes it, and --api-server-count asks for several; leave one of them out."
-        )
+    for name in ("request_journal", "record_traffic"):
+        if merged.value(name) is not None and merged.value("api_server_count") > 1:
+            problems.append(
+                f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
+            )
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")

@@ -90,15 +90,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
             weights, facts.block_bytes, 0, block_size, workspace, length, groups, layer_dtypes, limits=limits
         )
     attempt.run_rules("memory")
-    num_blocks = settings["num_gpu_blocks_override"]
-    if num_blocks is None:
-        num_blocks = settings["kv_cache_memory_bytes"] // facts.block_bytes
-        if _is_encoder(mixers):
-            num_blocks = min(num_blocks, _blocks_of_steps(attempt, scheduler.max_step_tokens))
     plan = MemoryPlan(
         weights,
         facts.block_bytes,
-        num_blocks,
+        _num_blocks(attempt, mixers, scheduler.max_step_tokens),
         block_size,
         workspace,
         groups=groups,
@@ -123,6 +118,15 @@ def planned_forms(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, dev
         plan = quantization_plan(draft.settings, draft.chosen, draft.manifest)
         found += forms_of(draft.decoder, plan, draft.settings["dtype"], device)
     return found
+
+
+def _num_blocks(attempt: Attempt, mixers: Sequence[MixerSpec], max_step_tokens: int) -> int:
+    """Return the number of blocks: the user's, or what the memory holds, for an encoder at most what its steps use."""
+    given: int | None = attempt.settings["num_gpu_blocks_override"]
+    if given is not None:
+        return given
+    held: int = attempt.settings["kv_cache_memory_bytes"] // attempt.facts.block_bytes
+    return min(held, _blocks_of_steps(attempt, max_step_tokens)) if _is_encoder(mixers) else held
 
 
 def _layer_dtypes(settings: Settings, spec: ModelSpec, num_layers: int) -> tuple[str, ...]:

@@ -33,9 +33,7 @@ def groups_of_stages(
     if len(stages) == 1:
         return group_layers(windows, layer_bytes, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     keyed = [layer for layer in range(len(windows)) if layer not in states]
-    alike: dict[int | None, list[int]] = {}
-    for layer in keyed:
-        alike.setdefault(windows[layer], []).append(layer)
+    alike = _by_window(windows, keyed)
     is_divided = hybrid and set(alike) != {None} and len({layer_bytes[layer] for layer in keyed}) == 1
     if not is_divided:
         alike = {None: keyed} if keyed else {}
@@ -49,6 +47,14 @@ def groups_of_stages(
         ]
     groups += _state_groups(groups, layer_bytes, stages, states, drafts=drafts)
     return tuple(groups)
+
+
+def _by_window(windows: Sequence[int | None], layers: Sequence[int]) -> dict[int | None, list[int]]:
+    """Return layers by their window."""
+    found: dict[int | None, list[int]] = {}
+    for layer in layers:
+        found.setdefault(windows[layer], []).append(layer)
+    return found
 
 
 def of_stage(groups: Sequence[KVGroup], stage: Range) -> tuple[KVGroup, ...]:
