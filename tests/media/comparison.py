@@ -1,4 +1,4 @@
-"""Answers about pictures of this engine and of transformers, side by side."""
+"""Answers about media of this engine and of transformers, side by side."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class Reference:
         config = media_of(llm._config)
         assert config is not None
         self._processor = ImageProcessor(config)._processor  # without torchvision, as the engine's
-        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
-        self._model = model.eval()
+        self._model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
 
     def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:
-        given = self._processor(text=text, images=list(images) or None, return_tensors="pt")
+        return self.answered(self._processor(text=text, images=list(images) or None, return_tensors="pt"))
+
+    def answered(self, given: Any) -> Answer:
+        """given: what a processor made of a prompt."""
         length = given["input_ids"].shape[1]
         made = self._model.generate(
             **given, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None,

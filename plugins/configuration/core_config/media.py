@@ -1,6 +1,6 @@
 """The settings of media, from the arguments and the checkpoint.
 
-Owns: `media_config`, and why a model's pictures are not served. Never does: import transformers, or open a picture. Called by:
+Owns: `media_config`, and why a model's media are not served. Never does: import transformers, or open a picture. Called by:
 `core_config.engine`, the rules about media, what prepares requests.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from core.api.pooling import PoolingConfig
 from core_config.stages.settings import Settings
-from core_media.config import AUDIO, IMAGE, MediaConfig
-from core_media.families import THREE_POSITIONS, TWO_SIDED, placeholder_of
+from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
+from core_media.families import SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
 from core_media.sound.config import MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import is_wrapper, text_config
 from core_runtime.models.rope import rope_spec
@@ -22,10 +23,8 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 GIB: Final = 1 << 30
 MODALITIES: Final = ("image", "video", "audio")
-DEFAULT_IMAGES: Final = 16
-TOKEN: Final = ("image_token_id", "image_token_index")
-"""Keys of a configuration with the token whose embeddings a picture's rows replace."""
-
+DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({IMAGE: 16, AUDIO: 16, VIDEO: 4})
+"""Most items of each modality in a prompt."""
 
 OF_SOUNDS: Final = (
     ("enable_prefix_caching", False, "a window's prompt is short, and a copy of its state is large"),
@@ -43,13 +42,19 @@ def media_config(
     config = manifest.config
     if transcribes(manifest):
         return _transcribing(settings, path, config)
-    limits = image_limits(settings["limit_mm_per_prompt"])
+    places, refusals = _places(settings, config)
+    pictures = places.pop(IMAGE, Place("", 0))
     return MediaConfig(
         model=path,
         model_type=str(config["model_type"]),
-        placeholder=placeholder_of(config),
-        token_id=int(next(config[name] for name in TOKEN if config.get(name) is not None)),
-        limits=limits,
+        placeholder=pictures.placeholder,
+        token_id=pictures.token_id,
+        others=places,
+        refusals=refusals,
+        limits=item_limits(settings["limit_mm_per_prompt"]),
+        io_kwargs=settings["media_io_kwargs"] or {},
+        max_seconds=settings["max_audio_seconds"],
+        max_frames=settings["max_video_frames"],
         max_image_pixels=settings["max_image_pixels"],
         row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
         processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
@@ -74,7 +79,7 @@ def needs_spans(settings: Settings, path: str, manifest: CheckpointManifest) -> 
 
 
 def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
-    """Return why a checkpoint's pictures are not served, as the end of a sentence; empty where they are."""
+    """Return why no medium of a checkpoint is served, as the end of a sentence; empty where one is."""
     config = manifest.config
     kind = str(config.get("model_type"))
     if transcribes(manifest):
@@ -85,17 +90,45 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return "the model takes text"
     if settings["language_model_only"]:
         return "the server runs with --language-model-only"
-    if not image_limits(settings["limit_mm_per_prompt"])[IMAGE]:
-        return "--limit-mm-per-prompt allows no pictures"
-    if not placeholder_of(config):
-        return f"pictures of models of type '{kind}' are not served yet: only its text is"
-    if not Path(path).is_dir() or all(config.get(name) is None for name in TOKEN):
+    if not modalities_of(config):
+        return f"media of models of type '{kind}' are not served yet: only its text is"
+    places, refusals = _places(settings, config)
+    if not places:
+        return next(iter(refusals.values()))
+    if not Path(path).is_dir():
         return "the checkpoint has no files of a processor"
     if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
         return "the configuration has no mrope_section"
-    if importlib.util.find_spec("PIL") is None:
-        return "Pillow is not installed; install core-engine[media]"
     return ""
+
+
+def modalities_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands for an item of each modality that the model's family has."""
+    kind = str(config.get("model_type"))
+    found = {IMAGE: placeholder_of(config), AUDIO: SOUNDS.get(kind, ""), VIDEO: VIDEOS.get(kind, "")}
+    return {name: placeholder for name, placeholder in found.items() if placeholder}
+
+
+def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Place], dict[str, str]]:
+    """Return what stands for an item of each modality that is served, and why others of the model are not."""
+    places: dict[str, Place] = {}
+    refusals: dict[str, str] = {}
+    limits = item_limits(settings["limit_mm_per_prompt"])
+    for name, placeholder in modalities_of(config).items():
+        keys = (f"{name}_token_id", f"{name}_token_index")
+        token = next((config[key] for key in keys if config.get(key) is not None), None)
+        package, title = ("PIL", "Pillow") if name == IMAGE else ("av", "PyAV")
+        if not limits[name]:
+            refusals[name] = f"--limit-mm-per-prompt allows no {NOUNS[name]}s"
+        elif token is None:
+            refusals[name] = f"the configuration has no {keys[0]}"
+        elif importlib.util.find_spec(package) is None:
+            refusals[name] = f"{title} is not installed; install core-engine[media]"
+        elif name == AUDIO and config.get("has_lora_adapter"):
+            refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
+        else:
+            places[name] = Place(placeholder, int(token))
+    return places, refusals
 
 
 def transcribes(manifest: CheckpointManifest) -> bool:
@@ -128,11 +161,11 @@ def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -
     )
 
 
-def image_limits(given: dict[str, Any]) -> dict[str, int]:
+def item_limits(given: dict[str, Any]) -> dict[str, int]:
     """Return the limits by modality, of values that are numbers, or objects with a `count`."""
-    limits = {IMAGE: DEFAULT_IMAGES}
+    limits = dict(DEFAULTS)
     for name, value in given.items():
-        limits[name] = int(value.get("count", DEFAULT_IMAGES)) if isinstance(value, dict) else int(value)
+        limits[name] = int(value.get("count", DEFAULTS.get(name, 0))) if isinstance(value, dict) else int(value)
     return limits
 
 

@@ -15,6 +15,20 @@ from core_media.sound.config import SoundConfig
 
 IMAGE = "image"
 AUDIO = "audio"
+VIDEO = "video"
+NOUNS = {IMAGE: "picture", AUDIO: "sound", VIDEO: "video"}
+"""What an item of each modality is called in sentences."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What stands for an item in a prompt.
+
+    placeholder: what the model's chat template writes.
+    token_id:    token whose embeddings the item's rows replace.
+    """
+
+    placeholder: str
+    token_id: int
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +36,10 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model:             directory of the checkpoint, which has the processor's files.
     model_type:        of the whole model, a key of `core_media.families.FAMILIES`.
-    placeholder:       what its chat template writes for a picture.
+    placeholder:       what its chat template writes for a picture; empty: no pictures are served.
     token_id:          token whose embeddings the rows of a picture replace.
+    others:            the same of other modalities that are served.
+    refusals:          modalities of the model that are not served, with the reason, as the end of a sentence.
     limits:            most items of each modality in a prompt.
     max_image_pixels:  most pixels of a picture, as its header states them.
     max_bytes:         most bytes of a file.
@@ -31,7 +47,10 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_cache_bytes: bytes of processed pictures that the server keeps.
     num_workers:       helper processes that process pictures.
     processor_kwargs:  arguments of the image processor in place of the checkpoint's own.
-    domains:           hosts from which pictures may be fetched; empty: none is.
+    io_kwargs:         by modality, how files are read: `num_frames` or `fps` of videos.
+    max_seconds:       longest sound in a prompt.
+    max_frames:        most frames of a video that the model sees.
+    domains:           hosts from which media may be fetched; empty: none is.
     two_sided:         what sees each other in both directions: `rows` of a picture, or the whole `prompt`; empty: nothing does.
     max_span:          most tokens of what does.
     local_path:        directory below which files may be read; empty: none is.
@@ -43,12 +62,17 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     placeholder: str
     token_id: int
     limits: dict[str, int]
+    others: dict[str, Place] = {}
+    refusals: dict[str, str] = {}
     max_image_pixels: int = 64_000_000
     max_bytes: int = 64 << 20
     row_cache_bytes: int = 1 << 30
     processor_cache_bytes: int = 1 << 30
     num_workers: int = 1
     processor_kwargs: dict[str, Any] = {}
+    io_kwargs: dict[str, dict[str, Any]] = {}
+    max_seconds: float = 3600.0
+    max_frames: int = 768
     domains: tuple[str, ...] = ()
     two_sided: str = ""
     max_span: int = 0
@@ -56,9 +80,15 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     sound: SoundConfig | None = None
 
     @property
-    def noun(self) -> str:
-        """What an item is called in sentences."""
-        return "picture" if self.sound is None else "sound"
+    def places(self) -> dict[str, Place]:
+        """What stands for an item of each modality that prompts may have."""
+        pictures = {IMAGE: Place(self.placeholder, self.token_id)} if self.placeholder else {}
+        return {**pictures, **self.others}
+
+    @property
+    def modality(self) -> str:
+        """The modality of items whose own is not said."""
+        return AUDIO if self.sound is not None else next(iter(self.places), IMAGE)
 
 
 def media_of(config: EngineConfig) -> MediaConfig | None:

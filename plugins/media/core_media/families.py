@@ -1,6 +1,6 @@
-"""The families of models whose pictures are served.
+"""The families of models whose pictures, sounds and videos are served.
 
-Owns: one row a family, and what a family's prompts hold in place of a picture. Never does: import transformers. Called by: the
+Owns: one row a family, and what a family's prompts hold in place of an item. Never does: import transformers. Called by: the
 configuration.
 
 Every row is served by the processor and the tower of transformers. A family that needs more than rows in place of embeddings,
@@ -26,6 +26,18 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "smolvlm": "<image>",
 })  # fmt: skip
 """Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
+
+SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
+    "granite_speech": "<|audio|>",
+    "qwen2_audio": "<|AUDIO|>",
+    "voxtral": "[AUDIO]",
+})  # fmt: skip
+"""The same for sounds."""
+
+VIDEOS: Final[Mapping[str, str]] = MappingProxyType(
+    dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>")
+)
+"""The same for videos."""
 
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""

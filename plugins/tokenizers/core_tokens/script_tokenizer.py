@@ -30,17 +30,17 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Options of transformers' methods, and the values besides None that change nothing."""
 
 
-def chat_template_of(tokenizer: Tokenizer, given: str | None, picture: str = "") -> ChatTemplate:
+def chat_template_of(tokenizer: Tokenizer, given: str | None, media: Mapping[str, str] | None = None) -> ChatTemplate:
     """Return the template that renders conversations: `given` as source, as a name of the checkpoint's or of ours, else the
     checkpoint's default.
 
-    picture: see `ChatTemplate`.
+    media: see `ChatTemplate`.
     """
     named = tokenizer.named_templates
     special = tokenizer.special_tokens
     if given:
-        return ChatTemplate({**known_templates(), **named}.get(given, given), special, picture=picture)
-    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE), picture=picture)
+        return ChatTemplate({**known_templates(), **named}.get(given, given), special, media=media)
+    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE), media=media)
 
 
 class Encoding(dict[str, Any]):

@@ -24,7 +24,7 @@ from core_apis.protocol.anthropic import (
     Turn,
 )
 from core_apis.protocol.messages import Message
-from core_media.reading.parts import PlacedPicture
+from core_media.reading.parts import placed_picture
 
 ACCOUNTING = "x-anthropic-billing-header:"
 """Prefix of a system-prompt block that Claude Code adds for accounting.
@@ -78,7 +78,7 @@ class ChatMessages:
             if isinstance(block, ToolResultBlock):
                 self._result(block, where)
             elif isinstance(block, ImageBlock):
-                self._add_part("user", PlacedPicture(image_url(block, where), where, "image"))
+                self._add_part("user", placed_picture(image_url(block, where), where, "image"))
             else:
                 self._add_text("user", block_text(block, where))
 

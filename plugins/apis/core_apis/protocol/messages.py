@@ -13,7 +13,7 @@ from core.api.errors import RequestError
 from core_config.served.template_settings import EFFORTS, RESERVED, TemplateSettings
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse, tool_use
-from core_media.reading.parts import ShownPicture
+from core_media.reading.parts import ShownPart
 from core_tokens.chat.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
@@ -112,7 +112,7 @@ def message_text(message: Message) -> str:
     content = message["content"]
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in content if not isinstance(part, ShownPicture))
+    return "\n".join(part["text"] for part in content if not isinstance(part, ShownPart))
 
 
 def _check_length(name: str, entries: Sequence[object], most: int) -> None:
@@ -174,7 +174,7 @@ def _check_parts(index: int, content: Any) -> None:
     if not isinstance(content, list):
         raise RequestError(f"messages[{index}].content must be a string or a list of text parts.", param="messages")
     for number, part in enumerate(content):
-        if isinstance(part, ShownPicture):
+        if isinstance(part, ShownPart):
             continue
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":

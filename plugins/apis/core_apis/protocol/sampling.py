@@ -66,7 +66,7 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "length_penalty": ((1.0,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
         "early_stopping": ((False,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
         "mm_processor_kwargs": (({},), "the server's --mm-processor-kwargs counts for all pictures"),
-        "media_io_kwargs": (({},), "pictures are read as transformers reads them"),
+        "media_io_kwargs": (({},), "the server's --media-io-kwargs counts for all videos"),
         "kv_transfer_params": (({},), "a server does not exchange keys and values with others"),
         "data_parallel_rank": ((0,), "the prompt chooses the engine"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),

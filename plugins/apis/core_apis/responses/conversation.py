@@ -15,12 +15,13 @@ from typing import Any
 from core.api.errors import RequestError, nearest
 from core_apis.responses.reasoning import unsealed
 from core_apis.responses.tools import seen_name
-from core_media.reading.parts import PlacedPicture
+from core_media.reading.parts import PlacedPart, placed_picture
 
 Item = dict[str, Any]
 Message = dict[str, Any]
 
 PICTURE = "input_image"
+SOUND = "input_audio"
 INSTRUCTING = ("system", "developer")
 JOINT = "\n"
 """The separator between the parts of a text that has to be one."""
@@ -104,9 +105,9 @@ class _Reader:
         role = item.get("role")
         if role not in ROLES:
             raise RequestError(f"{place}.role is {role!r}; expected one of {', '.join(ROLES)}.", param="input")
-        pictures = _with_pictures(item.get("content"), f"{place}.content") if role == "user" else None
-        if pictures is not None:
-            self._add({"role": role, "content": pictures})
+        media = _with_media(item.get("content"), f"{place}.content") if role == "user" else None
+        if media is not None:
+            self._add({"role": role, "content": media})
             return
         texts = _texts(item.get("content"), f"{place}.content")
         text = JOINT.join(texts)
@@ -203,23 +204,25 @@ def _texts(content: object, place: str) -> list[str]:
     return texts
 
 
-def _with_pictures(content: object, place: str) -> list[dict[str, Any]] | None:
-    """Return the parts of a content with pictures; None: it has none. Raises RequestError."""
+def _with_media(content: object, place: str) -> list[dict[str, Any]] | None:
+    """Return the parts of a content with pictures or sounds; None: it has none. Raises RequestError."""
     if not isinstance(content, list) or not any(
-        isinstance(part, dict) and part.get("type") == PICTURE for part in content
+        isinstance(part, dict) and part.get("type") in (PICTURE, SOUND) for part in content
     ):
         return None
     parts: list[dict[str, Any]] = []
     for index, part in enumerate(content):
         where = f"{place}[{index}]"
-        if part.get("type") != PICTURE:
+        if part.get("type") == SOUND:
+            parts.append(PlacedPart(part, where, SOUND))
+        elif part.get("type") != PICTURE:
             parts.append({"type": "text", "text": _part_text(part, where)})
         elif part.get("file_id") is not None:
             raise RequestError(
                 f"{where}.file_id: files are not kept here; send the picture as a data URL.", param="input"
             )
         else:
-            parts.append(PlacedPicture(part.get("image_url"), where, PICTURE))
+            parts.append(placed_picture(part.get("image_url"), where, PICTURE))
     return parts
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.args.schema import flag_of, schema
-from core_config.media import MODALITIES, transcribes, why_not
+from core_config.media import MODALITIES, modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
+from core_media.config import NOUNS
 
 
 def limits_are_counts(facts: Facts) -> Findings:
@@ -20,8 +21,6 @@ def limits_are_counts(facts: Facts) -> Findings:
             yield Problem(f"--limit-mm-per-prompt {name}: expected one of {', '.join(MODALITIES)}.")
         elif not is_count(count, least=0):
             yield Problem(f"--limit-mm-per-prompt {name}: {value!r} is no count; expected a number from 0 on.")
-        elif count and name != "image":
-            yield Warn(f"--limit-mm-per-prompt {name}: no effect; pictures alone are served.")
         if isinstance(value, dict) and set(value) - {"count"}:
             yield Warn(f"--limit-mm-per-prompt {name}: sizes have no effect; --max-image-pixels limits pictures.")
 
@@ -40,6 +39,19 @@ def local_media_lie_in_a_directory(facts: Facts) -> Findings:
         yield Problem(f"--allowed-local-media-path {path}: there is no such directory.")
 
 
+def files_are_read_as_said(facts: Facts) -> Findings:
+    """--media-io-kwargs chooses frames of videos, and nothing else."""
+    for name, value in (facts["media_io_kwargs"] or {}).items():
+        if name != "video" or not isinstance(value, dict) or len(value) != 1 or set(value) - {"num_frames", "fps"}:
+            yield Problem(
+                f'--media-io-kwargs {name}: {value!r}; expected {{"video": {{"num_frames": 32}}}}, or "fps" in its place.'
+            )
+            continue
+        [(key, number)] = value.items()
+        if not (is_count(number, least=2) if key == "num_frames" else isinstance(number, int | float) and number > 0):
+            yield Problem(f"--media-io-kwargs video.{key}: {number!r}; expected num_frames from 2 on, or fps above 0.")
+
+
 def settings_need_media(facts: Facts) -> Findings:
     """Arguments about media have an effect on models whose media are served."""
     names = [name for name, field in schema().fields.items() if field.group == "media" and facts.given(name)]
@@ -52,28 +64,36 @@ def settings_need_media(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(map(flag_of, others))}: no effect, since {reason}.")
 
 
-OF_PICTURES = (
-    "limit_mm_per_prompt", "language_model_only", "max_image_pixels", "mm_processor_kwargs", "allowed_media_domains",
-    "allowed_local_media_path",
-)  # fmt: skip
-OF_SOUNDS = ("max_audio_seconds",)
+OF_PROMPTS = ("limit_mm_per_prompt", "language_model_only", "allowed_media_domains", "allowed_local_media_path")
+OF_MODALITIES = {
+    "max_image_pixels": ("image", "video"), "mm_processor_kwargs": ("image",), "max_audio_seconds": ("audio",),
+    "max_video_frames": ("video",), "media_io_kwargs": ("video",),
+}  # fmt: skip
+"""Argument → modalities that it concerns."""
 
 
 def settings_fit_the_medium(facts: Facts) -> Findings:
-    """A model that transcribes takes no pictures, and others no sounds."""
+    """Arguments concern modalities that the model takes."""
     if facts.manifest is None:
         return
     hears = transcribes(facts.manifest)
-    idle = [name for name in (OF_PICTURES if hears else OF_SOUNDS) if facts.given(name)]
-    if idle and (hears or not why_not(facts.settings, str(facts["model"]), facts.manifest)):
-        yield Warn(
-            f"{', '.join(map(flag_of, idle))}: no effect, since the model takes {'sounds' if hears else 'pictures'} alone."
-        )
+    taken = ["audio"] if hears else list(modalities_of(facts.manifest.config))
+    idle = [name for name, needs in OF_MODALITIES.items() if facts.given(name) and not set(needs) & set(taken)]
+    idle += [name for name in OF_PROMPTS if hears and facts.given(name)]
+    if not hears and why_not(facts.settings, str(facts["model"]), facts.manifest):
+        return
+    nouns = " and ".join(f"{NOUNS[name]}s" for name in taken)
+    if idle:
+        yield Warn(f"{', '.join(map(flag_of, idle))}: no effect, since the model takes {nouns} alone.")
+    for name in facts["limit_mm_per_prompt"]:
+        if not hears and name in MODALITIES and name not in taken:
+            yield Warn(f"--limit-mm-per-prompt {name}: no effect, since the model takes {nouns} alone.")
 
 
 RULES: tuple[Rule, ...] = (
     Rule(limits_are_counts),
     Rule(nothing_is_profiled),
+    Rule(files_are_read_as_said),
     Rule(local_media_lie_in_a_directory),
     Rule(settings_need_media, "model"),
     Rule(settings_fit_the_medium, "model"),

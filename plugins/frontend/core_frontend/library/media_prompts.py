@@ -1,6 +1,6 @@
-"""Pictures in the prompts of a script: `multi_modal_data`, and the parts of conversations.
+"""Media in the prompts of a script: `multi_modal_data`, and the parts of conversations.
 
-Owns: their way to a prompt with items, whose processes start with the first picture. Never does: decode a picture
+Owns: their way to a prompt with items, whose processes start with the first item. Never does: decode an item
 (`core_media` does). Called by: `LLMEngine`, `LLM.chat`.
 """
 
@@ -24,7 +24,7 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class MediaReader:
-    """The reader of one engine. refusal: why its model takes no pictures; empty where it does."""
+    """The reader of one engine. refusal: why its model takes no media; empty where it does."""
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, refusal: str) -> None:
         self._config = media_of(config)
@@ -34,9 +34,10 @@ class MediaReader:
         self._sounds: BlockingSounds | None = None
 
     @property
-    def placeholder(self) -> str:
-        """Return what stands for a picture in a prompt; empty where the model takes none."""
-        return "" if self._config is None else self._config.placeholder
+    def placeholders(self) -> dict[str, str]:
+        """Return what stands for an item of each modality in a prompt."""
+        places = {} if self._config is None else self._config.places
+        return {name: place.placeholder for name, place in places.items()}
 
     def read(self, prompt: PromptInput) -> PromptInput:
         """Return a prompt whose media are items; any other prompt as it is. Raises RequestError."""
@@ -87,14 +88,14 @@ class MediaReader:
         return left | {"prompt_token_ids": token_ids, MEDIA: [sound.item(0, config)]}
 
     def take(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[MediaSource]]:
-        """Return a conversation as templates read it, and its pictures. Raises RequestError."""
+        """Return a conversation as templates read it, and its media. Raises RequestError."""
         given = [dict(message) for message in messages]
         return given, take_media(given, self._config, self._refusal)
 
     def with_items(
         self, text: str, sources: Sequence[MediaSource], encode: Callable[[str], list[int]]
     ) -> dict[str, Any]:
-        """Return the keys of a prompt with pictures. Raises RequestError. encode: tokenizes its text."""
+        """Return the keys of a prompt with media. Raises RequestError. encode: tokenizes its text."""
         assert self._config is not None and self._tokenizer is not None
         if self._prompts is None:
             self._prompts = BlockingPrompts(self._config, self._tokenizer)

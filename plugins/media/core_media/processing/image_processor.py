@@ -1,6 +1,6 @@
 """The processor of transformers for one model, reduced to single pictures.
 
-Owns: building it without parts that need torchvision, and one call of it. Never does: resize or normalize itself, decode a
+Owns: building it, and one call of it for a picture. Never does: resize or normalize itself, decode a
 picture, or tokenize. Called by: the processing process; the checks of a checkpoint.
 """
 
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.api.errors import RequestError, UserError
-from core_media.config import MediaConfig
+from core_media.config import VIDEO, MediaConfig
 from core_media.features import pack
 from core_media.processing.fingerprint import fingerprint
+from core_media.processing.videos import video_class
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +27,7 @@ class ImageProcessor:
     """The processor of one checkpoint. Raises UserError if transformers cannot build it.
 
     identity: digest of everything besides the picture that its features depend on.
+    processor: transformers' own.
     """
 
     def __init__(self, config: MediaConfig) -> None:
@@ -35,7 +37,7 @@ class ImageProcessor:
         torch.set_num_threads(1)  # one picture at a time, beside an engine that needs the cores
         without_video()
         try:
-            self._processor: Any = transformers.AutoProcessor.from_pretrained(
+            self.processor: Any = transformers.AutoProcessor.from_pretrained(
                 config.model, local_files_only=True, backend="pil"
             )
         except Exception as error:
@@ -44,18 +46,23 @@ class ImageProcessor:
                 f"({type(error).__name__}: {str(error).strip()[:300]}); complete the checkpoint, or start with "
                 "--language-model-only."
             ) from error
-        found = getattr(self._processor, "image_token", None)
+        found = getattr(self.processor, "image_token", None)
         if found != config.placeholder:
             raise UserError(
                 f"The processor of '{config.model}' marks pictures by {found!r}; a model of type '{config.model_type}' is "
                 f"expected to mark them by {config.placeholder!r}. Start with --language-model-only."
+            )
+        if VIDEO in config.others and isinstance(self.processor.video_processor, NoVideo):
+            raise UserError(
+                f"transformers {transformers.__version__} builds no video processor from '{config.model}'; start with "
+                "--limit-mm-per-prompt video=0."
             )
         self._options = dict(config.processor_kwargs)
         self.identity = fingerprint(Path(config.model), transformers.__version__, self._options)
 
     def run(self, picture: Image, options: dict[str, Any]) -> tuple[str, bytes]:
         """Return the text that replaces a picture's placeholder, and its features. Raises RequestError."""
-        processor = self._processor
+        processor = self.processor
         tokens = processor.tokenizer.init_kwargs
         try:
             merged = processor._merge_kwargs(tokenizer_init_kwargs=tokens, **{**self._options, **options})
@@ -69,14 +76,15 @@ class ImageProcessor:
 
 
 class NoVideo(dict[str, Any]):
-    """Stands for a video processor where torchvision is missing, which all of these need."""
+    """Stands for the video processor of a family whose videos are not served, where torchvision is missing."""
 
     model_input_names: tuple[str, ...] = ()
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> NoVideo:
-        """Return one, whatever the checkpoint's is."""
-        return cls()
+    def from_pretrained(cls, model: str, **kwargs: Any) -> Any:
+        """Return the checkpoint's own where videos of its family are served."""
+        kind = video_class(model)
+        return cls() if kind is None else kind.from_pretrained(model, **kwargs)
 
 
 def without_video() -> None:

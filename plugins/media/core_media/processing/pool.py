@@ -1,4 +1,4 @@
-"""The processes that process pictures, from the server's side, and a cache of their answers.
+"""The processes that process media, from the server's side, and a cache of their answers.
 
 Owns: the choice of a process, what a request is told when one fails, and the cache by digest. Never does: read a part of a
 message, or expand a prompt. Called by: what prepares requests; `LLM`, through `BlockingPool`.
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
-from core_media.config import MediaConfig
+from core_media.config import IMAGE, NOUNS, MediaConfig
 from core_media.processing.process import Answer, Job, job_header
 from core_supervision.helpers.helper import Helper
 from core_supervision.helpers.lane import Lane
@@ -25,12 +25,12 @@ from core_supervision.helpers.link import HelperEnded
 logger = logging.getLogger("core_media")
 
 JOB_SECONDS = 60.0
-"""Seconds that one picture may take."""
-LANE = Lane("core_media.processing.process", "processes pictures", JOB_SECONDS, niceness=5, max_ended=1)
+"""Seconds that one item may take."""
+LANE = Lane("core_media.processing.process", "processes media", JOB_SECONDS, niceness=5, max_ended=1)
 
 
 class Processed(msgspec.Struct, frozen=True):
-    """A processed picture.
+    """A processed item.
 
     digest: of its bytes, the options and the processor.
     text: what replaces its placeholder. features: what the tower reads.
@@ -39,39 +39,53 @@ class Processed(msgspec.Struct, frozen=True):
     digest: str
     text: str
     features: bytes
+    modality: str = IMAGE
 
 
 class ProcessingPool:
     """The processes of one server."""
 
     def __init__(self, config: MediaConfig) -> None:
-        self._noun = config.noun
+        self._modality = config.modality
         first = msgspec.msgpack.encode(config)
         self._helpers = [Helper(LANE, lambda: first) for _ in range(config.num_workers)]
         self._jobs = [0] * len(self._helpers)
         self._room = config.processor_cache_bytes
         self._cache: OrderedDict[bytes, Processed] = OrderedDict()
 
-    async def run(self, data: bytes, declared: str = "", options: Mapping[str, Any] | None = None) -> Processed:
-        """Return a processed picture, from the cache if it was there before. Raises RequestError, without a place."""
-        job = Job(declared, dict(options or {}))
+    async def run(
+        self,
+        data: bytes,
+        declared: str = "",
+        options: Mapping[str, Any] | None = None,
+        modality: str = "",
+        *,
+        frames: bool = False,
+    ) -> Processed:
+        """Return a processed item, from the cache if it was there before. Raises RequestError, without a place.
+
+        frames: see `MediaSource`.
+        """
+        job = Job(declared, dict(options or {}), modality or self._modality, frames)
+        noun = NOUNS[job.modality]
         # `sha256` lets go of the interpreter's lock for long data, but its caller would wait.
         key = await asyncio.to_thread(_digest, data, job)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        answer = await self._ask(job, data)
+        answer = await self._ask(job, data, noun)
         if answer.refusal is not None:
             if answer.refusal.details:
-                logger.error("A %s could not be processed.\n%s", self._noun, answer.refusal.details)
+                logger.error("A %s could not be processed.\n%s", noun, answer.refusal.details)
             raise answer.refusal.as_error()
-        made = Processed(hashlib.sha256(key + answer.identity.encode()).hexdigest(), answer.text, answer.features)
+        digest = hashlib.sha256(key + answer.identity.encode()).hexdigest()
+        made = Processed(digest, answer.text, answer.features, job.modality)
         self._keep(key, made)
         return made
 
     def start(self) -> None:
-        """Start the processes ahead of the first picture, in the background: importing transformers takes seconds."""
+        """Start the processes ahead of the first item, in the background: importing transformers takes seconds."""
         for helper in self._helpers:
             helper.start()
 
@@ -79,19 +93,19 @@ class ProcessingPool:
         """End the processes."""
         await asyncio.gather(*(helper.close() for helper in self._helpers))
 
-    async def _ask(self, job: Job, data: bytes) -> Answer:
+    async def _ask(self, job: Job, data: bytes, noun: str) -> Answer:
         index = min(range(len(self._jobs)), key=self._jobs.__getitem__)
         self._jobs[index] += 1
         try:
             content = await self._helpers[index].ask(job_header(job), data)
         except HelperEnded as ending:
-            raise _refusal(ending, self._noun) from None
+            raise _refusal(ending, noun) from None
         finally:
             self._jobs[index] -= 1
         return msgspec.msgpack.decode(content, type=Answer)
 
     def _keep(self, key: bytes, made: Processed) -> None:
-        """Put a picture into the cache, whose oldest ones leave it."""
+        """Put an item into the cache, whose oldest ones leave it."""
         if len(made.features) > self._room:
             return
         self._cache[key] = made
@@ -109,7 +123,7 @@ def _refusal(ending: HelperEnded, noun: str) -> RequestError:
     if ending.timed_out:
         return RequestError(f"the {noun} could not be processed within {JOB_SECONDS:g} s; send a smaller one")
     if ending.began and ending.exit_code:
-        sentence = f"the process that processes {noun}s ended on this one; send another, or try again"
+        sentence = f"the process that processes media ended on this {noun}; send another, or try again"
     else:
-        sentence = f"the process that processes {noun}s does not start ({ending}); try again"
+        sentence = f"the process that processes media does not start ({ending}); try again"
     return RequestError(sentence, status=503, code="server_busy", retry_after=1)

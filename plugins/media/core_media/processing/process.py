@@ -1,4 +1,4 @@
-"""The helper process that processes pictures (`core_supervision.helpers`).
+"""The helper process that processes media (`core_supervision.helpers`).
 
 Owns: the messages between it and its parent, and the answer to each job. Never does: read a network or a file other than the
 processor's. Called by: `core_media.processing.pool`, as a child.
@@ -11,39 +11,49 @@ from __future__ import annotations
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError, UserError
-from core_media.config import MediaConfig
+from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
+from core_media.frames import decoded_video, given_frames
 from core_media.pictures import decoded
 from core_media.processing.image_processor import ImageProcessor
 from core_media.processing.sound_processor import SoundProcessor
-from core_media.sound.config import SoundConfig
+from core_media.processing.videos import chosen_frames, processed_video
 from core_media.sound.decoding import decoded as decoded_sound
+from core_media.sound.prompts import PromptSounds
 from core_supervision.helpers.child import Parent, address_space, run
 from core_supervision.helpers.messages import Refusal
 
 GROWN_BYTES = 512 << 20
 """Growth in bytes since the start after which the process is replaced by a new one."""
 ROOM_BYTES = 4 << 30
-"""Address space that the work on one picture may take."""
+"""Address space that the work on one item may take."""
+Made = tuple[str, bytes, str]
+"""Text, features and the processor's fingerprint, see `Answer`."""
 
 
 class Job(msgspec.Struct, array_like=True):
-    """What comes before the bytes of a picture. declared: see `decoded`. options: arguments of the image processor."""
+    """What comes before the bytes of an item.
+
+    declared: see `decoded`. options: arguments of the processor. frames: see `MediaSource`.
+    """
 
     declared: str = ""
     options: dict[str, Any] = {}
+    modality: str = IMAGE
+    frames: bool = False
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """A processed picture.
+    """A processed item.
 
     text:     what replaces its placeholder in the prompt.
     features: of `core_media.features`.
-    identity: the processor's fingerprint, which is a part of the picture's digest.
+    identity: the processor's fingerprint, which is a part of the item's digest.
     """
 
     text: str = ""
@@ -53,7 +63,7 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 def job_header(job: Job) -> bytes:
-    """Return what precedes the bytes of a picture: the length of the job's message, and the message."""
+    """Return what precedes the bytes of an item: the length of the job's message, and the message."""
     message = msgspec.msgpack.encode(job)
     return len(message).to_bytes(4, "little") + message
 
@@ -62,7 +72,7 @@ def serve(parent: Parent) -> None:
     """Serve jobs until the parent hangs up, or this process has grown."""
     config = parent.first(MediaConfig)
     try:
-        worker = _PictureWorker(config) if config.sound is None else _SoundWorker(config, config.sound)
+        worker = _Worker(config)
     except UserError as error:
         failure = Answer(refusal=Refusal(str(error), None, 500, None))
         parent.serve(lambda payload: (failure, False))
@@ -74,39 +84,60 @@ def serve(parent: Parent) -> None:
     def work(payload: memoryview) -> tuple[Answer, bool]:
         start = 4 + int.from_bytes(payload[:4], "little")
         job = msgspec.msgpack.decode(payload[4:start], type=Job)
-        return _answer(worker, config.noun, job, bytes(payload[start:]))
+        return _answer(worker, NOUNS[job.modality], job, bytes(payload[start:]))
 
     parent.serve(work)
 
 
-class _PictureWorker:
-    """Pictures: decoding and processing."""
+Run = Callable[[Job, bytes], Made]
+
+
+class _Worker:
+    """Decoding and processing of the modalities that the model takes. Raises UserError for a processor that cannot be built."""
 
     def __init__(self, config: MediaConfig) -> None:
-        self._processor = ImageProcessor(config)
-        self._max_pixels = config.max_image_pixels
+        self._config = config
+        self._runs: dict[str, Run] = {}
+        if config.sound is not None:
+            self._transcribed = SoundProcessor(config)
+            self._runs[AUDIO] = self._transcription
+            return
+        if IMAGE in config.places or VIDEO in config.places:
+            self._pictures = ImageProcessor(config)
+            self._runs |= {IMAGE: self._picture, VIDEO: self._video}
+        if AUDIO in config.places:
+            self._sounds = PromptSounds(config)
+            self._runs[AUDIO] = self._sound
 
     def run(self, job: Job, data: bytes) -> Answer:
         """Return the answer to a job. Raises RequestError."""
-        picture = decoded(data, job.declared, self._max_pixels)
-        text, features = self._processor.run(picture, job.options)
-        return Answer(text, features, self._processor.identity)
+        text, features, identity = self._runs[job.modality](job, data)
+        return Answer(text, features, identity)
+
+    def _picture(self, job: Job, data: bytes) -> Made:
+        picture = decoded(data, job.declared, self._config.max_image_pixels)
+        return (*self._pictures.run(picture, job.options), self._pictures.identity)
+
+    def _video(self, job: Job, data: bytes) -> Made:
+        if job.frames:
+            video = given_frames(data, self._config)
+        else:
+            choose = chosen_frames(self._pictures.processor.video_processor, self._config.io_kwargs.get(VIDEO, {}))
+            video = decoded_video(data, job.declared, choose, self._config)
+        text, features = processed_video(self._pictures.processor, video)
+        return text, features, f"{self._pictures.identity} {self._config.io_kwargs.get(VIDEO)}"
+
+    def _sound(self, job: Job, data: bytes) -> Made:
+        samples = decoded_sound(data, self._sounds.rate, self._config.max_seconds, job.declared)
+        return (*self._sounds.run(samples), self._sounds.identity)
+
+    def _transcription(self, job: Job, data: bytes) -> Made:
+        assert self._config.sound is not None
+        samples = decoded_sound(data, self._transcribed.rate, self._config.sound.max_seconds)
+        return "", self._transcribed.run(samples), self._transcribed.identity
 
 
-class _SoundWorker:
-    """Sounds: decoding, and their spectrograms."""
-
-    def __init__(self, config: MediaConfig, sound: SoundConfig) -> None:
-        self._processor = SoundProcessor(config)
-        self._max_seconds = sound.max_seconds
-
-    def run(self, job: Job, data: bytes) -> Answer:
-        """Return the answer to a job. Raises RequestError."""
-        samples = decoded_sound(data, self._processor.rate, self._max_seconds)
-        return Answer("", self._processor.run(samples), self._processor.identity)
-
-
-def _answer(worker: _PictureWorker | _SoundWorker, noun: str, job: Job, data: bytes) -> tuple[Answer, bool]:
+def _answer(worker: _Worker, noun: str, job: Job, data: bytes) -> tuple[Answer, bool]:
     """Return the answer to a job, and whether it leaves the process unfit for others."""
     try:
         return worker.run(job, data), False

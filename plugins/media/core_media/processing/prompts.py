@@ -1,4 +1,4 @@
-"""The pictures of a prompt, from their sources to the items of a request.
+"""The media of a prompt, from their sources to the items of a request.
 
 Owns: the order of these steps: bytes, processing, expansion, tokens, items. Never does: one of them itself. Called by: what
 prepares requests; `LLM`, through `BlockingPrompts`.
@@ -24,33 +24,35 @@ Encode = Callable[[str], list[int]]
 
 
 class MediaPrompts:
-    """The prompts with pictures of one server. tokenizer: of its model."""
+    """The prompts with media of one server. tokenizer: of its model."""
 
     def __init__(self, config: MediaConfig, tokenizer: Tokenizer) -> None:
         self._config = config
         self._pool = ProcessingPool(config)
         self._fetcher = Fetcher(config)
-        self._row_text = tokenizer.backend.id_to_token(config.token_id) or ""
+        self._row_texts = {
+            name: tokenizer.backend.id_to_token(place.token_id) or "" for name, place in config.places.items()
+        }
 
     async def run(
         self, text: str, sources: Sequence[MediaSource], encode: Encode
     ) -> tuple[str, list[int], list[MediaItem]]:
-        """Return a prompt's text and token ids with its pictures, and its items. Raises RequestError.
+        """Return a prompt's text and token ids with its media, and its items. Raises RequestError.
 
         encode: tokenizes the whole text; called in a thread.
         """
         processed = await asyncio.gather(*map(self._processed, sources))
         param = sources[0].param
-        whole = expanded(text, self._config, processed, param)
+        whole, order = expanded(text, self._config, processed, param)
         token_ids = await asyncio.to_thread(encode, whole)
-        items = items_of(token_ids, self._config, self._row_text, processed, param)
+        items = items_of(token_ids, self._config, self._row_texts, order, param)
         refusal = why_too_long(spans_of(token_ids, items, self._config), self._config)
         if refusal:
             raise RequestError(refusal, param=param)
         return whole, token_ids, items
 
     def start(self) -> None:
-        """Start the processes ahead of the first picture."""
+        """Start the processes ahead of the first item."""
         self._pool.start()
 
     async def close(self) -> None:
@@ -59,10 +61,10 @@ class MediaPrompts:
 
     async def _processed(self, source: MediaSource) -> Processed:
         try:
+            data, declared = source.data, source.declared
             if source.url:
                 data, declared = await asyncio.to_thread(self._fetcher.fetch, source.url)
-                return await self._pool.run(data, declared, source.options)
-            return await self._pool.run(source.data, source.declared, source.options)
+            return await self._pool.run(data, declared, source.options, source.modality, frames=source.frames)
         except RequestError as error:
             raise source.error(error) from None
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.api.errors import RequestError
-from core_media.config import MediaConfig
+from core_media.config import AUDIO, MediaConfig
 from core_media.processing.pool import ProcessingPool
 from core_media.sound.windows import Sound
 
@@ -27,7 +27,7 @@ class Sounds:
     async def read(self, data: bytes, place: str) -> Sound:
         """Return a sound. place: where a request has it. Raises RequestError."""
         try:
-            processed = await self._pool.run(data)
+            processed = await self._pool.run(data, modality=AUDIO)
         except RequestError as error:
             raise RequestError(
                 f"{place}: {error}.", param=place, status=error.status, code=error.code, retry_after=error.retry_after

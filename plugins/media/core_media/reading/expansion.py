@@ -1,67 +1,90 @@
-"""Prompts with pictures: the processor's text in place of their placeholders, and the positions of their rows.
+"""Prompts with media: the processor's text in place of their placeholders, and the positions of their rows.
 
-Owns: both. Never does: tokenize, or process a picture. Called by: what prepares requests, `LLM`.
+Owns: both. Never does: tokenize, or process an item. Called by: what prepares requests, `LLM`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
-from core_media.config import MediaConfig
+from core_media.config import NOUNS, MediaConfig
 from core_media.processing.pool import Processed
 from core_tokens.chat.written_text import WrittenText, joined, spans_of, written
 
 
-def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], param: str) -> str:
-    """Return a prompt in which the processor's text stands for each picture. Raises RequestError.
+def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], param: str) -> tuple[str, list[Processed]]:
+    """Return a prompt in which the processor's text stands for each item, and the items in its order. Raises RequestError.
 
     Of a rendered template's text, placeholders count that the template wrote; those in contents stay text. Of any other text,
-    all count.
+    all count. Items of one modality are in the order of their placeholders.
     """
-    placeholder = config.placeholder
-    spans = spans_of(text) if isinstance(text, WrittenText) else ((0, len(text)),)
+    modalities = {place.placeholder: name for name, place in config.places.items()}
+    waiting = {name: [each for each in processed if each.modality == name] for name in config.places}
+    found = dict.fromkeys(waiting, 0)
     pieces: list[str] = []
+    order: list[Processed] = []
     end = 0
-    found = 0
+    for at, placeholder in _placeholders(text, modalities):
+        modality = modalities[placeholder]
+        pieces.append(text[end:at])
+        if found[modality] < len(waiting[modality]):
+            item = waiting[modality][found[modality]]
+            order.append(item)
+            pieces.append(written(item.text) if isinstance(text, WrittenText) else item.text)
+        found[modality] += 1
+        end = at + len(placeholder)
+    for name, items in waiting.items():
+        if found[name] != len(items):
+            raise RequestError(
+                f"The prompt has {found[name]} placeholders {config.places[name].placeholder} for {len(items)} "
+                f"{NOUNS[name]}s; expected one for each.",
+                param=param,
+            )
+    return joined([*pieces, text[end:]]), order
+
+
+def _placeholders(text: str, known: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield where placeholders stand that count, in order, and which."""
+    pattern = re.compile("|".join(map(re.escape, known)))
+    spans = spans_of(text) if isinstance(text, WrittenText) else ((0, len(text)),)
     for start, stop in spans:
-        at = text.find(placeholder, start, stop)
-        while at >= 0:
-            pieces.append(text[end:at])
-            if found < len(processed):
-                made = processed[found].text
-                pieces.append(written(made) if isinstance(text, WrittenText) else made)
-            found += 1
-            end = at + len(placeholder)
-            at = text.find(placeholder, end, stop)
-    if found != len(processed):
-        raise RequestError(
-            f"The prompt has {found} placeholders {placeholder} for {len(processed)} pictures; expected one for each.",
-            param=param,
-        )
-    return joined([*pieces, text[end:]])
+        for match in pattern.finditer(text, start, stop):
+            yield match.start(), str.__str__(match.group())
 
 
 def items_of(
-    token_ids: Sequence[int], config: MediaConfig, row_text: str, processed: Sequence[Processed], param: str
+    token_ids: Sequence[int],
+    config: MediaConfig,
+    row_texts: Mapping[str, str],
+    processed: Sequence[Processed],
+    param: str,
 ) -> list[MediaItem]:
-    """Return the pictures with the positions of their rows. Raises RequestError when rows and placeholders differ.
+    """Return the items with the positions of their rows. Raises RequestError when rows and placeholders differ.
 
-    row_text: the spelling of the token whose embeddings rows replace.
+    row_texts: by modality, the spelling of the token whose embeddings rows replace. processed: in the prompt's order.
     """
-    places = [index for index, token in enumerate(token_ids) if token == config.token_id]
-    counts = [each.text.count(row_text) for each in processed]
-    if len(places) != sum(counts) or not all(counts):
-        raise RequestError(
-            f"The prompt has {len(places)} tokens {row_text} for {sum(counts)} rows of {len(processed)} pictures; leave such "
-            "tokens out of texts.",
-            param=param,
-        )
+    places = {
+        name: [index for index, token in enumerate(token_ids) if token == place.token_id]
+        for name, place in config.places.items()
+    }
     items: list[MediaItem] = []
-    first = 0
-    for each, count in zip(processed, counts, strict=True):
-        last = first + count
-        items.append(MediaItem(places[first], places[last - 1] + 1, each.digest, config.token_id, each.features))
-        first = last
-    return items
+    for name, at in places.items():
+        row_text = row_texts[name]
+        given = [each for each in processed if each.modality == name]
+        counts = [each.text.count(row_text) for each in given]
+        if len(at) != sum(counts) or not all(counts):
+            raise RequestError(
+                f"The prompt has {len(at)} tokens {row_text} for {sum(counts)} rows of {len(given)} {NOUNS[name]}s; leave "
+                "such tokens out of texts.",
+                param=param,
+            )
+        first = 0
+        for each, count in zip(given, counts, strict=True):
+            last = first + count
+            token_id = config.places[name].token_id
+            items.append(MediaItem(at[first], at[last - 1] + 1, each.digest, token_id, each.features))
+            first = last
+    return sorted(items, key=lambda item: item.start)

@@ -1,4 +1,4 @@
-"""Pictures that a script gives: those of `multi_modal_data`, as files that the processing process reads.
+"""Media that a script gives: those of `multi_modal_data`, as files that the processing process reads.
 
 Owns: their forms. Never does: process them. Called by: `LLM`.
 """
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from core.api.errors import RequestError
-from core_media.config import IMAGE, MediaConfig
+from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
+from core_media.frames import packed_frames
+from core_media.reading.given_sound import sound_file
 from core_media.reading.parts import check_room
 from core_media.reading.source import MediaSource
 
@@ -23,35 +25,57 @@ PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: str) -> list[MediaSource]:
-    """Return the pictures of a prompt of a script, in order. Raises RequestError.
+    """Return the media of a prompt of a script, in order. Raises RequestError.
 
-    reason: why the model takes no pictures, where `config` is None.
+    reason: why the model takes no media, where `config` is None.
     """
     data = prompt.get(DATA) or {}
     options = prompt.get(OPTIONS) or {}
     if not isinstance(data, Mapping):
-        raise RequestError(f'{DATA} is a {type(data).__name__}; expected {{"image": picture}}.', param=DATA)
-    for name in data:
-        if name != IMAGE:
-            raise RequestError(f"{DATA} has {name!r}; pictures ('{IMAGE}') alone are served.", param=DATA)
+        raise RequestError(
+            f'{DATA} is a {type(data).__name__}; expected {{"image": picture}}, "audio" or "video".', param=DATA
+        )
     if (data or options) and config is None:
         raise RequestError(
             f"The prompt has {DATA!r}, but {reason or 'the model takes text'}; leave it out.", param=DATA
         )
     if prompt.get(UUIDS):
         raise RequestError(
-            f"{UUIDS} is not served: a picture is known by the digest of its bytes; leave it out.", param=UUIDS
+            f"{UUIDS} is not served: an item is known by the digest of its bytes; leave it out.", param=UUIDS
         )
-    pictures = data.get(IMAGE, [])
-    if not isinstance(pictures, (list, tuple)):
-        pictures = [pictures]
-    sources = []
-    for index, picture in enumerate(pictures):
-        place = f"{DATA}['{IMAGE}'][{index}]"
+    sources: list[MediaSource] = []
+    for name, given in data.items():
         assert config is not None
-        check_room(index, config, place, DATA)
-        sources.append(MediaSource(place, DATA, _file(picture, place), options=dict(options)))
+        if name not in config.places:
+            taken = " and ".join(f"'{each}'" for each in config.places)
+            why = f" ({config.refusals[name]})" if name in config.refusals else ""
+            raise RequestError(f"{DATA} has {name!r}; this model takes {taken} only{why}.", param=DATA)
+        if options and name != IMAGE:
+            raise RequestError(f"{OPTIONS} concerns pictures; leave it out with {NOUNS[name]}s.", param=OPTIONS)
+        for index, item in enumerate(_items(given, name)):
+            place = f"{DATA}['{name}'][{index}]"
+            check_room(index, config, place, DATA, name)
+            sources.append(_source(item, place, name, options))
     return sources
+
+
+def _items(given: Any, modality: str) -> list[Any]:
+    """Return one or several items as a list. A tuple is one sound or video, with its samples or frames a second."""
+    if isinstance(given, list) or (isinstance(given, tuple) and modality == IMAGE):
+        return list(given)
+    return [given]
+
+
+def _source(item: Any, place: str, modality: str, options: Mapping[str, Any]) -> MediaSource:
+    """Return the source of an item. Raises RequestError."""
+    if modality == IMAGE:
+        return MediaSource(place, DATA, _file(item, place), options=dict(options))
+    if modality == AUDIO:
+        return MediaSource(place, DATA, sound_file(item, place), modality=AUDIO)
+    if isinstance(item, (bytes, bytearray, memoryview, str, Path)):
+        return MediaSource(place, DATA, _file(item, place), modality=VIDEO)
+    frames, fps = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    return MediaSource(place, DATA, packed_frames(frames, fps, place), modality=VIDEO, frames=True)
 
 
 def _file(picture: Any, place: str) -> bytes:

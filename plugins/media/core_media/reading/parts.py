@@ -1,49 +1,56 @@
 """The parts of messages that hold media, in the forms of the OpenAI APIs.
 
-Owns: taking them out of messages, in order, and the refusal of those that are not served. Never does: decode a picture, or
+Owns: taking them out of messages, in order, and the refusal of those that are not served. Never does: decode an item, or
 render a template. Called by: what prepares requests, `LLM.chat`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from core.api.errors import RequestError
-from core_media.config import IMAGE, MediaConfig
-from core_media.reading.source import MediaSource, source_of
+from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
+from core_media.reading.source import MediaSource, from_base64, source_of
 
-IMAGE_TYPES: Final = ("image_url", "input_image")
-OTHERS: Final[Mapping[str, str]] = MappingProxyType({
-    "audio_url": "audio", "input_audio": "audio", "video_url": "video", "video": "video", "audio": "audio",
-    "input_video": "video", "image_embeds": "embeddings of images", "audio_embeds": "embeddings of sound",
-    "file": "files", "input_file": "files",
+TYPES: Final[Mapping[str, str]] = MappingProxyType({
+    "image_url": IMAGE, "input_image": IMAGE, "audio_url": AUDIO, "input_audio": AUDIO, "video_url": VIDEO,
 })  # fmt: skip
-"""Types of parts that are not served, with what they hold."""
-SHOWN: Final = "image"
-"""Type of the part that a chat template reads in place of a picture's."""
+"""Types of parts, with their modality."""
+OTHERS: Final = frozenset({
+    "audio", "file", "image", "audio_embeds", "image_embeds", "input_file", "input_video", "video",
+})  # fmt: skip
+"""Types of parts that no model takes. Those that templates read are among them: no client can send one."""
+SHOWN: Final[Mapping[str, str]] = MappingProxyType({IMAGE: "image_url", AUDIO: "input_audio", VIDEO: "video_url"})
+"""The type that a refusal names for each modality that the model takes."""
 
 
-class ShownPicture(dict[str, Any]):
-    """The part that a chat template reads in place of a picture's. No client can send one."""
+class ShownPart(dict[str, Any]):
+    """The part that a chat template reads in place of an item's. No client can send one."""
 
 
-class PlacedPicture(dict[str, Any]):
-    """A part with a picture that another API's body had at `place`, where its type was `kind`."""
+class PlacedPart(dict[str, Any]):
+    """A part with an item that another API's body had at `place`, where its type was `kind`."""
 
-    def __init__(self, url: object, place: str, kind: str) -> None:
-        super().__init__(type=IMAGE_TYPES[0], image_url={"url": url})
+    def __init__(self, part: Mapping[str, Any], place: str, kind: str) -> None:
+        super().__init__(part)
         self.place = place
         self.kind = kind
+
+
+def placed_picture(url: object, place: str, kind: str) -> PlacedPart:
+    """Return the part of a picture that another API's body had."""
+    return PlacedPart({"type": SHOWN[IMAGE], "image_url": {"url": url}}, place, kind)
 
 
 def take_media(
     messages: list[dict[str, Any]], config: MediaConfig | None, reason: str, param: str = "messages"
 ) -> list[MediaSource]:
-    """Take all pictures out of messages, whose parts become what templates read. Raises RequestError.
+    """Take all items out of messages, whose parts become what templates read. Raises RequestError.
 
-    reason: why the model takes no pictures, where `config` is None.
+    reason: why the model takes no media, where `config` is None.
     """
     sources: list[MediaSource] = []
     for index, message in enumerate(messages):
@@ -60,39 +67,52 @@ def take_media(
 def _taken(
     part: Any, place: str, param: str, config: MediaConfig | None, reason: str, sources: list[MediaSource]
 ) -> Any:
-    """Return what a template reads in place of a part; a picture is added to `sources`. Raises RequestError."""
+    """Return what a template reads in place of a part; an item is added to `sources`. Raises RequestError."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(part, PlacedPicture):
+    if isinstance(part, PlacedPart):
         place = part.place
-    if kind not in IMAGE_TYPES and kind not in OTHERS and kind != SHOWN:
+    if not isinstance(kind, str) or (kind not in TYPES and kind not in OTHERS):
         return part
-    if config is None or kind in OTHERS or kind == SHOWN:
-        shown = part.kind if isinstance(part, PlacedPicture) else kind
-        raise RequestError(f"{place} is of type {shown!r}; {_takes(config, reason)}", param=param)
-    check_room(len(sources), config, place, param)
-    sources.append(source_of(_url(part, str(kind), place, param), place, param))
-    return ShownPicture(type=SHOWN)
+    modality = TYPES.get(kind, "")
+    if config is None or modality not in config.places:
+        shown = part.kind if isinstance(part, PlacedPart) else kind
+        raise RequestError(f"{place} is of type {shown!r}; {_takes(config, reason, modality)}", param=param)
+    check_room(Counter(source.modality for source in sources)[modality], config, place, param, modality)
+    sources.append(_source(part, kind, place, param, modality))
+    return ShownPart(type=modality)
 
 
-def check_room(count: int, config: MediaConfig, place: str, param: str) -> None:
-    """Raise RequestError for one picture more than a prompt may have. count: pictures before it."""
-    most = config.limits[IMAGE]
+def check_room(count: int, config: MediaConfig, place: str, param: str, modality: str = IMAGE) -> None:
+    """Raise RequestError for one item more than a prompt may have. count: items of the modality before it."""
+    most = config.limits[modality]
     if count >= most:
         raise RequestError(
-            f"{place} is picture {count + 1} of the prompt; at most {most} are taken (--limit-mm-per-prompt).",
+            f"{place} is {NOUNS[modality]} {count + 1} of the prompt; at most {most} are taken (--limit-mm-per-prompt).",
             param=param,
         )
 
 
-def _takes(config: MediaConfig | None, reason: str) -> str:
+def _takes(config: MediaConfig | None, reason: str, modality: str) -> str:
+    """Return which parts the model takes, and why not others, as a sentence."""
     if config is None:
         because = f" ({reason})" if reason else ""
         return f"this model takes parts of type 'text' only{because}."
-    return "this model takes parts of type 'text' and 'image_url' only."
+    taken = " and ".join(f"'{SHOWN[name]}'" for name in config.places)
+    why = config.refusals.get(modality)
+    return f"this model takes parts of type 'text' and {taken} only{f' ({why})' if why else ''}."
 
 
-def _url(part: Mapping[str, Any], kind: str, place: str, param: str) -> object:
+def _source(part: Mapping[str, Any], kind: str, place: str, param: str, modality: str) -> MediaSource:
+    """Return the source that a part names. Raises RequestError."""
+    noun = NOUNS[modality]
     if part.get("file_id") is not None:
-        raise RequestError(f"{place}.file_id: files are not kept here; send the picture as a data URL.", param=param)
-    url = part.get("image_url")
-    return url.get("url") if isinstance(url, Mapping) else url
+        raise RequestError(f"{place}.file_id: files are not kept here; send the {noun} as a data URL.", param=param)
+    given = part.get("image_url" if modality == IMAGE else kind)
+    if kind != "input_audio":
+        return source_of(given.get("url") if isinstance(given, Mapping) else given, place, param, modality)
+    source = MediaSource(place, param, modality=modality)
+    if not isinstance(given, Mapping) or not isinstance(given.get("data"), str):
+        raise source.error("input_audio has no data; expected the bytes of a sound in base64, and their format")
+    source.declared = f"audio/{given.get('format') or '*'}"
+    source.data = from_base64(given["data"], source)
+    return source

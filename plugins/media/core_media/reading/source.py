@@ -1,6 +1,6 @@
-"""One picture of a request, before it is read.
+"""One item of a request, before it is read.
 
-Owns: `MediaSource`, and data URLs. Never does: fetch, or decode a picture. Called by: the readers of parts, what prepares
+Owns: `MediaSource`, and data URLs. Never does: fetch, or decode an item. Called by: the readers of parts, what prepares
 requests.
 """
 
@@ -14,17 +14,19 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from core.api.errors import RequestError
+from core_media.config import IMAGE, NOUNS
 
 DATA: Final = "data:"
 
 
 class MediaSource(msgspec.Struct):
-    """A picture as a request names it: its bytes, or a URL of http, https or file.
+    """A picture, sound or video as a request names it: its bytes, or a URL of http, https or file.
 
     place:    of its part in the request, for errors.
     param:    field of the request.
     declared: type that the client named, such as image/png; empty: none.
     options:  arguments of the image processor.
+    frames:   whether `data` are frames that a script gave (`core_media.frames`), and no file.
     """
 
     place: str
@@ -33,9 +35,11 @@ class MediaSource(msgspec.Struct):
     url: str = ""
     declared: str = ""
     options: dict[str, object] = {}
+    modality: str = IMAGE
+    frames: bool = False
 
     def error(self, error: RequestError | str) -> RequestError:
-        """Return an error about this picture, which begins with its place."""
+        """Return an error about this item, which begins with its place."""
         if isinstance(error, str):
             error = RequestError(error)
         return RequestError(
@@ -47,17 +51,21 @@ class MediaSource(msgspec.Struct):
         )
 
 
-def source_of(url: object, place: str, param: str) -> MediaSource:
+EXAMPLES: Final = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4"}
+
+
+def source_of(url: object, place: str, param: str, modality: str = IMAGE) -> MediaSource:
     """Return the source that a URL names; data URLs are decoded. Raises RequestError."""
-    source = MediaSource(place, param)
+    source = MediaSource(place, param, modality=modality)
+    example = f"data:{EXAMPLES[modality]};base64,..."
     if not isinstance(url, str) or not url:
-        raise source.error("the URL is missing; expected data:image/png;base64,..., or a URL of http or https")
+        raise source.error(f"the URL is missing; expected {example}, or a URL of http or https")
     if url[: len(DATA)].lower() != DATA:
         source.url = url
         return source
     head, comma, body = url[len(DATA) :].partition(",")
     if not comma:
-        raise source.error("the data URL has no comma; expected data:image/png;base64,...")
+        raise source.error(f"the data URL has no comma; expected {example}")
     kind, *flags = head.split(";")
     source.declared = kind.strip()
     is_base64 = any(flag.strip().lower() == "base64" for flag in flags)
@@ -70,4 +78,5 @@ def from_base64(text: str, source: MediaSource) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (ValueError, binascii.Error):
-        raise source.error("the data is no base64; expected the bytes of a picture in base64") from None
+        noun = NOUNS[source.modality]
+        raise source.error(f"the data is no base64; expected the bytes of a {noun} in base64") from None

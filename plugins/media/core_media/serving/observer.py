@@ -1,4 +1,4 @@
-"""The gate for requests whose pictures a tower computes.
+"""The gate for requests whose media a tower computes.
 
 Owns: `MediaObserver`: the thread of the tower, the sequences that wait for it, and the rows that they get. Never does: decide
 which sequence is computed. Called by: the engine core, between steps.
@@ -9,9 +9,8 @@ A sequence waits for its rows, but no step does.
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -21,7 +20,7 @@ import numpy as np
 from core.api.messages import EngineRequest, MediaItem
 from core.api.step_plan import SequenceKey
 from core.engine.observer import Engine, EngineStart
-from core_media.config import MediaConfig, media_of
+from core_media.config import NOUNS, MediaConfig, media_of
 from core_media.serving.row_cache import RowCache, RowKey
 from core_media.spans import spans_of, why_too_long
 from core_supervision.waiting_gate import WaitingGate
@@ -115,7 +114,9 @@ class MediaObserver(WaitingGate):
         if isinstance(error, UnfitMedia):
             return str(error)
         logger.error("The tower failed on request %r.", request.request_id, exc_info=error)
-        return f"The tower failed on a {self._media.noun} of this request ({type(error).__name__}: {error})."
+        return (
+            f"The tower failed on a {self._noun(request.media[0])} of this request ({type(error).__name__}: {error})."
+        )
 
     def _compute(self, request: EngineRequest) -> list[MediaItem]:
         """Return the request's items with their rows; runs in the thread. Raises UnfitMedia."""
@@ -134,20 +135,48 @@ class MediaObserver(WaitingGate):
                 rows = self._tower.rows(item.features)
                 self._rows.put(key, rows)
             sound = self._media.sound
-            # A sound's rows are what tokens attend to; a picture's stand for tokens.
-            expected = len(positions_of(item, token_ids)) if sound is None else sound.rows
+            # The rows of a sound to transcribe are what tokens attend to; those of other items stand for tokens.
+            places = range(sound.rows) if sound is not None else positions_of(item, token_ids)
+            expected = len(places)
             if not expected or len(rows) != expected * self._tower.row_bytes:
                 raise UnfitMedia(
-                    f"A {self._media.noun} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
+                    f"A {self._noun(item)} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
             grid = self._tower.grid(item.features)
-            if grid and not math.prod(grid) == expected == item.stop - item.start:
-                raise UnfitMedia(
-                    f"A picture of {' × '.join(map(str, grid))} rows has {expected} placeholders in the prompt."
-                )
-            levels = self._tower.levels
-            made.append(msgspec.structs.replace(item, features=b"", rows=rows, levels=levels, grid=grid))
+            whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
+            made += divided(whole, places) if grid else [whole]
         return made
+
+    def _noun(self, item: MediaItem) -> str:
+        """Return what an item is called in sentences."""
+        places = self._media.places.items()
+        modality = next((name for name, place in places if place.token_id == item.token_id), self._media.modality)
+        return NOUNS[modality]
+
+
+def divided(item: MediaItem, places: Sequence[int]) -> list[MediaItem]:
+    """Return an item with three positions a row, or the frames of a video with text between them. Raises UnfitMedia.
+
+    places: of its rows in the prompt.
+    """
+    time, height, width = item.grid[:3]
+    if time * height * width != len(places):
+        raise UnfitMedia(f"An item of {time} × {height} × {width} rows has {len(places)} placeholders in the prompt.")
+    if len(places) == item.stop - item.start:
+        return [item]
+    count = height * width
+    size = len(item.rows) // time
+    made: list[MediaItem] = []
+    for index in range(time):
+        start, stop = int(places[index * count]), int(places[(index + 1) * count - 1]) + 1
+        if stop - start != count:
+            raise UnfitMedia(f"Frame {index} of a video has {count} rows at {stop - start} positions of the prompt.")
+        rows = item.rows[index * size : (index + 1) * size]
+        frame = MediaItem(
+            start, stop, f"{item.digest}.{index}", item.token_id, b"", rows, item.levels, [1, height, width]
+        )
+        made.append(frame)
+    return made
 
 
 def _light(item: MediaItem) -> MediaItem:
@@ -160,5 +189,5 @@ def _check_places(request: EngineRequest) -> None:
     end = 0
     for item in request.media:
         if not end <= item.start < item.stop <= len(request.prompt_token_ids):
-            raise UnfitMedia(f"A picture is said to lie at the positions {item.start} to {item.stop} of the prompt.")
+            raise UnfitMedia(f"An item is said to lie at the positions {item.start} to {item.stop} of the prompt.")
         end = item.stop

@@ -19,8 +19,9 @@ from torch import Tensor
 from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
-from core_media.config import MediaConfig
+from core_media.config import AUDIO, MediaConfig
 from core_media.features import find, unpack
+from core_media.serving.sound_rows import sound_rows
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.models.families.wrappers import other_module, text_config, text_key
@@ -30,6 +31,7 @@ TEXT_ROWS: Final = 8
 OF_TEXT: Final = ("language_model", "text_model", "lm_head")
 """Modules of the language model."""
 FLOAT32: Final = 4
+VIDEO_PIXELS: Final = "pixel_values_videos"
 LEFT_OUT: Final = ("layer_types", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config")
 
 
@@ -42,31 +44,44 @@ class Tower:
     def __init__(self, config: EngineConfig, media: MediaConfig) -> None:
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         tensors = _tensors(config)
-        self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype)
-        self._takes = set(inspect.signature(self._model.get_image_features).parameters)
-        vision = self._model.config.vision_config
+        hears = AUDIO in media.places
+        self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype, hears=hears)
+        self._hears = hears
+        vision = getattr(self._model.config, "vision_config", None)
         self.levels = len(getattr(vision, "deepstack_visual_indexes", ()))
         self.row_bytes = FLOAT32 * (1 + self.levels) * int(self._model.config.get_text_config().hidden_size)
         self._merged = int(getattr(vision, "spatial_merge_size", 1))
+        self._per_second = getattr(vision, "tokens_per_second", None)
         self.num_bytes = sum(each.numel() * each.element_size() for each in self._model.parameters())
 
     def rows(self, features: bytes) -> bytes:
         """Return the rows of an item, float32 [rows, size]. Raises ValueError for features that the tower does not take."""
-        arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items() if name in self._takes}
+        arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items()}
         given = {name: each.to(self._dtype) if each.is_floating_point() else each for name, each in arrays.items()}
         with torch.inference_mode():
-            made = self._model.get_image_features(**given, return_dict=True)
+            if self._hears:
+                return bytes(sound_rows(self._model, given).float().contiguous().numpy())
+            model = self._model
+            compute = model.get_video_features if VIDEO_PIXELS in given else model.get_image_features
+            takes = inspect.signature(compute).parameters
+            made = compute(**{name: each for name, each in given.items() if name in takes}, return_dict=True)
             parts = [made.pooler_output, *(made.deepstack_features if self.levels else ())]
             rows = torch.cat([_joined(part) for part in parts], dim=1)
             return bytes(rows.float().contiguous().numpy())
 
     def grid(self, features: bytes) -> list[int]:
-        """Return the rows of an item in time, height and width; empty for models whose rows have one position each."""
+        """Return the grid of an item, see `MediaItem`; empty for models whose rows have one position each."""
         patches = find(features, "image_grid_thw")
+        patches = find(features, "video_grid_thw") if patches is None else patches
         if patches is None:
             return []
         time, height, width = (int(count) for count in patches.reshape(-1).tolist())
-        return [time, height // self._merged, width // self._merged]
+        seconds = find(features, "second_per_grid_ts")
+        ends: list[int] = []
+        if seconds is not None and self._per_second is not None:
+            step = self._per_second * torch.from_numpy(seconds.copy()).reshape(())
+            ends = ((torch.arange(time) * step).long() + 1).tolist()
+        return [time, height // self._merged, width // self._merged, *ends]
 
 
 def _joined(parts: Sequence[Tensor] | Tensor) -> Tensor:
@@ -83,7 +98,9 @@ def _tensors(config: EngineConfig) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in loader.iter(manifest, names)}
 
 
-def _built(hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Tensor], dtype: torch.dtype) -> Any:
+def _built(
+    hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Tensor], dtype: torch.dtype, *, hears: bool
+) -> Any:
     """Return the model around the tower, without its language model. Raises UserError."""
     import transformers
 
@@ -99,7 +116,11 @@ def _built(hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Ten
     try:
         # A copy, because transformers writes defaults into the mappings, which the engine reads again after sleep.
         settings = transformers.AutoConfig.for_model(model_type, **copy.deepcopy(whole))
-        kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(settings)]
+        pictured, heard = (
+            transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+            transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING,
+        )
+        kind = (heard if hears else pictured)[type(settings)]
         model, report = kind.from_pretrained(
             None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
         )

@@ -10,6 +10,7 @@ they open other files and addresses.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,11 @@ from numpy.typing import NDArray
 from core.api.errors import RequestError
 
 NAMES: Final = "wav, mp3, flac, ogg, m4a (mp4) or webm"
+MIMES: Final = {
+    "wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp3": "mp3", "mpeg": "mp3", "mpga": "mp3", "flac": "flac",
+    "ogg": "ogg", "oga": "ogg", "opus": "ogg", "mp4": "mp4", "m4a": "mp4", "webm": "matroska",
+}  # fmt: skip
+"""Names of formats in types such as audio/wav → FFmpeg's."""
 LEAST_SECONDS: Final = 0.1
 LEAST_RATE: Final = 1_000
 MOST_RATE: Final = 768_000
@@ -26,13 +32,17 @@ MOST_CHANNELS: Final = 64
 Samples = NDArray[np.float32]
 
 
-def decoded(data: bytes, rate: int, max_seconds: float) -> Samples:
-    """Return a sound's first track, mixed to one channel at `rate`. Raises RequestError."""
+def decoded(data: bytes, rate: int, max_seconds: float, declared: str = "") -> Samples:
+    """Return a sound's first track, mixed to one channel at `rate`. Raises RequestError.
+
+    declared: the type that the client named, such as audio/wav; empty: none.
+    """
     if not data:
         raise RequestError("the file is empty; expected a sound")
     kind = _format_of(data)
     if not kind:
         raise RequestError(f"it is no sound that can be read; expected {NAMES}")
+    check_declared(declared, kind, MIMES)
     import av
 
     try:
@@ -47,6 +57,14 @@ def decoded(data: bytes, rate: int, max_seconds: float) -> Samples:
     if len(samples) < LEAST_SECONDS * rate:
         raise RequestError(f"the sound is {len(samples) / rate:g} s long; expected at least {LEAST_SECONDS:g} s")
     return samples
+
+
+def check_declared(declared: str, found: str, known: Mapping[str, str]) -> None:
+    """Raise RequestError for a file of another format than its client said. found: FFmpeg's name. known: see `MIMES`."""
+    kind = declared.partition(";")[0].strip().lower()
+    name = kind.partition("/")[2].removeprefix("x-")
+    if kind not in ("", "application/octet-stream", "binary/octet-stream") and name != "*" and known.get(name) != found:
+        raise RequestError(f"it is said to be {kind[:100]}, but holds {found}; name the format that it has")
 
 
 def _format_of(data: bytes) -> str:

@@ -65,7 +65,7 @@ class ChatTemplate:
     for_tools: Jinja source for conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
     limits: of work and memory, for compiling and each rendering.
-    picture: what stands for a picture where the template takes no parts; empty: messages have no pictures.
+    media: by type of part, what stands for an item where the template takes no parts; empty: messages have none.
     content_format: form of contents: `string`, `openai` (a list of parts), or `auto`, which is what the template reads.
     """
 
@@ -75,19 +75,19 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         for_tools: str | None = None,
         limits: Limits | None = None,
-        picture: str = "",
+        media: Mapping[str, str] | None = None,
         content_format: ContentFormat = "auto",
     ) -> None:
         self.limits: Limits = ThreadLimits() if limits is None else limits
         self.source = source
-        self._picture = picture
+        self._media = dict(media or {})
         self._content_format = content_format
         self.special_tokens = dict(special_tokens or {})
         self._own_words = {name: written(text) for name, text in self.special_tokens.items()}
         self._with_tools: ChatTemplate | None = None
         if for_tools is not None:
             self._with_tools = ChatTemplate(
-                for_tools, special_tokens, limits=limits, picture=picture, content_format=content_format
+                for_tools, special_tokens, limits=limits, media=media, content_format=content_format
             )
         self._template: tuple[jinja2.Template, TemplateForms] | None = None
         self._wants_objects: bool | None = None
@@ -118,7 +118,7 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         template, forms = self._compiled()
-        adapting = MessageForms(forms, self._takes_objects, self._picture)
+        adapting = MessageForms(forms, self._takes_objects, self._media)
         try:
             # Copies, so that the template cannot change the caller's messages.
             prepared = [_with_role(adapting.adapt(_plain(message))) for message in messages]
@@ -181,10 +181,10 @@ class ChatTemplate:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the one or two Jinja sources, and what stands for a picture, if anything does."""
+        """Return the one or two Jinja sources, and what stands for media, if anything does."""
         others = () if self._with_tools is None else self._with_tools.sources
         own = (self.source,) if self.source is not None else ()
-        return (*own, *others, self._picture) if self._picture else (*own, *others)
+        return (*own, *others, *self._media.values())
 
     def _probed(self, *, objects: bool) -> str | None:
         """Render a conversation with a call; None where the template rejects it. objects: form of the arguments."""

@@ -21,8 +21,6 @@ REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 
 ContentFormat = Literal["auto", "string", "openai"]
 
-PICTURE = "image"
-"""Type of the part that stands for a picture."""
 
 CUSTOM_INPUT = "input"
 """The only argument of a custom tool where a template supports only functions."""
@@ -96,11 +94,11 @@ class MessageForms:
 
     wants_objects: called when a message has calls; whether the template expects their arguments as objects instead of
     text.
-    picture: what stands for a picture where the template takes no parts; empty: messages have none.
+    media: by type of part, what stands for an item where the template takes no parts.
     """
 
-    def __init__(self, forms: TemplateForms, wants_objects: Callable[[], bool], picture: str = "") -> None:
-        self._picture = written(picture)
+    def __init__(self, forms: TemplateForms, wants_objects: Callable[[], bool], media: Mapping[str, str]) -> None:
+        self._media = {name: written(text) for name, text in media.items()}
         self._forms = forms
         self._wants_objects = wants_objects
         self._names: dict[str, str] = {}
@@ -111,7 +109,7 @@ class MessageForms:
         if isinstance(content, str) and self._forms.no_text:
             message["content"] = [{"type": "text", "text": content}]
         if isinstance(content, list) and not self._forms.parts:
-            message["content"] = "\n".join(map(part_text, content)) if not self._picture else self._joined(content)
+            message["content"] = "\n".join(map(part_text, content)) if not self._media else self._joined(content)
         role = message.get("role")
         if role == "developer" and not self._forms.developer:
             message["role"] = "system"
@@ -127,11 +125,11 @@ class MessageForms:
         return message
 
     def _joined(self, content: list[Any]) -> str:
-        """Return the parts of a message as one text, in which the template's own placeholder stands for each picture."""
+        """Return the parts of a message as one text, in which the template's own placeholder stands for each item."""
         pieces: list[str] = []
         for part in content:
-            is_picture = isinstance(part, dict) and part.get("type") == PICTURE
-            pieces += ["\n", self._picture if is_picture else part_text(part)]
+            kind = part.get("type") if isinstance(part, dict) else None
+            pieces += ["\n", self._media[kind] if kind in self._media else part_text(part)]
         return joined(pieces[1:])
 
     def _name_reasoning(self, message: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Media: pictures and sounds."""
+    """Media: pictures, sounds and videos."""
 
     place: ClassVar[int] = 74
 
@@ -14,29 +14,42 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
         dict[str, Any],
         Arg(
             'Most items of each modality in a prompt: {"image": 4}, or image=4. 0: the modality is refused, and its tower is '
-            "not loaded. Unset: 16 pictures."
+            "not loaded. Unset: 16 pictures, 16 sounds, 4 videos."
         ),
     ] = {}
     language_model_only: Annotated[bool, Arg("Serve the text of a model that takes media: no tower is loaded.")] = False
     max_image_pixels: Annotated[
-        int, Arg("Most pixels of a picture, as its header states them before it is decoded.", ge=1, human=True)
+        int,
+        Arg(
+            "Most pixels of a picture, or of a video's frame, as its header states them before it is decoded.",
+            ge=1,
+            human=True,
+        ),
     ] = 64_000_000
     max_audio_seconds: Annotated[
-        float, Arg("Longest sound that a model of sounds takes, in seconds.", gt=0, le=86_400)
+        float, Arg("Longest sound that a prompt or a transcription takes, in seconds.", gt=0, le=86_400)
     ] = 3_600.0
+    max_video_frames: Annotated[int, Arg("Most frames of a video that the model sees.", ge=1)] = 768
+    media_io_kwargs: Annotated[
+        dict[str, Any],
+        Arg(
+            'How files are read: {"video": {"num_frames": 32}} or {"video": {"fps": 1}} chooses frames of videos. Unset: 2 a '
+            "second."
+        ),
+    ] = {}
     mm_encoder_cache_gb: Annotated[
         float,
-        Arg("GiB of rows that towers have computed, kept for later prompts with the same pictures or sounds.", ge=0),
+        Arg("GiB of rows that towers have computed, kept for later prompts with the same media.", ge=0),
     ] = 1.0
-    mm_processor_cache_gb: Annotated[float, Arg("GiB of processed pictures or sounds that are kept.", ge=0)] = 1.0
+    mm_processor_cache_gb: Annotated[float, Arg("GiB of processed media that are kept.", ge=0)] = 1.0
     mm_processor_kwargs: Annotated[
         dict[str, Any] | None, Arg("Arguments of the checkpoint's image processor that replace its own.")
     ] = None
-    renderer_num_workers: Annotated[int, Arg("Processes that process pictures or sounds.", ge=1, le=64)] = 1
+    renderer_num_workers: Annotated[int, Arg("Processes that process media.", ge=1, le=64)] = 1
     allowed_media_domains: Annotated[
         list[str] | None,
         Arg(
-            "Hosts from which pictures of requests may be fetched. Unset: none is; data URLs are always taken.",
+            "Hosts from which media of requests may be fetched. Unset: none is; data URLs are always taken.",
             commas=True,
         ),
     ] = None

@@ -29,17 +29,21 @@ class Shifts(NamedTuple):
 def shifts_of(items: Sequence[MediaItem]) -> Shifts:
     """Return the shifts of a prompt with these items. Text goes on after the largest position of an item."""
     ends = np.array([item.stop for item in items], np.int64)
-    saved = [max(item.grid) - (item.stop - item.start) for item in items]
+    saved = [max(*item.grid[1:3], item.grid[-1] if len(item.grid) > 3 else item.grid[0]) - (item.stop - item.start)
+             for item in items]  # fmt: skip
     return Shifts(ends, np.cumsum([0, *saved], dtype=np.int64))
 
 
 def places_of(items: Sequence[MediaItem]) -> Positions:
     """Return the three positions of each row of these items, int64 [rows, 3]."""
     starts = np.array([item.start for item in items], np.int64) + shifts_of(items).by[:-1]
-    return np.concatenate([
-        start + np.indices(item.grid).reshape(len(item.grid), -1).T
-        for item, start in zip(items, starts.tolist(), strict=True)
-    ])  # fmt: skip
+    places: list[Positions] = []
+    for item, start in zip(items, starts.tolist(), strict=True):
+        own = np.indices(item.grid[:3]).reshape(3, -1).T
+        if len(item.grid) > 3:
+            own[:, 0] = np.array(item.grid[3:], np.int64)[own[:, 0]] - 1
+        places.append(start + own)
+    return np.concatenate(places)
 
 
 class RotaryRows:

@@ -29,7 +29,7 @@ SHARED: Final = (
 """Keys of the whole model that also apply to its text model; the whole model's value takes precedence."""
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
-    "ignore_index|downsample_ratio|^scale_factor$"
+    "ignore_index|downsample_ratio|^scale_factor$|^encoder_config$|^has_lora_adapter$|^downsample_rate$|^window_size$"
 )
 """Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
@@ -37,7 +37,7 @@ NOT_OF_THE_TEXT: Final = "it is not of the text"
 _OTHER_MODULES: Final = (
     r"(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector|audio_tower|"
     r"embed_vision|embed_audio|vision_projection|image_newline|patch_merger|"
-    r"connector|mlp1)(\..*)?"
+    r"connector|mlp1|encoder|projector)(\..*)?"
 )
 WRAPPED: Final[tuple[WeightRule, ...]] = (
     Ignored(_OTHER_MODULES, NOT_OF_THE_TEXT),
