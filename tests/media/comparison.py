@@ -47,7 +47,7 @@ class Reference:
     def __init__(self, llm: LLM, directory: Path) -> None:
         config = media_of(llm._config)
         assert config is not None
-        self._processor = ImageProcessor(config)._processor  # without torchvision, as the engine's
+        self._processor = ImageProcessor(config).processor  # without torchvision, as the engine's
         self._model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
 
     def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:

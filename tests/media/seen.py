@@ -25,6 +25,7 @@ def video_file(pictures: Frames, rate: int = 4, kind: str = "mp4", codec: str = 
         track = container.add_stream(codec, rate=rate)
         track.height, track.width = pictures.shape[1:3]
         track.pix_fmt = "yuv420p"
+        container.start_encoding()
         for picture in pictures:
             for packet in track.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")):
                 container.mux(packet)

@@ -83,6 +83,7 @@ class NoVideo(dict[str, Any]):
     @classmethod
     def from_pretrained(cls, model: str, **kwargs: Any) -> Any:
         """Return the checkpoint's own where videos of its family are served."""
+        kwargs.pop("backend", None)  # of pictures
         kind = video_class(model)
         return cls() if kind is None else kind.from_pretrained(model, **kwargs)
 
@@ -103,7 +104,7 @@ def without_video() -> None:
     check = processing_utils.ProcessorMixin.check_argument_for_proper_class
 
     def checked(self: Any, name: str, argument: Any) -> Any:
-        return NoVideo if isinstance(argument, NoVideo) else check(self, name, argument)
+        return type(argument) if name == "video_processor" else check(self, name, argument)
 
     processing_utils.ProcessorMixin.check_argument_for_proper_class = checked
     # Pixtral's processor takes one function from the module of torchvision's backend, which the other backend has as well.
