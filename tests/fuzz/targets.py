@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz import adapters, batches, client_end, engine_end, heads, pages, receipts, steps
+from tests.fuzz import adapters, batches, client_end, engine_end, heads, media, pages, receipts, steps
 from tests.loaders.gguf_files import finish
 
 ROOT = Path(__file__).parents[2]
@@ -240,5 +240,8 @@ TARGETS = {
     "pages": Target(pages.make_pages, pages.NAMES, pages.read_pages),
     "receipts": Target(receipts.make_receipts, (receipts.RECEIPT, receipts.RECORDS), receipts.read_damaged),
     "batches": Target(batches.make_files, batches.NAMES, batches.read_files),
+    "pictures": Target(media.make_pictures, media.PICTURES, media.read_pictures),
+    "sounds": Target(media.make_sounds, media.SOUNDS, media.read_sounds),
+    "videos": Target(media.make_videos, media.VIDEOS, media.read_videos),
     "heads": Target(heads.make_requests, heads.NAMES, heads.read_requests),
 }

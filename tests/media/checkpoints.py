@@ -214,7 +214,10 @@ def save_qwen(directory: Path, kind: str) -> Path:
     )  # fmt: skip
     images = Qwen2VLImageProcessor(patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=140 * 140)
     processor = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}.get(kind, Qwen3VLProcessor)
-    shown = template("<|vision_start|><|image_pad|><|vision_end|>")
+    shown = template("<|vision_start|><|image_pad|><|vision_end|>").replace(
+        "{% else %}{{ p.text }}",
+        "{% elif p.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ p.text }}",
+    )
     return save(
         directory, config, processor(images, tokenizer, NoVideo(), chat_template=shown), video_processor_type=""
     )

@@ -81,7 +81,7 @@ def test_every_address_of_a_name_is_public(addresses: list[str], connections: li
 def test_a_name_is_resolved_once_and_its_address_is_dialled(connections: list[object]) -> None:
     answers = iter([["93.184.216.34"], ["127.0.0.1"]])
     fetcher = Fetcher(config(), resolve=lambda host, port: next(answers))
-    with pytest.raises(RequestError, match="gave no picture"):
+    with pytest.raises(RequestError, match="gave no file"):
         fetcher.fetch(f"http://{DOMAIN}/a.png")
     assert connections == [("93.184.216.34", 80)]
 

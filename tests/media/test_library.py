@@ -73,7 +73,7 @@ def test_forms_of_pictures_are_one(llm: LLM, tmp_path: Path) -> None:
     [
         ({"prompt": "ab", "multi_modal_data": {"image": picture()}}, "0 placeholders <image> for 1 pictures"),
         ({"prompt": TWO, "multi_modal_data": {"image": picture()}}, "2 placeholders <image> for 1 pictures"),
-        ({"prompt": ONE, "multi_modal_data": {"video": [picture()]}}, "pictures ('image') alone are served"),
+        ({"prompt": ONE, "multi_modal_data": {"video": [picture()]}}, "this model takes 'image' only"),
         ({"prompt": ONE, "multi_modal_data": {"image": b"no"}}, "it is no picture"),
         ({"prompt": ONE, "multi_modal_data": {"image": 7}}, "expected a PIL image"),
         ({"prompt": ONE, "multi_modal_data": {"image": [picture()] * 17}}, "at most 16 are taken"),

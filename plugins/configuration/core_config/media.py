@@ -15,7 +15,7 @@ from typing import Any, Final
 from core.api.pooling import PoolingConfig
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
-from core_media.families import SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
+from core_media.families import SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
 from core_media.sound.config import MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import is_wrapper, text_config
 from core_runtime.models.rope import rope_spec
@@ -127,7 +127,8 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
         elif name == AUDIO and config.get("has_lora_adapter"):
             refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
         else:
-            places[name] = Place(placeholder, int(token))
+            shown = SHOWN.get(str(config.get("model_type")), "") if name == AUDIO else ""
+            places[name] = Place(placeholder, int(token), shown)
     return places, refusals
 
 

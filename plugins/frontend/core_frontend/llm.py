@@ -162,7 +162,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         params = self._spread(sampling_params, len(conversations))
         tokenizer = self._need_tokenizer()
         chat_template = chat_template or self._chat_template
-        template = chat_template_of(tokenizer, chat_template, self._media.placeholders)
+        template = chat_template_of(tokenizer, chat_template, self._media.shown)
         plan = None
         prompts: ChatTemplate | ConversationPrompts = template
         if tools or tool_choice is not None:

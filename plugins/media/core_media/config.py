@@ -25,10 +25,12 @@ class Place(msgspec.Struct, frozen=True):
 
     placeholder: what the model's chat template writes.
     token_id:    token whose embeddings the item's rows replace.
+    shown:       what is written where a template takes no parts, if it is more than the placeholder.
     """
 
     placeholder: str
     token_id: int
+    shown: str = ""
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,11 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What stands for an item of each modality that prompts may have."""
         pictures = {IMAGE: Place(self.placeholder, self.token_id)} if self.placeholder else {}
         return {**pictures, **self.others}
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What is written for an item of each modality where a chat template takes no parts."""
+        return {name: place.shown or place.placeholder for name, place in self.places.items()}
 
     @property
     def modality(self) -> str:

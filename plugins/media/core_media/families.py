@@ -34,6 +34,9 @@ SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 """The same for sounds."""
 
+SHOWN: Final[Mapping[str, str]] = MappingProxyType({"voxtral": "[BEGIN_AUDIO][AUDIO]"})
+"""What is written for a sound where a chat template takes no parts, if it is more than the placeholder."""
+
 VIDEOS: Final[Mapping[str, str]] = MappingProxyType(
     dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>")
 )

@@ -63,9 +63,7 @@ def decoded_video(data: bytes, declared: str, choose: Choose, config: MediaConfi
     try:
         with av.open(io.BytesIO(data), format=kind, metadata_errors="ignore") as container:
             total, fps, size = _facts(container)
-            if not total:  # the header does not say; packets are counted without being decoded
-                total = sum(bool(packet.size) for packet in container.demux(container.streams.video[0]))
-                container.seek(0)
+            total = total or _counted(container)
             indices = _checked(total, fps, size, choose, config)
             return Video(_kept(container, indices, size), indices, total, fps)
     except (RequestError, MemoryError):
@@ -111,6 +109,13 @@ def _facts(container: Any) -> tuple[int, float | None, tuple[int, int]]:
     track = tracks[0]
     rate = track.average_rate
     return track.frames, float(rate) if rate else None, (track.width, track.height)
+
+
+def _counted(container: Any) -> int:
+    """Return the number of packets, which are not decoded, of a file whose header does not say it."""
+    count = sum(bool(packet.size) for packet in container.demux(container.streams.video[0]))
+    container.seek(0)
+    return count
 
 
 def _checked(total: int, fps: float | None, size: tuple[int, int], choose: Choose, config: MediaConfig) -> list[int]:

@@ -57,13 +57,12 @@ class Preparation:
         self.limits = limits
         self.bodies = body_kinds(settings.apis)
         self.names = ServedNames(settings.served_names, settings.served_names_file)
-        places = {} if settings.media is None else settings.media.places
         self.template = ChatTemplate(
             settings.chat_template,
             tokenizer.special_tokens,
             settings.tool_template,
             limits,
-            {name: place.placeholder for name, place in places.items()},
+            {} if settings.media is None else settings.media.shown,
             settings.template.content_format,
         )
         self._prompts = ConversationPrompts(self.template, settings.format)

@@ -15,7 +15,8 @@ class TextPrompt(TypedDict):
 
     prompt:     the text.
     cache_salt: only prompts with the same salt share cached prefixes.
-    multi_modal_data: {"image": a picture or a list of them}, one for each placeholder in the text (`core_media.reading.given`).
+    multi_modal_data: {"image": a picture or a list of them}, "audio" or "video", one for each placeholder in the
+        text (`core_media.reading.given`).
     mm_processor_kwargs: arguments of the image processor that replace its own, for these pictures.
     multi_modal_uuids: None: a picture is known by its digest.
     """

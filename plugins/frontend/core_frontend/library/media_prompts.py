@@ -34,10 +34,9 @@ class MediaReader:
         self._sounds: BlockingSounds | None = None
 
     @property
-    def placeholders(self) -> dict[str, str]:
-        """Return what stands for an item of each modality in a prompt."""
-        places = {} if self._config is None else self._config.places
-        return {name: place.placeholder for name, place in places.items()}
+    def shown(self) -> dict[str, str]:
+        """Return what is written for an item of each modality where a chat template takes no parts."""
+        return {} if self._config is None else self._config.shown
 
     def read(self, prompt: PromptInput) -> PromptInput:
         """Return a prompt whose media are items; any other prompt as it is. Raises RequestError."""

@@ -1,4 +1,4 @@
-"""Fetching of pictures that requests name by a URL.
+"""Fetching of media that requests name by a URL.
 
 Owns: which hosts and addresses may be reached, the limits of a transfer, and which local files may be read. Never does: use a
 proxy, a cookie or a credential, or resolve a name twice. Called by: what prepares requests, in a thread.
@@ -64,7 +64,7 @@ class Fetcher:
             try:
                 answer = self._get(target, deadline)
             except (OSError, http.client.HTTPException) as error:
-                raise RequestError(f"the host '{target.host}' gave no picture ({type(error).__name__})") from error
+                raise RequestError(f"the host '{target.host}' gave no file ({type(error).__name__})") from error
             if isinstance(answer, tuple):
                 return answer
             url = urljoin(url, answer)

@@ -144,7 +144,7 @@ class MediaObserver(WaitingGate):
                 )
             grid = self._tower.grid(item.features)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
-            made += divided(whole, places) if grid else [whole]
+            made += divided(whole, list(places)) if grid else [whole]
         return made
 
     def _noun(self, item: MediaItem) -> str:

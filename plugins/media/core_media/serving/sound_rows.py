@@ -39,7 +39,7 @@ class _Heard(Exception):
     """The rows are known; nothing else of the forward pass is needed."""
 
 
-class _Listener(nn.Module):
+class _Listener(nn.Module):  # type: ignore[misc]
     """Stands for the language model, and keeps what it is given."""
 
     rows: Tensor

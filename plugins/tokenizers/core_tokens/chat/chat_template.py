@@ -189,7 +189,7 @@ class ChatTemplate:
     def _probed(self, *, objects: bool) -> str | None:
         """Render a conversation with a call; None where the template rejects it. objects: form of the arguments."""
         template, forms = self._compiled()
-        adapting = MessageForms(forms, lambda: objects)
+        adapting = MessageForms(forms, lambda: objects, self._media)
         values = {
             **self._own_words,
             "messages": [adapting.adapt(message) for message in probe_conversation()],

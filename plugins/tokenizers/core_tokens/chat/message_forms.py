@@ -28,6 +28,8 @@ CUSTOM_INPUT = "input"
 PROBE_ARGUMENTS = '{"city": "Paris"}'
 PROBE_SHOWN = ('{"city":"Paris"}', "{'city':'Paris'}")
 """The probe's arguments without white space, as JSON and as Python show them."""
+SOUND = "audio"
+"""Type of the part that stands for a sound, next to which models expect no new line."""
 PROBE_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -127,10 +129,15 @@ class MessageForms:
     def _joined(self, content: list[Any]) -> str:
         """Return the parts of a message as one text, in which the template's own placeholder stands for each item."""
         pieces: list[str] = []
+        before: str | None = SOUND
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else None
-            pieces += ["\n", self._media[kind] if kind in self._media else part_text(part)]
-        return joined(pieces[1:])
+            pieces += [
+                "" if SOUND in (kind, before) else "\n",
+                self._media[kind] if kind in self._media else part_text(part),
+            ]
+            before = kind
+        return joined(pieces)
 
     def _name_reasoning(self, message: dict[str, Any]) -> None:
         """Rename reasoning from the client's field name to those that the template reads."""
