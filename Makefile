@@ -100,7 +100,7 @@ test-models: $(TEST_STAMP)  ## the larger real model against transformers and th
 test-adapters: $(TEST_STAMP)  ## adapters of every family and variant against peft
 	$(PYTHON) -m pytest tests/adapters -m "models or not models"
 
-test-media: $(TEST_STAMP)  ## pictures of every family, and sounds, against transformers
+test-media: $(TEST_STAMP)  ## pictures, sounds and videos of every family against transformers
 	$(PYTHON) -m pytest tests/media -m "media or not media"
 
 test-adapter-memory: $(TEST_STAMP)  ## 10,000 loads and unloads of adapters leave memory flat
