@@ -94,6 +94,7 @@ def test_a_family_answers_as_transformers_does(checkpoint: Path, kind: str, expe
         assert_same(found, reference.heard(text, sounds))
 
 
+@pytest.mark.media
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:

@@ -97,7 +97,13 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
     blocks = sum(-(-len(answer.prompt) // 16) for answer in expected) + 3  # the prompts fit, their answers do not
-    small = {"num_gpu_blocks_override": blocks, "max_num_batched_tokens": 29, "max_num_seqs": 4, "max_model_len": 160}
+    longest = max(len(answer.prompt) for answer in expected) + len(expected[0].token_ids)
+    small = {
+        "num_gpu_blocks_override": blocks,
+        "max_num_batched_tokens": 29,
+        "max_num_seqs": 4,
+        "max_model_len": longest,
+    }
     with LLM(model=str(checkpoint), **{**SETTINGS, **small}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
