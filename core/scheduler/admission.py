@@ -14,7 +14,6 @@ from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
 from core.kv.prefix_hit import PrefixHit
 from core.scheduler.planning import StepPlanner
-from core.scheduler.running import num_others
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
@@ -27,14 +26,9 @@ class Admission:
 
     def make_way(self, planner: StepPlanner) -> None:
         """Preempt the batch class, the last first, while others lack slots, blocks or adapters. It runs before all planning."""
-        state = self.state
-        running = state.running.sequences
-        heads = [_peek(queue) for queue in (state.waiting, state.held) if len(queue)]
-        missing = max((head.blocks_missing for head in heads if not head.request.flex), default=-1)
-        while num_others(running) < len(running) and (
-            len(state.places) or (missing >= 0 and (state.running.is_full or not state.seats.has_room(missing)))
-        ):
-            state.preempt(running[-1], planner.plan)
+        running = self.state.running
+        while running.num_flex and self._others_lack_room():
+            self.state.preempt(running.sequences[-1], planner.plan)
 
     def admit(self, planner: StepPlanner, *, flex: bool = False) -> None:
         """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up.
@@ -73,8 +67,8 @@ class Admission:
         # The last prompt waits for the decodes of all steps before its own, so few large steps answer a queue sooner. The
         # streams wait for each step, so the limit is shared out among them.
         running = self.state.running
-        num_partial = num_others(running.partial)
-        num_streams = max(num_others(running.sequences) - num_partial, 1)
+        num_partial = running.num_others(running.partial)
+        num_streams = max(running.num_others(running.sequences) - num_partial, 1)
         num_behind = num_partial + self._num_startable() - 1
         return max(least, int(self.state.config.queued_prompts_weight * least * num_behind / num_streams))
 
@@ -109,6 +103,13 @@ class Admission:
         elif state.running.is_partial(suspect):
             planner.plan_chunk(suspect)
         return True
+
+    def _others_lack_room(self) -> bool:
+        """Whether a waiting sequence that is not of the batch class lacks a slot, blocks or the place of its adapter."""
+        state = self.state
+        heads = [_peek(queue) for queue in (state.waiting, state.held) if len(queue)]
+        missing = max((head.blocks_missing for head in heads if not head.request.flex), default=-1)
+        return len(state.places) > 0 or (missing >= 0 and (state.running.is_full or not state.seats.has_room(missing)))
 
     def _num_startable(self) -> int:
         """Number of waiting sequences that have slots; 0 when the first lacked blocks and there is no room for all."""
@@ -169,7 +170,7 @@ class Admission:
             return False
         if chunk < num_tokens:
             most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
-            if num_others(state.running.partial) >= most_partial:
+            if state.running.num_others(state.running.partial) >= most_partial:
                 return False
         room = num_known if config.reserve_full_prompt else hit.num_tokens + chunk
         missing = state.kv.blocks_missing(hit, room)

@@ -18,7 +18,7 @@ from typing import Final, cast
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
-from core.scheduler.running import DecodeView, num_others
+from core.scheduler.running import DecodeView
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
@@ -73,7 +73,7 @@ class StepPlanner:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
-        num_first = num_others(view.sequences)
+        num_first = running.num_others(view.sequences)
         if num_first < len(view.slots):
             view = self._with_fitting(view, max(num_first, 1))
         if self._apart > 1:

@@ -363,8 +363,7 @@ class Scheduler:
             if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
                 self._admission.admit(planner, flex=flex)
         if state.recorder:
-            limit = self._admission.limiting_argument(planner)
-            state.recorder.wait(limit)
+            state.recorder.wait(self._admission.limiting_argument(planner))
 
     def _begin(self, step: Step) -> None:
         """Record a step as in flight, with everything that must be undone if it fails."""
