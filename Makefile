@@ -83,7 +83,7 @@ dist: wheels $(VENV)/.dist-tools  ## dist/ to be handed on: wheels for every Lin
 	PATH=$(abspath $(VENV))/bin:$$PATH SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) .ci/dist.py $(DIST)
 
 test-dist: dist  ## dist/ in a new environment: one command installs it, and the embedded model answers; a second build has equal bytes
-	$(PYTHON) -m tests.dist.run $(DIST)
+	$(PYTHON) -m tests.distributions.run $(DIST)
 
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
