@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from core.api.errors import ConfigError
+from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
@@ -92,6 +93,11 @@ class DiskTier:
         return self.writer.is_ready and not self._rest.remaining
 
     @property
+    def late_s(self) -> float:
+        """Return the seconds since a call of the thread that plans steps became late; 0 when none is."""
+        return self.calls.late_s
+
+    @property
     def resting_s(self) -> float:
         """Return the seconds for which a failed disk is still not used; 0 when it is usable."""
         return max(self._rest.remaining, self.writer.rest.remaining)
@@ -122,6 +128,9 @@ class DiskTier:
     def may_have(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be; also when the disk does not say so in time."""
         return self.calls.ask(lambda: self.contains(group, key), late=True)
+
+    def expect(self, load: KVLoad) -> None:
+        """Do nothing: a file is opened when its page is read."""
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""

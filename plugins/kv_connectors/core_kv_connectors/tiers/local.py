@@ -14,6 +14,7 @@ from core.kv.connector import BlockCache, Copy
 from core_kv_connectors.block_saver import LAST_BYTES, BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class LocalTiers(KVTiers):
 
         A failing disk is left out until the weights change again, because the new weights are already in use.
         """
-        disk: DiskTier | None = None
+        disk: SlowTier | None = None
         try:
             self.close(LAST_WRITES_S)
             disk = self._open_disk(config, fingerprint)
@@ -77,7 +78,7 @@ class LocalTiers(KVTiers):
             return None
         return HostTier(cache.host_bytes, checked=config.state_canary is not None, eviction=cache.eviction)
 
-    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> SlowTier | None:
         cache = config.cache
         if not cache.enable_prefix_caching or not cache.disk_path:
             return None
