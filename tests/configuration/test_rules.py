@@ -95,6 +95,8 @@ CASES = [
      [{"model": "/", "tokenizer": "/", "hf_token": "t"}], "--hf-token: no effect"),
     ("servers_read_their_arguments", [{"request_timeout": 1.0}, {"context": "serve"}],
      [{"request_timeout": 1.0}, {"context": "llm"}], "request_timeout: only a server reads this"),
+    ("a_log_file_has_levels_of_its_own", [{"log_level": "debug"}, {}],
+     [{"log_level": "debug", "log_config_file": "a"}], "levels of its own"),
     ("llm_is_watched_otherwise", [{"enable_log_requests": False}, {"context": "llm"}],
      [{"enable_log_requests": True}, {"context": "llm"}], "--enable-log-requests: no effect here"),
     ("model_has_a_name", [{"model": "m"}], [{"model": " "}], "expected a path or a hub name"),

@@ -66,6 +66,12 @@ class RpcAnswer(msgspec.Struct):
     results: list[str | None]
 
 
+class WeightInfo(msgspec.Struct):
+    """The version of the current weights; empty for those that the engine was started with."""
+
+    weight_version: str
+
+
 class WorldSize(msgspec.Struct):
     """The number of processes. world_size: those that hold a part of the weights."""
 

@@ -24,6 +24,7 @@ from core_apis.protocol.weights import (
     RpcAnswer,
     RpcRequest,
     UpdateRequest,
+    WeightInfo,
     WeightsAnswer,
     WorldSize,
 )
@@ -108,6 +109,12 @@ async def collective_rpc(request: Request) -> Response:
 async def get_world_size(request: Request) -> Response:
     """Return how many processes hold a part of the weights."""
     return json_response(WorldSize(1))
+
+
+@router.get("/weight_info")
+async def weight_info(request: Request) -> Response:
+    """Return the version of the weights that answers come from."""
+    return json_response(WeightInfo(context_of(request).engine.stats.weight_version))
 
 
 def _answer(request: Request, message: str) -> Response:

@@ -103,7 +103,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
-        log_config=log_config(merged.value("log_config_file")),
+        log_config=log_config(merged.value("log_config_file"), merged.value("log_level")),
         template=template_settings(merged, problems),
         **values,
     )

@@ -47,6 +47,21 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = None
+    log_level: Annotated[
+        str | None,
+        Arg(
+            "Lowest level of lines in the log, of all our processes; CORE_LOG_LEVEL in the environment means the same. "
+            "Not given: info. --uvicorn-log-level is that of the HTTP server's own lines.",
+            choices=("debug", "info", "warning", "error", "critical", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+        ),
+    ] = None
+    fail_on_environ_validation: Annotated[
+        bool,
+        Arg(
+            "Refuse to start while the environment has a variable that looks like a setting and is not read (CORE_..., "
+            "VLLM_...). Otherwise each is a warning, with what to use instead."
+        ),
+    ] = False
     log_config_file: Annotated[
         str | None,
         Arg(
