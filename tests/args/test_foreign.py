@@ -186,7 +186,9 @@ def test_older_names_are_translated_with_a_warning():
         merged = merge(Parser().parse(words).values, {})
         assert merged.value("enable_log_requests") is value
         assert merged.is_set("enable_log_requests") and merged.problems == []
-        assert merged.warnings == ["--disable-log-requests: deprecated; use --no-enable-log-requests."]
+        assert merged.warnings == [
+            "--disable-log-requests: deprecated, last accepted by release 0.3; use --no-enable-log-requests."
+        ]
     assert "true or false" in merge({"disable_log_requests": "perhaps"}, {}).problems[0]
     assert merge({"calculate_kv_scales": True}, {}).warnings
 
