@@ -9,6 +9,7 @@ Called by: `core_apis.app`, middleware and event streams.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,6 +22,8 @@ from starlette.types import Scope
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
 from core_apis.protocol.anthropic_answer import MessagesError, MessagesErrorObject
 from core_apis.server.middleware import PathSet, request_id_of
+
+logger = logging.getLogger("core_apis")
 
 CLIENT_CLOSED_REQUEST = 499
 CONTEXT_EXCEEDED = "context_length_exceeded"
@@ -211,6 +214,8 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    if isinstance(error, CoreError) and request.app.state.context.server.log_error_stack:
+        logger.warning("%s %s is refused.", request.method, request.url.path, exc_info=error)
     # The server closes the connection after an unexpected exception; a client that is told so sends nothing more on it.
     headers = None if isinstance(error, CoreError) else {"connection": "close"}
     return error_response(error, headers, request.scope)

@@ -47,6 +47,16 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = None
+    custom_histogram_buckets: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            "Upper bounds of the buckets of histograms in /metrics, by what they measure: time_to_first_token, "
+            "inter_token_latency and request_latency in seconds, request_tokens, request_params_n. Not given: the usual bounds."
+        ),
+    ] = None
+    log_error_stack: Annotated[
+        bool, Arg("Log each refused request with the place in the code that refused it, as a traceback.")
+    ] = False
     log_level: Annotated[
         str | None,
         Arg(
