@@ -1,5 +1,6 @@
 """One place for the version: core/version.py. `python .ci/version.py` writes it into every pyproject.toml, pins of our own
-distributions included; `python .ci/version.py 0.2.0` sets it first. `--check` reports what differs and changes nothing.
+distributions included, and into the names of images. `python .ci/version.py 0.2.0` sets it first; `--check` reports what
+differs and changes nothing.
 """
 
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "core" / "version.py"
+IMAGE = re.compile(r"\b(core:)\d+\.\d+\.\d+")
 OWN_VERSION = re.compile(r'(?m)^(version = ")[^"]+(")')
 PIN = re.compile(r'("core-engine(?:-[a-z-]+)?(?:\[[a-z,-]+\])?==)[^"]+(")')
 VERSION = re.compile(r'(__version__ = ")([^"]+)(")')
@@ -25,6 +27,16 @@ def projects() -> list[Path]:
     return [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 
 
+def images() -> list[Path]:
+    """Return the files that name the image of a container."""
+    return [ROOT / "docs" / "deployment.md", *(path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file())]
+
+
+def with_image(text: str, version: str) -> str:
+    """Return a text with the image of this version."""
+    return IMAGE.sub(rf"\g<1>{version}", text)
+
+
 def with_version(text: str, version: str) -> str:
     """Return a project's text with this version, its own and that of its pins."""
     return PIN.sub(rf"\g<1>{version}\g<2>", OWN_VERSION.sub(rf"\g<1>{version}\g<2>", text, count=1))
@@ -38,9 +50,10 @@ def main(words: list[str]) -> int:
         SOURCE.write_text(VERSION.sub(rf"\g<1>{words[0]}\g<3>", text), encoding="utf-8")
     version = current()
     stale = []
-    for path in projects():
+    given = [(path, with_version) for path in projects()] + [(path, with_image) for path in images()]
+    for path, changed in given:
         text = path.read_text(encoding="utf-8")
-        right = with_version(text, version)
+        right = changed(text, version)
         if right != text:
             stale.append(path)
             if not checks:

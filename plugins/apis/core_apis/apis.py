@@ -17,6 +17,7 @@ from core.api.errors import PluginError
 from core.plugin.distributions import is_own
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_config.served.server_config import ServerConfig
+from core_observers.engine.worker_extension import SETTING
 
 if TYPE_CHECKING:
     from core_apis.body_kinds import BodyKind
@@ -35,6 +36,7 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
+        "rpc": lambda server, engine: engine.weight_transfer is not None or SETTING in engine.plugins.arguments,
         "files": lambda server, engine: server.batches is not None,
         "batches": lambda server, engine: server.batches is not None,
         "adapters": lambda server, engine: (
@@ -125,7 +127,20 @@ TOKEN_IO: Final = OwnApi(
 OPERATION: Final = OwnApi(
     "operation",
     "health, metrics, and the operator's routes",
-    ("cache", "health", "metrics", "server_info", "abort", "load", "profile", "sleep", "weights", "adapters", "pause"),
+    (
+        "cache",
+        "health",
+        "metrics",
+        "server_info",
+        "abort",
+        "load",
+        "profile",
+        "sleep",
+        "weights",
+        "rpc",
+        "adapters",
+        "pause",
+    ),
     "",
     30,
 )

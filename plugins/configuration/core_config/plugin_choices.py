@@ -34,6 +34,8 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     arguments = _checked_arguments(settings, registry, chosen, problems)
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
+    if settings["worker_extension_cls"] is not None:
+        arguments["engine_observer.worker_extension"] = {"cls": settings["worker_extension_cls"]}
     attention: dict[str, str] = {}
     for kind in LAYER_KINDS:
         name = chosen.name(f"attention.{kind}")

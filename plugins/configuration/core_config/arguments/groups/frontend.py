@@ -158,8 +158,8 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
         str,
         Arg(
             "What `system_fingerprint` of answers says: weights: the version of weights that were replaced; hash: the version "
-            "of the engine and a hash of all that its numbers depend on; full: with the number of engines between them; custom: "
-            "--fingerprint-value; none: nothing.",
+            "of the engine and a hash of all that its numbers depend on; full: with the number of engines between them; "
+            "custom: --fingerprint-value; none: nothing.",
             choices=("weights", "full", "hash", "custom", "none"),
         ),
     ] = "weights"
