@@ -53,6 +53,17 @@ def test_llm_is_profiled_and_its_steps_are_logged(
     assert sum(stats.step_sizes[:-1]) == num_steps and stats.step_sizes[-1] == 3 + num_steps - 1
 
 
+def test_chosen_steps_are_profiled(tiny_llama: Path, tmp_path: Path) -> None:
+    keys = {"profiler": "torch", "torch_profiler_dir": str(tmp_path), "torch_profiler_with_stack": False}
+    window = {"delay_iterations": 1, "max_iterations": 1}
+    with LLM(str(tiny_llama), max_model_len=64, num_gpu_blocks_override=16, profiler_config=keys | window) as llm:
+        assert llm.start_profile() == "after 1 steps"
+        llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
+        assert len(list(tmp_path.iterdir())) == 1, "it has ended by itself"
+        path = Path(llm.stop_profile())
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_without_a_profiler_that_is_said(tiny_llama: Path) -> None:
     llm = LLM(str(tiny_llama), max_model_len=64, num_gpu_blocks_override=16)
     with llm, pytest.raises(UtilityError, match=r"--profiler-config.profiler torch"):

@@ -15,6 +15,7 @@ from core.args.schema import flag_of
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
+from core_config.profiler import profile_window
 from core_config.selection.reasons import constraint_problems
 from core_config.speculation import acceptance
 from core_config.speculation.control import CONTROL_KEYS
@@ -36,6 +37,9 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
     if settings["worker_extension_cls"] is not None:
         arguments["engine_observer.worker_extension"] = {"cls": settings["worker_extension_cls"]}
+    window = profile_window(settings["profiler_config"])
+    if window is not None:
+        arguments["engine_observer.profile_window"] = window
     attention: dict[str, str] = {}
     for kind in LAYER_KINDS:
         name = chosen.name(f"attention.{kind}")

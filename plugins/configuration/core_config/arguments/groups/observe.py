@@ -21,6 +21,14 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
     torch_profiler_with_flops: Annotated[bool, Arg("Estimate the arithmetic of operations.")] = False
     torch_profiler_use_gzip: Annotated[bool, Arg("Compress the traces.")] = True
     torch_profiler_record_shapes: Annotated[bool, Arg("Record the shapes of operands.")] = False
+    delay_iterations: Annotated[int, Arg("Steps after POST /start_profile that are not recorded.", ge=0)] = 0
+    max_iterations: Annotated[int, Arg("Steps that are recorded; 0: until POST /stop_profile.", ge=0)] = 0
+    wait_iterations: Annotated[int, Arg("Further steps that are not recorded.", ge=0)] = 0
+    warmup_iterations: Annotated[int, Arg("Further steps that are not recorded.", ge=0)] = 0
+    active_iterations: Annotated[
+        int,
+        Arg("Steps that are recorded with wait_iterations or warmup_iterations, which are without effect else.", ge=1),
+    ] = 5
     torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
 
 
