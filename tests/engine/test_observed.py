@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ def test_chosen_steps_are_profiled(tiny_llama: Path, tmp_path: Path) -> None:
     with LLM(str(tiny_llama), max_model_len=64, num_gpu_blocks_override=16, profiler_config=keys | window) as llm:
         assert llm.start_profile() == "after 1 steps"
         llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
+        for writing in [thread for thread in threading.enumerate() if thread.name == "core-profile"]:
+            writing.join()
         assert len(list(tmp_path.iterdir())) == 1, "it has ended by itself"
         path = Path(llm.stop_profile())
     assert list(tmp_path.iterdir()) == [path]
