@@ -10,7 +10,8 @@ from core.api.config import PluginChoices, ProfilerConfig
 from core.api.errors import UtilityError
 from core.engine.observer import EngineStart
 from core_config.profiler import profile_window
-from core_observers.engine.profile_window import SETTING, ProfileWindow
+from core_observers.engine.profile_window import ProfileWindow
+from core_observers.observer_settings import PROFILE_WINDOW
 from tests.engine.fakes import make_config
 
 
@@ -32,7 +33,7 @@ class Profiler:
 def opened(keys: dict[str, int]) -> tuple[ProfileWindow, Profiler]:
     given = profile_window(keys)
     assert given is not None
-    plugins = PluginChoices(loader="dummy", platform="cpu", arguments={SETTING: given})
+    plugins = PluginChoices(loader="dummy", platform="cpu", arguments={PROFILE_WINDOW: given})
     config = msgspec.structs.replace(make_config(), plugins=plugins, profiler=ProfilerConfig(directory="/traces"))
     window = ProfileWindow.open(EngineStart(config))
     assert window is not None

@@ -9,7 +9,8 @@ import pytest
 from core.api.config import PluginChoices
 from core.api.errors import UserError, UtilityError
 from core.engine.observer import EngineStart
-from core_observers.engine.worker_extension import SETTING, WorkerExtension
+from core_observers.engine.worker_extension import WorkerExtension
+from core_observers.observer_settings import WORKER_EXTENSION
 from tests.engine.fakes import make_config
 
 
@@ -37,7 +38,7 @@ class Broken:
 
 
 def start_of(path: str | None) -> EngineStart:
-    arguments = {} if path is None else {SETTING: {"cls": path}}
+    arguments = {} if path is None else {WORKER_EXTENSION: {"cls": path}}
     plugins = PluginChoices(loader="dummy", platform="cpu", arguments=arguments)
     return EngineStart(msgspec.structs.replace(make_config(), plugins=plugins))
 

@@ -17,7 +17,7 @@ from core.api.errors import PluginError
 from core.plugin.distributions import is_own
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_config.served.server_config import ServerConfig
-from core_observers.engine.worker_extension import SETTING
+from core_observers.observer_settings import WORKER_EXTENSION
 
 if TYPE_CHECKING:
     from core_apis.body_kinds import BodyKind
@@ -36,7 +36,9 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
-        "rpc": lambda server, engine: engine.weight_transfer is not None or SETTING in engine.plugins.arguments,
+        "rpc": lambda server, engine: (
+            engine.weight_transfer is not None or WORKER_EXTENSION in engine.plugins.arguments
+        ),
         "files": lambda server, engine: server.batches is not None,
         "batches": lambda server, engine: server.batches is not None,
         "adapters": lambda server, engine: (

@@ -24,6 +24,7 @@ from core_config.stages.attention import LAYER_KINDS
 from core_config.stages.chosen import Chosen
 from core_config.stages.kv_transfer import named_connectors, with_own_config
 from core_config.stages.settings import Settings, underscored
+from core_observers.observer_settings import PROFILE_WINDOW, WORKER_EXTENSION
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
@@ -36,10 +37,10 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
     if settings["worker_extension_cls"] is not None:
-        arguments["engine_observer.worker_extension"] = {"cls": settings["worker_extension_cls"]}
+        arguments[WORKER_EXTENSION] = {"cls": settings["worker_extension_cls"]}
     window = profile_window(settings["profiler_config"])
     if window is not None:
-        arguments["engine_observer.profile_window"] = window
+        arguments[PROFILE_WINDOW] = window
     attention: dict[str, str] = {}
     for kind in LAYER_KINDS:
         name = chosen.name(f"attention.{kind}")

@@ -19,7 +19,7 @@ from core_apis.protocol.weights import RpcAnswer, RpcRequest
 from core_apis.routes.weights import checked_update, decoded_body
 from core_apis.server.disconnect import waited_for
 from core_frontend.library.named_calls import CALLS, Update, named_call
-from core_observers.engine.worker_extension import SETTING
+from core_observers.observer_settings import WORKER_EXTENSION
 
 router = APIRouter(tags=["operation"])
 
@@ -48,7 +48,7 @@ async def collective_rpc(request: Request) -> Response:
 def _called(engine: ServingEngine, body: RpcRequest) -> tuple[Awaitable[Any], str]:
     """Return the call, not yet awaited, and what it does with current requests. Raises RequestError."""
     transfer = engine.config.weight_transfer
-    extends = SETTING in engine.config.plugins.arguments
+    extends = WORKER_EXTENSION in engine.config.plugins.arguments
     if extends and (body.method not in CALLS or transfer is None):
         call = engine.control.call("call_worker_extension", method=body.method, args=body.args, kwargs=body.kwargs)
         return call, ""

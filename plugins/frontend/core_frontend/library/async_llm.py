@@ -33,7 +33,7 @@ from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import as_update, check_format, check_init
 from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.request_terms import RequestTerms
-from core_observers.engine.worker_extension import SETTING
+from core_observers.observer_settings import WORKER_EXTENSION
 from core_runtime.specs.vllm_config import Section, VllmConfig
 from core_tokens.script_tokenizer import ScriptTokenizer
 
@@ -268,7 +268,7 @@ class AsyncLLM(AbsentNames):
         """
         engine = await self._running()
         control = engine.control
-        if method not in CALLS and SETTING in engine.config.plugins.arguments:
+        if method not in CALLS and WORKER_EXTENSION in engine.config.plugins.arguments:
             given = {"method": method, "args": list(args), "kwargs": dict(kwargs or {})}
             return [await asyncio.wait_for(control.call("call_worker_extension", **given), timeout)]
         call = named_call(method, args, kwargs or {})

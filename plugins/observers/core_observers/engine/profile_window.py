@@ -13,11 +13,9 @@ from typing import Any, Self
 from core.api.errors import CoreError, UtilityError
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
+from core_observers.observer_settings import PROFILE_WINDOW
 
 logger = logging.getLogger(__name__)
-
-SETTING = "engine_observer.profile_window"
-"""Key of the numbers of steps among the arguments of the plugins."""
 
 
 class ProfileWindow(EngineObserver):
@@ -33,7 +31,7 @@ class ProfileWindow(EngineObserver):
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Make the window; None where profiles begin and end when they are told to."""
-        given = start.config.plugins.arguments.get(SETTING)
+        given = start.config.plugins.arguments.get(PROFILE_WINDOW)
         if given is None or start.config.profiler is None:
             return None
         return cls(given["delay"], given["length"])

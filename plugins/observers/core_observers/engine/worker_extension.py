@@ -16,11 +16,10 @@ import msgspec
 
 from core.api.errors import UserError, UtilityError, nearest
 from core.engine.observer import Engine, EngineObserver, EngineStart
+from core_observers.observer_settings import WORKER_EXTENSION
 
 logger = logging.getLogger(__name__)
 
-SETTING = "engine_observer.worker_extension"
-"""Key of the class among the arguments of the plugins."""
 FLAG = "--worker-extension-cls"
 
 
@@ -33,7 +32,7 @@ class WorkerExtension(EngineObserver):
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Import the class; None without one. Raises UserError."""
-        given = start.config.plugins.arguments.get(SETTING)
+        given = start.config.plugins.arguments.get(WORKER_EXTENSION)
         return None if given is None else cls(_imported(given["cls"]))
 
     def attach(self, engine: Engine) -> None:
