@@ -188,6 +188,7 @@ def _context(
         cache,
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
+        buckets=server.custom_histogram_buckets,
         adapters=adapters,
         engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )

@@ -23,6 +23,7 @@ from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import Tenants
 from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
+from core_apis.fingerprint import fingerprint_of
 from core_apis.histories.memory import Histories
 from core_apis.prepare.preparer import Preparer
 from core_apis.receipts import ServerReceipts
@@ -101,6 +102,14 @@ class ServingContext:
     def weight_version(self) -> str | UnsetType:
         """Return the version of the current weights; UNSET for those that the engine was started with."""
         return self.engine.stats.weight_version or UNSET
+
+    @property
+    def fingerprint(self) -> str | UnsetType:
+        """Return what `system_fingerprint` of answers says; UNSET: nothing."""
+        mode = self.server.fingerprint_mode
+        if mode == "weights":
+            return self.weight_version
+        return fingerprint_of(self.engine, mode, self.server.fingerprint_value) or UNSET
 
     async def until_idle(self) -> None:
         """Wait until everything that runs has ended, background responses included; for a server that drains.

@@ -33,6 +33,8 @@ from core_apis.protocol.batches import (
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core_apis.protocol.completions import CompletionRequest, CompletionResponse
 from core_apis.protocol.operation import (
+    AbortAnswer,
+    AbortRequest,
     HealthAnswer,
     LoadAnswer,
     ModelCard,
@@ -58,8 +60,17 @@ from core_apis.protocol.weights import (
     RpcAnswer,
     RpcRequest,
     UpdateRequest,
+    WeightInfo,
     WeightsAnswer,
     WorldSize,
+)
+from core_apis.token_io.forms import (
+    AnyAnswer,
+    AnyBody,
+    DerenderChat,
+    DerenderCompletion,
+    GenerateRequest,
+    GenerateResponse,
 )
 
 JSON = "application/json"
@@ -159,7 +170,17 @@ OPERATIONS: dict[str, Operation] = {
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/tokenizer_info": Operation(TokenizerInfo),
+    "/invocations": Operation(AnyAnswer, AnyBody, errors=(*BODY, 404, 429)),
+    "/inference/v1/generate": Operation(GenerateResponse, GenerateRequest, GenerateResponse, errors=(*BODY, 404, 429)),
+    "/v1/chat/completions/render": Operation(GenerateRequest, ChatRequest, errors=(*BODY, 404, 429)),
+    "/v1/chat/completions/derender": Operation(ChatResponse, DerenderChat, errors=(*BODY, 404, 429)),
+    "/v1/completions/render": Operation(AnyAnswer, CompletionRequest, errors=(*BODY, 404, 429)),
+    "/v1/completions/derender": Operation(CompletionResponse, DerenderCompletion, errors=(*BODY, 404, 429)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
+    "/reset_mm_cache": Operation(ResetAnswer),
+    "/reset_encoder_cache": Operation(ResetAnswer),
+    "/abort_requests": Operation(AbortAnswer, AbortRequest, errors=BODY),
+    "/inference/v1/abort_requests": Operation(AbortAnswer, AbortRequest, errors=BODY),
     "/load": Operation(LoadAnswer),
     "/start_profile": Operation(ProfileAnswer, errors=(409,)),
     "/stop_profile": Operation(ProfileAnswer, errors=(409,)),
@@ -175,11 +196,13 @@ OPERATIONS: dict[str, Operation] = {
     "/finish_weight_update": Operation(WeightsAnswer, FinishRequest, errors=BODY),
     "/collective_rpc": Operation(RpcAnswer, RpcRequest, errors=BODY),
     "/get_world_size": Operation(WorldSize),
+    "/weight_info": Operation(WeightInfo),
     "/v1/load_lora_adapter": Operation(AdapterAnswer, LoadAdapterRequest, errors=(*BODY, 403, 404)),
     "/v1/unload_lora_adapter": Operation(AdapterAnswer, UnloadAdapterRequest, errors=(*BODY, 404)),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/ready": Operation(HealthAnswer),
+    "/readyz": Operation(HealthAnswer),
     "/live": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
     "/server_info": Operation(ServerInfo),

@@ -98,7 +98,7 @@ def engine_config(
         compilation=compilation_config(settings),
         profiler=profiler_config(settings["profiler_config"], problems),
         log_steps=settings["enable_logging_iteration_details"],
-        log_config=log_config(settings["log_config_file"]),
+        log_config=log_config(settings["log_config_file"], settings["log_level"]),
         processor_timeout_s=settings["logits_processor_timeout"],
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),

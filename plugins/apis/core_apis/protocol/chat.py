@@ -214,7 +214,7 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
 class ChatResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer to a request that is not streamed.
 
-    system_fingerprint: the version of replaced weights. service_tier: `flex` for one of the batch class.
+    system_fingerprint: see --fingerprint-mode. service_tier: `flex` for one of the batch class.
     """
 
     id: str
@@ -254,7 +254,7 @@ class ChunkChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunk(msgspec.Struct, omit_defaults=True):
-    """One event of a stream. system_fingerprint: the version of replaced weights at the beginning of the stream."""
+    """One event of a stream. system_fingerprint: see --fingerprint-mode at the beginning of the stream."""
 
     id: str
     object: str

@@ -136,7 +136,7 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer, and every chunk of a stream.
 
     explain, receipt, timings: lists with one entry per prompt, if there are several prompts.
-    system_fingerprint: the version of replaced weights.
+    system_fingerprint: see --fingerprint-mode.
     """
 
     id: str

@@ -112,9 +112,22 @@ class ServerInfo(msgspec.Struct):
 
 
 class ResetAnswer(msgspec.Struct):
-    """The prefix cache is empty."""
+    """A cache is empty."""
 
     reset: bool
+
+
+class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The requests to end. request_ids: empty: all."""
+
+    request_ids: list[str] = []
+
+
+class AbortAnswer(msgspec.Struct):
+    """Requests ended. aborted: their number."""
+
+    status: str
+    aborted: int
 
 
 class LoadAnswer(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""GET /health, GET and POST /ping, GET /ready, GET /live, GET /version. Owns: their answers."""
+"""GET /health, GET and POST /ping, GET /ready and /readyz, GET /live, GET /version. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ async def live(request: Request) -> Response:
 
 
 @router.get("/ready")
+@router.get("/readyz")
 async def ready(request: Request) -> Response:
     """Report 200 while a request that comes now is computed; else 503, which says what it would wait for.
 

@@ -47,7 +47,7 @@ OF_API_SERVERS = (
 
 OF_EACH = frozenset({
     "config", "model", "tokenizer", "revision", "tokenizer_revision", "hf_token", "hf_endpoint", "download_dir",
-    "log_config_file", "plugins", "shutdown_timeout",
+    "log_config_file", "log_level", "fail_on_environ_validation", "plugins", "shutdown_timeout",
 })  # fmt: skip
 """Arguments that the API server and the engine server each set for themselves: locations of files, and their shutdown."""
 

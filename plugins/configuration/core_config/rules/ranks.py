@@ -24,6 +24,7 @@ WHOLE = (
     "profiler_config",
     "state_canary",
     "weight_transfer_config",
+    "worker_extension_cls",
 )
 """Arguments for what an executor with several ranks cannot do."""
 
@@ -43,6 +44,12 @@ def num_ranks(facts: Facts) -> int:
 def _asked(facts: Facts) -> str:
     """Return the arguments that ask for several ranks, with their values."""
     return " and ".join(f"{flag_of(name)} {facts[name]}" for name in SIZES if facts[name] > 1)
+
+
+def extensions_are_of_one_engine(facts: Facts) -> Findings:
+    """A method of the worker answers for one engine; of a group only one answer would come back."""
+    if facts["worker_extension_cls"] is not None and facts["data_parallel_size"] > 1:
+        yield Problem("--worker-extension-cls: serves one engine; leave it out, or --data-parallel-size.")
 
 
 def ranks_run_on_mp(facts: Facts) -> Findings:
@@ -117,6 +124,7 @@ def ranks_compute_on_processors(facts: Facts) -> Findings:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(extensions_are_of_one_engine),
     Rule(ranks_run_on_mp),
     Rule(one_rank_has_no_others),
     Rule(ranks_lack_some_features),

@@ -13,6 +13,7 @@ from core.api.errors import ConfigError
 from core.args.schema import flag_of
 from core_config.arguments.sources import Merged
 from core_config.rules.data_parallel import MULTI_PORT, num_engines
+from core_config.served.buckets import histogram_buckets
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
@@ -58,6 +59,9 @@ _SAME = (
     "shutdown_timeout",
     "api_server_count",
     "max_callback_ms",
+    "fingerprint_mode",
+    "fingerprint_value",
+    "log_error_stack",
     "default_service_tier",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -103,7 +107,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
-        log_config=log_config(merged.value("log_config_file")),
+        log_config=log_config(merged.value("log_config_file"), merged.value("log_level")),
+        custom_histogram_buckets=histogram_buckets(merged.value("custom_histogram_buckets"), problems),
         template=template_settings(merged, problems),
         **values,
     )

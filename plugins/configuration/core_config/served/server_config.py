@@ -149,6 +149,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_server_count: processes that answer HTTP requests.
     enable_log_deltas: whether the pieces of logged answers are logged, too.
     sse_keep_alive_interval: seconds of silence after which a stream sends a comment; 0: never.
+    custom_histogram_buckets: bounds by what histograms measure, see `core_observers.request_families`.
+    log_error_stack: whether refusals are logged with a traceback.
     max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
         measured.
     journal: None: no request outlives the server.
@@ -197,6 +199,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     return_tokens_as_token_ids: bool = False
+    fingerprint_mode: str = "weights"
+    fingerprint_value: str | None = None
+    log_error_stack: bool = False
+    custom_histogram_buckets: dict[str, list[float]] = {}
     enable_log_requests: bool = False
     max_log_len: int | None = None
     enable_log_outputs: bool = False

@@ -75,6 +75,11 @@ class ProcessingPool:
         for helper in self._helpers:
             helper.start()
 
+    def forget(self) -> None:
+        """Drop what was processed and is kept for later prompts."""
+        self._room += sum(len(made.features) for made in self._cache.values())
+        self._cache.clear()
+
     async def close(self) -> None:
         """End the processes."""
         await asyncio.gather(*(helper.close() for helper in self._helpers))

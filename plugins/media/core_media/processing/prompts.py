@@ -53,6 +53,10 @@ class MediaPrompts:
         """Start the processes ahead of the first picture."""
         self._pool.start()
 
+    def forget(self) -> None:
+        """Drop the processed pictures that are kept for later prompts."""
+        self._pool.forget()
+
     async def close(self) -> None:
         """End the processes."""
         await self._pool.close()

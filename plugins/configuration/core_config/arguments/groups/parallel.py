@@ -38,6 +38,13 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    worker_extension_cls: Annotated[
+        str | None,
+        Arg(
+            "A class, as module:Class or module.Class, whose public methods POST /collective_rpc calls between steps; `self` "
+            "has the worker's attributes too. One rank, one engine."
+        ),
+    ] = None
     pipeline_parallel_size: Annotated[
         int,
         Arg(
