@@ -158,8 +158,10 @@ test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the toke
 test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the import changed: make test-vllm-examples EXAMPLES=folder
 	$(PYTHON) -m tests.compat.examples $(EXAMPLES)
 
-test-know: $(TEST_STAMP)  ## 1,000 requests with receipts: all verified alone, forgeries named, recorded and compared with changed engines
+test-know: $(TEST_STAMP)  ## receipts, records and comparisons of 1,000 requests; 2,000 quotes at three loads; batches whose servers are killed
 	$(PYTHON) -m tests.receipts.bars
+	$(PYTHON) -m tests.quote.bars
+	$(PYTHON) -m pytest -m slow tests/batch
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright
@@ -183,9 +185,6 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, and on one that records: same assertions
 	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
 	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
-
-test-know: $(TEST_STAMP)  ## batches on real servers whose engines and processes are killed: the answers of undisturbed ones
-	$(PYTHON) -m pytest -m slow tests/batch
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

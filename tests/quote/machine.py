@@ -5,15 +5,18 @@ Owns: `Served`: arrivals, steps, and the forecast that sees what a server sees. 
 
 import heapq
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from scheduler.fake_model import make_request, make_scheduler
-from scheduler.test_step_cost import MACHINES, Machine
 
+from core.api.errors import RequestError
 from core.api.step_plan import StepResult
 from core.scheduler.step_cost import StepCost, work_of
+from core_frontend.queue.limit import QueueLimit
 from core_frontend.quote.forecast import Ask, Forecast, Interval
+from tests.scheduler.fake_model import make_request, make_scheduler
+from tests.scheduler.test_step_cost import MACHINES, Machine
 
 EOS, OTHER = 0, 1
 LEARN_S = 1.0
@@ -52,9 +55,13 @@ class Told:
 
 
 class Served:
-    """One run. now: seconds. told: by request. at_end: called with the names that have ended."""
+    """One run. now: seconds. told: by request. refused: how often each request was refused.
 
-    def __init__(self, load: Load) -> None:
+    most_waiting: limit on waiting requests, beyond which clients are refused and come back when they are told to; 0: none.
+    foretells: whether the limit uses the forecast.
+    """
+
+    def __init__(self, load: Load, most_waiting: int = 0, *, foretells: bool = True) -> None:
         self.load = load
         self.now = 1000.0
         self.chance = random.Random(load.seed)
@@ -62,6 +69,11 @@ class Served:
         self.scheduler = make_scheduler(load.num_blocks, 16, clock=lambda: self.now, explains="off", **settings)
         self.forecast = Forecast(self.scheduler.config, lambda: self.now)
         self.told: dict[str, Told] = {}
+        self.refused: Counter[str] = Counter()
+        self.limit = QueueLimit(most_waiting, 0, clock=lambda: self.now)
+        if foretells:
+            self.limit.forecast = self.forecast
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._cost = StepCost()
         self._learned = 0.0
         self._arrived: dict[str, float] = {}
@@ -92,9 +104,18 @@ class Served:
             self._enter(at, name)
 
     def _enter(self, at: float, name: str) -> None:
-        prompt, length = self.load.prompt(self.chance), self.load.answer(self.chance)
+        if name not in self._sizes:
+            self._sizes[name] = self.load.prompt(self.chance), self.load.answer(self.chance)
+        prompt, length = self._sizes[name]
         # The server foretells when the request comes, in the middle of a step; the engine sees it after that step.
         now, self.now = self.now, at
+        try:
+            self.limit.enter({name: prompt})
+        except RequestError as error:
+            self.now = now
+            self.refused[name] += 1
+            self.arrive(at + (error.retry_after or 1), name)
+            return
         most = length if self.load.known else self.load.most
         ask = Ask(prompt, most)
         foretold = self.forecast.enter(name, ask, at)
@@ -114,9 +135,9 @@ class Served:
             if self.chance.random() < self.load.outliers:
                 seconds *= 5.0
             self._cost.observe(work, seconds)
-        begin = self.now
         self.now += seconds
-        self._arrive_during(begin)
+        # What comes during a step is foretold in its middle, and waits for the next one.
+        self._take()
         rows = [] if step.decodes is None else list(step.decodes.sequences)
         rows += [chunk.sequence for chunk in step.chunks if chunk.completes]
         result = StepResult()
@@ -133,16 +154,13 @@ class Served:
             self._learned = self.now
             self.forecast.learn(self._cost.state(), self.load.num_blocks * 16)
 
-    def _arrive_during(self, begin: float) -> None:
-        """Take what arrives while a step is computed; it is in the scheduler's queue from now on."""
-        self._take()
-
     def _tell(self, names: list[str]) -> None:
         self.forecast.stepped()
         for name in names:
             have = self._have[name]
             took = self.now - self._arrived[name]
             if have == 1:
+                self.limit.leave(name)
                 self.forecast.first(name)
             told = self.told.get(name)
             if told is not None and have == 1:
@@ -150,11 +168,8 @@ class Served:
             if have >= min(self._lengths[name], self.load.most):
                 if told is not None:
                     told.took_end = took
+                self.limit.end(name)
                 self.forecast.end(name, have)
-                self.ended(name)
-
-    def ended(self, name: str) -> None:
-        """Act when an answer is complete."""
 
 
 def capacity(load: Load) -> float:
@@ -165,3 +180,20 @@ def capacity(load: Load) -> float:
     begin = served.now
     served.run()
     return 300 / (served.now - begin)
+
+
+def came_back(load: Load, *, foretells: bool, count: int = 600) -> tuple[int, float]:
+    """Return how many clients were refused, and the share of them that got in when they came back as they were told to.
+
+    Crowds come to a busy server: more at once than may wait.
+    """
+    served = Served(load, most_waiting=16, foretells=foretells)
+    rate = capacity(load)
+    for number in range(60):  # so that the pace is known
+        served.arrive(served.now + number / rate, f"early{number}")
+    for number in range(count):
+        crowd = number // 60
+        served.arrive(served.now + (90 + 75 * crowd) / rate + 0.01 * (number % 60), f"r{number}")
+    served.run()
+    refused = [times for name, times in served.refused.items() if name.startswith("r")]
+    return len(refused), sum(times == 1 for times in refused) / max(len(refused), 1)

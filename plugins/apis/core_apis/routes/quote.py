@@ -27,16 +27,12 @@ router = APIRouter(tags=["generation"])
 
 PATH: Final = "/v1/quote"
 USUAL: Final = "/v1/chat/completions"
-KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        USUAL: "chat",
-        "/v1/completions": "completion",
-        "/v1/responses": "response",
-        "/v1/messages": "messages",
-        **{path.path: path.kind.name for path in PATHS},
-    }
+WRITES: Final[Mapping[str, str]] = MappingProxyType(
+    {USUAL: "chat", "/v1/completions": "completion", "/v1/responses": "response", "/v1/messages": "messages"}
 )
-"""The kind of body of each path that can be quoted."""
+"""The kind of body of each path that can be quoted, of a model that writes."""
+POOLS: Final[Mapping[str, str]] = MappingProxyType({path.path: path.kind.name for path in PATHS})
+"""The same of a model that pools."""
 
 
 @router.post(PATH)
@@ -62,9 +58,11 @@ def _preparation(context: ServingContext, tenant: Tenant, request: Request) -> C
     """Return what prepares the bodies of the path that the query names. Raises RequestError for another path."""
     check_names(request, "path")
     path = request.query_params.get("path", USUAL)
-    kind = KINDS.get(path)
-    if kind is None or kind not in context.preparer.here.bodies:
-        known = [each for each, of in KINDS.items() if of in context.preparer.here.bodies]
+    here = context.preparer.here
+    kinds = WRITES if here.settings.pooling is None else POOLS
+    kind = kinds.get(path)
+    if kind is None or kind not in here.bodies:
+        known = [each for each, of in kinds.items() if of in here.bodies]
         raise RequestError(
             f"path is {path!r}, whose requests cannot be quoted; expected one of {', '.join(known)}.{nearest(path, known)}",
             param="path",

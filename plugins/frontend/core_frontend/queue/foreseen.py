@@ -19,16 +19,20 @@ class ForeseenPlaces:
     def __init__(self) -> None:
         self._promises: deque[tuple[float, int]] = deque()
 
+    def owed(self, now: float) -> int:
+        """Return the units of clients that were told a time that has not come."""
+        while self._promises and self._promises[0][0] <= now:
+            self._promises.popleft()
+        return sum(units for _, units in self._promises)
+
     def promise(self, now: float, freeing: Sequence[tuple[float, int]], units: int) -> float | None:
         """Return the seconds until a client that needs `units` more than are free may come back; None: nothing is foretold.
 
         freeing: seconds until units become free, with their number, in the order of these times.
         """
-        while self._promises and self._promises[0][0] <= now:
-            self._promises.popleft()
+        wanted = units + self.owed(now)
         if not freeing:
             return None
-        wanted = units + sum(promised for _, promised in self._promises)
         free = list(accumulate(count for _, count in freeing))
         seconds, _ = freeing[min(bisect_left(free, wanted), len(free) - 1)]
         # Beyond those that wait now, others take their places at the same pace.

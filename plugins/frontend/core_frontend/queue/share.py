@@ -138,8 +138,11 @@ class QueueShare:
         if limit == "at once":
             freeing = [(seconds, 1) for seconds, _ in forecast.ends(self._begun)]
         else:
+            usual = max(self.num_tokens // max(self.num_waiting, 1), 1) if limit == "tokens" else 1
             counts = self._waiting if limit == "tokens" else dict.fromkeys(self._waiting, 1)
-            freeing = [(seconds, counts[name]) for seconds, name in forecast.first_tokens(self._waiting)]
+            owed = self._foreseen[limit].owed(self._clock())
+            times = forecast.first_tokens(self._waiting, (owed + units) // usual + 1)
+            freeing = [(seconds, counts.get(name, usual)) for seconds, name in times]
         return self._foreseen[limit].promise(self._clock(), freeing, units)
 
     def _refuse(self, why: str, seconds: float) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import sqrt
 from typing import Literal, NamedTuple
 
 from core.api.scheduler_config import SchedulerConfig
@@ -100,7 +101,7 @@ class Scores:
 
     def factors(self, regime: int) -> dict[Kind, tuple[float, float]]:
         """Return the present factors of all kinds."""
-        return {kind: self._width(kind, regime).factors() for kind in KINDS}
+        return {kind: self._nearest(kind, regime).factors() for kind in KINDS}
 
     def score(self, kind: Kind, foretold: Foretold, predicted: float, seconds: float) -> None:
         """Learn from an outcome."""
@@ -115,6 +116,11 @@ class Scores:
     def num_seen(self, kind: Kind) -> int:
         """Return the number of outcomes of a kind."""
         return sum(width.num_seen for (of, _), width in self.widths.items() if of == kind)
+
+    def _nearest(self, kind: Kind, regime: int) -> Width:
+        """Return the width of a regime, or of the nearest one of which enough was seen."""
+        known = [of for each, of in self.widths if each == kind and self.widths[each, of].num_seen >= LEAST]
+        return self._width(kind, min(known, key=lambda of: abs(of - regime), default=regime))
 
     def _width(self, kind: Kind, regime: int) -> Width:
         return self.widths.setdefault((kind, regime), Width())
@@ -141,6 +147,8 @@ class Forecast:
         self._work = 0.0
         self._place = 0.0
         self._step_s = 0.0
+        self._usual_prompt = 0.0
+        self._usual_most = 1
 
     @property
     def is_ready(self) -> bool:
@@ -195,6 +203,8 @@ class Forecast:
             self._note_work(run.rates.prompt(ask.prompt - ask.cached, ask.cached), now)
         if not self._waiting and not self._running:
             self._stepped = now  # an idle engine begins a step at once
+        self._usual_most = ask.most
+        self._usual_prompt += 0.1 * (ask.prompt - ask.cached - self._usual_prompt)
         self._waiting[name] = _Live(ask, self._job(ask, self._place), arrived, now, self._place, foretold)
         return foretold
 
@@ -229,24 +239,35 @@ class Forecast:
             self.scores.score("usual_end", foretold, foretold.at("usual_end"), took)
         self.lengths.observe(num_tokens, live.ask.most)
 
-    def first_tokens(self, names: Iterable[str]) -> list[tuple[float, str]]:
-        """Return the seconds until each of these waiting requests has its first token, in that order; 19 of 20 come earlier."""
+    def first_tokens(self, names: Iterable[str], num_more: int) -> list[tuple[float, str]]:
+        """Return the seconds until each of these waiting requests has its first token, in that order; 19 of 20 come earlier.
+
+        num_more: usual requests that join the queue behind them; their names are empty.
+        """
         run = self._present()
         if run is None:
             return []
-        high = self.scores.factors(self._regime())["first"][1]
         firsts = dict(zip(self._waiting, run.times()[0], strict=True))
-        return sorted((high * firsts[name], name) for name in names if name in firsts)
+        behind = run.copy()
+        behind.add([Job(self._usual_prompt, 0.0, self.lengths.expect(self._usual_most), 1)] * num_more)
+        found = sorted((firsts[name], name) for name in names if name in firsts)
+        found += [(seconds, "") for seconds in behind.times()[0]]
+        return self._late(found, self.scores.factors(self._regime())["first"][1])
 
     def ends(self, names: Iterable[str]) -> list[tuple[float, str]]:
         """Return the seconds until each of these live requests has ended, in that order; 19 of 20 come earlier."""
         run = self._present()
         if run is None:
             return []
-        high = self.scores.factors(self._regime())["usual_end"][1]
         ends = dict(zip(self._waiting, run.times()[1], strict=True))
         ends |= {name: run.rates.step * self._left(live) for name, live in self._running.items()}
-        return sorted((high * ends[name], name) for name in names if name in ends)
+        found = sorted((ends[name], name) for name in names if name in ends)
+        return self._late(found, self.scores.factors(self._regime())["usual_end"][1])
+
+    @staticmethod
+    def _late(found: list[tuple[float, str]], high: float) -> list[tuple[float, str]]:
+        """Return the times as late as they may be. high: factor on one time; errors of those before it even out."""
+        return [(seconds * (1.0 + (high - 1.0) / sqrt(at)), name) for at, (seconds, name) in enumerate(found, 1)]
 
     def _foretold(self, run: QueueRun, ask: Ask, spent: float = 0.0, place: float = 0.5) -> Foretold:
         """Foretell a request that joins `run`. spent: seconds since its arrival."""
