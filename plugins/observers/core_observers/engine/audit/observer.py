@@ -18,12 +18,14 @@ from typing import Self
 
 import msgspec
 
-from core.api.errors import EngineDeadError
+from core.api.errors import ConfigError, EngineDeadError
 from core.api.stats import SchedulerStats
 from core.api.step_plan import NewSequence
 from core.engine.observer import Engine, EngineObserver, EngineStart
+from core.engine.step_queue import StepQueue
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
+from core_observers.audit_metrics import CLEAN
 from core_observers.engine.audit import dump
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.row import AuditedRow, Difference
@@ -31,8 +33,6 @@ from core_observers.engine.audit.settings import AuditSettings
 
 logger = logging.getLogger(__name__)
 
-CLEAN = "clean"
-"""Under this name the statistics count rows without a difference; mismatches are counted by their kind."""
 MOST_BLOCKS = 64
 """Blocks that an audit may write. Rows that write more, or more than are free, are not audited."""
 MOST_MISMATCHES = 3
@@ -66,6 +66,13 @@ class Audit(EngineObserver):
         self._engine = engine
         self._executor = AuditedExecutor(engine.executor, self._note, self._note_clean)
         engine.queue.executor = self._executor  # type: ignore[assignment]
+
+    def before_first(self) -> None:
+        """Refuse a device with a queue of its own, whose steps cannot be computed again between two others."""
+        if type(self._engine.queue) is not StepQueue:
+            raise ConfigError(
+                ["--audit-share: this device has a queue of steps of its own, which cannot be audited; leave it out."]
+            )
 
     def submitted(self, step: Step) -> None:
         """Choose a row of a step, or none."""
