@@ -26,6 +26,13 @@ class CostlyClient(FakeClient):
     asked: list[list[dict[str, Any]]]
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        accounts = self.__dict__.setdefault("accounts", set())
+        if method == "watch_energy":
+            accounts.add((arguments or {})["request_id"])
+            return True
+        if method == "take_energy":
+            accounts.remove((arguments or {})["request_id"])
+            return {"processor_ns": 1_234_000_000, "microjoules": None}
         if method != "step_costs":
             return await super().call(method, arguments)
         given = arguments or {}
@@ -141,3 +148,29 @@ def test_one_process_has_to_see_every_request(several: str) -> None:
     given = {name: Given(value, "command line") for name, value in {"quotes": "true", several: "2"}.items()}
     server_config(merge(given, {}), problems)
     assert any(problem.startswith("--quotes: one process") and "is 2" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/v1/completions", BODY, "energy"),
+        ("/v1/chat/completions", CHAT, "energy"),
+        ("/v1/messages", CHAT, "energy"),
+        ("/v1/responses", {"model": "fake-model", "input": "Hello", "max_output_tokens": 20}, "energy"),
+    ],
+)
+def test_answers_say_what_they_took_if_they_are_asked(
+    server: RunningServer, path: str, body: dict[str, object], place: str
+) -> None:
+    told = server.http.post(path, json=body | {"energy": True}).json()
+    assert told[place] == {"processor_seconds": 1.2, "joules": None}
+    assert place not in server.http.post(path, json=body).json()
+    stream = server.http.post(path, json=body | {"energy": True, "stream": True}).text
+    assert stream.count('"energy":{"processor_seconds":1.2,"joules":null}') == 1
+    assert not server.fake.__dict__["accounts"]
+
+
+def test_a_server_without_quotes_refuses_to_tell_energy() -> None:
+    with run_server() as running:
+        answer = running.http.post("/v1/completions", json=BODY | {"energy": True})
+        assert answer.status_code == 400 and "--quotes" in answer.text

@@ -29,6 +29,7 @@ from core_apis.context import ServingContext
 from core_apis.durable.kept_responses import ResponseKeeper
 from core_apis.durable.pipeline import DurablePipeline
 from core_apis.durable.streams import DurableStreams
+from core_apis.energy import with_energy
 from core_apis.engine_protocol import ServingEngine
 from core_apis.exchange import Exchange
 from core_apis.openapi import Operation, document
@@ -196,7 +197,7 @@ def _context(
     generate = watched(engine, metrics, tracing)
     quotes = _quotes(engine, server, metrics, model)
     if quotes is not None:
-        generate = quotes.followed(generate)
+        generate = with_energy(quotes.followed(generate), engine)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching

@@ -31,7 +31,8 @@ class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
         bool,
         Arg(
             "Foretell when requests have their first token and their end: /v1/quote answers it, Retry-After follows from it, "
-            "and requests that cannot have their first token within their timeout are refused at once.",
+            "and requests that cannot have their first token within their timeout are refused at once. Answers to requests "
+            "with `energy` say what they took.",
         ),
     ] = False
     record_traffic: Annotated[
