@@ -161,7 +161,7 @@ test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the impor
 test-know: $(TEST_STAMP)  ## receipts, records and comparisons of 1,000 requests; 2,000 quotes at three loads; batches whose servers are killed
 	$(PYTHON) -m tests.receipts.bars
 	$(PYTHON) -m tests.quote.bars
-	$(PYTHON) -m pytest -m slow tests/batch tests/audit
+	$(PYTHON) -m pytest -m slow tests/batch tests/audit tests/quote
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright

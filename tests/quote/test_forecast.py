@@ -72,7 +72,7 @@ def test_beginnings_are_known_to_their_owner_until_others_take_the_room() -> Non
     assert seen.look(prompt, "a") == 0
 
 
-@pytest.mark.parametrize("share", [0.6, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.slow), 0.9])
 def test_nine_of_ten_times_lie_within_their_interval(share: float) -> None:
     load = Load(seed=3, limits={"max_num_seqs": 16})
     served = Served(load)
