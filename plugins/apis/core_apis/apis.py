@@ -33,6 +33,7 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "page": lambda server, engine: not server.disable_ui,
         "load": lambda server, engine: server.enable_server_load_tracking,
         "tokenizer_info": lambda server, engine: server.enable_tokenizer_info_endpoint,
+        "quote": lambda server, engine: server.quotes,
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
@@ -94,8 +95,8 @@ class OwnApi:
 
 OPENAI: Final = OwnApi(
     "openai",
-    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions",
-    ("models", "completions", "chat", "sessions"),
+    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions, /v1/quote",
+    ("models", "completions", "chat", "sessions", "quote"),
     "core_apis.openai_bodies",
     80,
 )

@@ -41,6 +41,7 @@ from core_observers.recent_requests import RecentRequests
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
+    from core_apis.quotes import ServerQuotes
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class ServingContext:
     histories: the earlier conversations, for explanations of later ones.
     sessions: of all keys.
     batches: files and batches; None: the server has neither.
+    quotes: what requests would take; None: the server quotes nothing.
     """
 
     engine: ServingEngine
@@ -92,6 +94,7 @@ class ServingContext:
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
     histories: Histories = field(default_factory=Histories)
     batches: BatchService | None = None
+    quotes: ServerQuotes | None = None
 
     @property
     def names(self) -> ServedNames:

@@ -47,6 +47,7 @@ from core_apis.protocol.operation import (
     StatusAnswer,
     VersionAnswer,
 )
+from core_apis.protocol.quote import Quote
 from core_apis.protocol.response_events import StreamedEvent
 from core_apis.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core_apis.protocol.responses import ResponsesRequest
@@ -149,6 +150,7 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/quote": Operation(Quote, errors=(*BODY, 404, 429)),
     "/v1/files": Operation(FileObject, errors=(400, 413, 415, 503), listing=FileList, form=UploadForm),
     "/v1/files/{file_id}": Operation(FileObject, errors=(404,), deletion=DeletedFile),
     "/v1/files/{file_id}/content": Operation("application/octet-stream", errors=(404,)),

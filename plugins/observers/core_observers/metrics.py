@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
+from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
 from core_observers.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
@@ -156,6 +156,7 @@ class _SchedulerCollector(Collector):
         yield from step_metrics.sizes(PREFIX, self.model_name, stats.step_sizes)
         yield from lifecycle_metrics.lifecycle(PREFIX, self.model_name, stats)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
+        yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

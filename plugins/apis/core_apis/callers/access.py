@@ -60,6 +60,7 @@ _TENANT = (
     "/v1/sessions/{name}/fork",
     "/v1/sessions/{name}/rewind",
     "/v1/sessions/{name}/pin",
+    "/v1/quote",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
     "/v1/embeddings",

@@ -20,6 +20,7 @@ from core_apis.protocol.usage import Usage
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 UNSERVED: Mapping[str, str] = {
@@ -228,6 +229,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     service_tier: str | UnsetType = UNSET
 
@@ -266,4 +268,5 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET

@@ -56,6 +56,7 @@ WITHOUT_MEANING = {
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",
     "request_journal": "there are no streams to read again",
+    "quotes": "nobody else sends requests",
     "record_traffic": "nobody else sends requests",
     "batch_directory": "nobody else can send requests",
     "batch_directory_size": "nobody else can send requests",

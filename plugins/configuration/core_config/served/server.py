@@ -63,6 +63,7 @@ _SAME = (
     "fingerprint_value",
     "log_error_stack",
     "default_service_tier",
+    "quotes",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""
@@ -87,6 +88,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
             problems.append(
                 f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
             )
+    problems += _quote_problems(merged)
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -173,6 +175,18 @@ def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:
             )
         return None
     return ReceiptSettings(every=mode == "all", key_file=key)
+
+
+def _quote_problems(merged: Merged) -> list[str]:
+    """Return why times cannot be foretold: one process has to see every request of one engine."""
+    if not merged.value("quotes"):
+        return []
+    several = {name: merged.value(name) for name in ("api_server_count", "data_parallel_size")}
+    return [
+        f"--quotes: one process has to see every request of one engine, and {flag_of(name)} is {count}; leave one of them out."
+        for name, count in several.items()
+        if count > 1
+    ]
 
 
 def _recording(merged: Merged) -> RecordSettings | None:

@@ -157,6 +157,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     receipts: None: no answer gets one.
     recording: None: no request is recorded.
     batches: None: the server has no files and no batches.
+    quotes: whether it foretells when requests have their first token and their end.
     default_service_tier: class of requests that name none, `default` or `flex`.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
@@ -218,6 +219,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordSettings | None = None
     batches: BatchSettings | None = None
     default_service_tier: str = "default"
+    quotes: bool = False
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False

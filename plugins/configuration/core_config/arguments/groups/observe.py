@@ -90,6 +90,23 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
     enable_logging_iteration_details: Annotated[
         bool, Arg("Log a line for each step: its prompts, its decodes, their tokens, and how long it took.")
     ] = False
+    audit_share: Annotated[
+        float,
+        Arg(
+            "Share of the engine's steps of which one row, chosen at random, is computed again alone and compared to the bit. "
+            "A step with a difference is discarded and computed again.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
+    audit_budget: Annotated[
+        float, Arg("Most percent of the engine's step time that --audit-share may take.", gt=0, le=100)
+    ] = 1.0
+    audit_dump: Annotated[
+        str | None,
+        Arg("Directory that gets both sides of what an audit finds. Unset: they are not kept.", metavar="DIR"),
+    ] = None
+    audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.")] = False
     max_callback_ms: Annotated[
         float | None,
         Arg(
