@@ -1,8 +1,8 @@
 """What a prompt costs whose blocks another engine has: `python -m benchmarks.kv_transfer`.
 
 Owns: two servers on this machine, one of which offers its blocks over TCP to the other, and three times to the first token
-there: of a prompt that nobody knows, of one whose blocks come from the first server, and of one in its own cache. Never does: compare
-with another engine.
+there: of a prompt that nobody knows, of one whose blocks come from the first server, and of one in its own cache. Never does:
+compare with another engine.
 
 Both servers run with one thread, so that neither waits for the other's; only one of them computes at a time.
 """
