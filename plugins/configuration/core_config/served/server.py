@@ -59,6 +59,7 @@ _SAME = (
     "api_server_count",
     "max_callback_ms",
     "default_service_tier",
+    "node_rank",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""
