@@ -1,6 +1,7 @@
 """Ranks of two nodes on one machine: the tokens of one process, nodes that are turned away, and the death of a rank."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -147,32 +148,37 @@ def test_four_ranks_on_two_nodes_and_a_rank_that_raises(
 
         monkeypatch.setattr(executor, "_for_others", without_blocks)
         assert answers(llm, GREEDY) == expected
-        assert damaged and f"of node 1, {os.uname().nodename}): IndexError" in caplog.text
+        assert damaged and f"of node 1, {os.uname().nodename}): " in caplog.text and "slot 1002" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "sentences"),
     [
-        ({"nnodes": 2}, "--nnodes 2: each node has equally many ranks, and .* is 1; give a multiple of 2"),
-        ({"nnodes": 3, "pipeline_parallel_size": 2}, "3 ranks a node divide --tensor-parallel-size 4 unevenly"),
-        ({"nnodes": 2, "tensor_parallel_size": 6}, "3 ranks a node divide --tensor-parallel-size 6 unevenly"),
-        ({"nnodes": 2, "node_rank": 2}, "--node-rank 2: is not among --nnodes 2"),
-        ({"node_rank": 1}, "--node-rank 1: is not among --nnodes 1"),
-        ({"nnodes": 2, "master_addr": "10.0.0.1"}, "give all nodes the same --engine-key-file"),
-        ({"nnodes": 2, "engine_key_file": "/nowhere"}, "--engine-key-file /nowhere: cannot be read"),
-        ({"nnodes": 2, "data_parallel_size": 2}, "not with several engines"),
-        ({"nnodes": 2, "disable_custom_all_reduce": True}, "gloo knows no keys"),
-        ({"nnodes": 2, "headless": True}, "--headless: node 0 of --nnodes 2 answers requests"),
         (
-            {"nnodes": 2, "node_rank": 1, "api_key": ["k"]},
-            "--api-key: only the API server reads this.*beside --node-rank 1",
+            {"node_rank": 2, "tensor_parallel_size": 1, "headless": True},
+            ["--node-rank 2: is not among --nnodes 2", "--nnodes 2: each node has equally many ranks, and .* is 1"],
+        ),
+        (
+            {"tensor_parallel_size": 4, "pipeline_parallel_size": 3, "master_addr": "10.0.0.1", "data_parallel_size": 2},
+            ["6 ranks a node divide --tensor-parallel-size 4 unevenly", "give all nodes the same --engine-key-file",
+             "not with several engines"],
+        ),
+        (
+            {"engine_key_file": "/nowhere", "disable_custom_all_reduce": True, "headless": True, "tensor_parallel_size": 6},
+            ["--engine-key-file /nowhere: cannot be read", "gloo knows no keys", "node 0 of --nnodes 2 answers requests",
+             "3 ranks a node divide --tensor-parallel-size 6 unevenly"],
+        ),
+        (
+            {"node_rank": 1, "tensor_parallel_size": 2, "api_key": ["k"]},
+            ["--api-key: only the API server reads this.*beside --node-rank 1"],
         ),
     ],
-)
-def test_what_nodes_cannot_do_is_refused_by_name(llama: Path, settings: dict[str, Any], words: str) -> None:
-    ranks = {} if settings == {"nnodes": 2} else {"tensor_parallel_size": 4 if "nnodes" in settings else 1}
-    with pytest.raises(ConfigError, match=words):
-        resolve({"model": str(llama), **FEW, **ranks, **settings}, context="serve", environ={})
+)  # fmt: skip
+def test_what_nodes_cannot_do_is_refused_by_name(llama: Path, settings: dict[str, Any], sentences: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({"model": str(llama), **FEW, "nnodes": 2, **settings}, context="serve", environ={})
+    for sentence in sentences:
+        assert any(re.search(sentence, problem) for problem in caught.value.problems), caught.value.problems
 
 
 def test_nodes_that_do_not_fit_are_turned_away(llama: Path) -> None:
@@ -183,7 +189,6 @@ def test_nodes_that_do_not_fit_are_turned_away(llama: Path) -> None:
     try:
         for wrong, words in (
             ({"dtype": "float32"}, "Its dtype is 'float32', that of node 0 is 'bfloat16'"),
-            ({"enable_prefix_caching": False}, "Its enable_prefix_caching is False"),
             ({"pipeline_parallel_size": 2}, "Its ranks are 2 x 2 on 2 nodes"),
         ):
             node = Node(llama, {**settings, **wrong})
