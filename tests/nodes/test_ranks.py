@@ -156,6 +156,15 @@ def test_a_network_that_is_cut_and_comes_back(nodes: list[Any], network: Network
         assert begun + list(tokens) == expected
 
 
+def test_a_node_that_is_stopped_and_started_again(nodes: list[Any], network: Network, expected: list[int]) -> None:
+    with network.inside("A"), stream(100) as tokens:
+        begun = [next(tokens)]
+        nodes[1].end()
+        assert re.search(r"Node 1 was stopped in step", refusal())
+        nodes[1] = nodes[2](1)
+        assert begun + list(tokens) == expected
+
+
 def test_a_node_that_dies_and_is_started_again(nodes: list[Any], network: Network, expected: list[int]) -> None:
     with network.inside("A"), stream(100) as tokens:
         begun = [next(tokens)]

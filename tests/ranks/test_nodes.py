@@ -207,5 +207,7 @@ def test_what_the_public_may_read_of_a_death() -> None:
     names = "(process 7 of node 1, host.example)"
     killed = f"The engine died: Rank 1 of 2 {names} was killed by signal 9 (SIGKILL) in step 5."
     assert of_rank(killed) == "Rank 1 of 2 (process 7 of node 1) was killed by signal 9 (SIGKILL) in step 5"
+    cut_off = "Rank 1 of 2 (on node 1) did not answer within 8 s in step 5"
+    assert of_rank(f"{cut_off}; its node does not answer either.") == cut_off
     silent = "Node 1 (process 7 of host.example, 10.0.0.2) gave no sign of life for 7.5 s in step 5."
     assert of_rank(silent) == "Node 1 gave no sign of life for 7.5 s in step 5"

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from core.api.errors import UserError
+from core_distributed.hosts.communicator import SpanningCommunicator, SpanningLink
 from core_distributed.hosts.meeting import Meeting
-from core_distributed.hosts.spanning import SpanningCommunicator, SpanningGroup, SpanningLink
+from core_distributed.hosts.spanning import SpanningGroup
 from core_distributed.layout import Groups, Layout, layout_bytes, num_wires
 from core_platforms.cpu.ranks import SharedCommunicator
 from tests.apis.serving_processes import free_port

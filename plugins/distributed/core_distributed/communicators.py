@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from core_distributed.arguments import RanksArguments
-from core_distributed.hosts.spanning import SpanningCommunicator, SpanningGroup, SpanningLink
+from core_distributed.hosts.communicator import SpanningCommunicator, SpanningLink
+from core_distributed.hosts.spanning import SpanningGroup
 from core_distributed.layout import Group, Groups
 from core_platforms.cpu.ranks import SharedLink
 from core_runtime.contracts import Communicator, Link, Runtime

@@ -59,6 +59,7 @@ class RanksExecutor:
         self._plans = PlanEncoder()
         self._failure = ""
         self._closed = False
+        self._children: Children
         room = slot_bytes(config.model.vocab_size, self._layout.tensor)
         configs = self._open(config, room)
         self._group = self._groups.world

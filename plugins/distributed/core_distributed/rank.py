@@ -157,6 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         return rank.run()
     finally:
         rank.close()
+        groups.close(0.0)
 
 
 if __name__ == "__main__":

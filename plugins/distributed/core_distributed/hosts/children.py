@@ -48,7 +48,7 @@ class ChildrenOfHosts(Children):
         stopped = [other for other, state in states.items() if state.startswith(("T", "t"))]
         rank = stopped[0] if stopped and rank not in stopped else rank
         host = self._layout.host_of(rank)
-        name = names.get(rank) or (self._nodes.where(host) if host else self.name(rank))
+        name = names.get(rank) or (f"on node {host}" if host else self.name(rank))
         state = f"its process is {states[rank]}" if rank in states else "its node does not answer either"
         return f"Rank {rank} of {self._size} ({name}) did not answer within {seconds:g} s in step {self.step}; {state}."
 

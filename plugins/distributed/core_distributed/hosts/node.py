@@ -22,7 +22,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from core.api.config import EngineConfig
-from core.api.errors import UNREADABLE, CoreError
+from core.api.errors import UNREADABLE, CoreError, UserError
 from core.version import __version__
 from core_distributed.arguments import RanksArguments
 from core_distributed.children import Children
@@ -36,6 +36,7 @@ from core_supervision.link.anonymous_file import anonymous_file
 logger = logging.getLogger(__name__)
 
 HELLO_S: Final = 0.25
+REMIND_S: Final = 30.0
 _DECODER: Final = msgspec.msgpack.Decoder(ToNode)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
 
@@ -49,45 +50,49 @@ class NodeServer:
         self._layout = Layout(arguments.ranks, arguments.stages, arguments.nodes)
         self._silence_s = silence_of(arguments.timeout_seconds)
         self._config = msgspec.msgpack.encode(config)
+        self._name = f"process {os.getpid()} of {platform.node() or 'a host without a name'}"
+        self._where = f"{arguments.address}:{arguments.port}"
         self._is_over = False
 
     def run(self) -> None:
         """Serve engines until `stop`. Raises CoreError when none comes in time, or one turns this node away."""
-        waiting_since = time.monotonic()
-        remind = waiting_since + 1.0
         while not self._is_over:
             with contextlib.closing(_Connection(self._arguments, self._silence_s)) as connection:
-                begin = None
-                while begin is None and not self._is_over:
-                    now = time.monotonic()
-                    where = f"{self._arguments.address}:{self._arguments.port}"
-                    if now - waiting_since > self._arguments.join_seconds:
-                        raise CoreError(f"No engine has come at {where} within {self._arguments.join_seconds:g} s.")
-                    if now > remind:
-                        logger.warning("Waiting for the engine at %s.", where)
-                        remind = now + 30.0
-                    begin = self._ask_for_work(connection)
+                begin = self._await_work(connection)
                 if begin is not None:
                     self._compute(connection, begin)
-            waiting_since = time.monotonic()
-            remind = waiting_since + 1.0
 
     def stop(self) -> None:
         """Have `run` return soon; may be called in any thread."""
         self._is_over = True
 
-    def _ask_for_work(self, connection: _Connection) -> Begin | None:
-        address = own_address(self._arguments.address, self._arguments.port)
-        name = f"process {os.getpid()} of {platform.node() or 'a host without a name'}"
-        shape = shape_of(self._arguments)
-        connection.send(Hello(self._number, __version__, name, address, self._config, shape))
-        for message in connection.wait(HELLO_S):
-            if isinstance(message, Begin):
-                connection.is_lost = False  # only the present connection counts, not attempts before it
-                return message
-            if isinstance(message, Refused):
-                raise CoreError(f"Node 0 turned this node away: {message.why}")
+    def _await_work(self, connection: _Connection) -> Begin | None:
+        """Wait until an engine begins; None: this node is stopped."""
+        limit = self._arguments.join_seconds
+        begin = time.monotonic()
+        remind = begin + 1.0
+        while not self._is_over:
+            now, trouble = time.monotonic(), ""
+            try:
+                connection.send(self._hello())
+            except UserError as error:  # a name in a cluster may be known a little later
+                trouble = f" {error}"
+            if now - begin > limit:
+                raise CoreError(f"No engine has come at {self._where} within {limit:g} s.{trouble}")
+            if now > remind:
+                logger.warning("Waiting for the engine at %s.%s", self._where, trouble)
+                remind = now + REMIND_S
+            for message in connection.wait(HELLO_S):
+                if isinstance(message, Begin):
+                    connection.is_lost = False  # only the present connection counts, not attempts before it
+                    return message
+                if isinstance(message, Refused):
+                    raise CoreError(f"Node 0 turned this node away: {message.why}")
         return None
+
+    def _hello(self) -> Hello:
+        address = own_address(self._arguments.address, self._arguments.port)
+        return Hello(self._number, __version__, self._name, address, self._config, shape_of(self._arguments))
 
     def _compute(self, connection: _Connection, begin: Begin) -> None:
         """Run the ranks until the engine is gone, or one of them."""
@@ -102,31 +107,35 @@ class NodeServer:
         finally:
             os.close(memory)
         logger.info("The engine at %s has begun; ranks: %s", meeting.addresses[0], ", ".join(children.names().values()))
+        ended = False
         try:
-            self._serve(connection, children)
+            ended = self._serve(connection, children)
         finally:
+            if not ended:
+                connection.send(Gone(f"Node {self._number} ({self._name}) was stopped"))
             children.end()
             connection.unwatch(bell)
             os.close(bell)
 
-    def _serve(self, connection: _Connection, children: Children) -> None:
-        """Give signs of life and answer questions until the end."""
+    def _serve(self, connection: _Connection, children: Children) -> bool:
+        """Give signs of life and answer questions until the end; returns whether it was that of the engine or of a rank."""
         while not self._is_over:
             connection.send(Alive())
             for message in connection.wait(self._silence_s / 4):
                 if isinstance(message, End):
                     logger.info("The engine has ended.")
-                    return
+                    return True
                 if isinstance(message, Question):
                     states = children.states(stacks=message.stacks)
                     connection.send(Answer(message.number, children.words(), states, children.names()))
             if children.death:
                 logger.error("%s", children.death)
                 connection.send(Gone(children.death))
-                return
+                return True
             if connection.is_lost:
                 logger.error("The engine is gone: the connection was lost.")
-                return
+                return True
+        return False
 
 
 class _Connection:

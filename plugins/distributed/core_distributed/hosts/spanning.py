@@ -1,7 +1,7 @@
 """A group of ranks on several hosts: shared memory inside a host, a wire between the first ranks of the hosts.
 
-Owns: `SpanningGroup`, one process's end, with the methods of `SharedGroup`; its communicator and its link. Never does: start a
-process, or give a message a meaning. Called by: the executor `mp` (makes the group), the models of ranks.
+Owns: `SpanningGroup`, one process's end, with the methods of `SharedGroup`. Never does: start a process, or give a message a
+meaning. Called by: the executor `mp` (makes the group), its communicator and its link.
 
 A sum is that of each host's ranks, then that of the hosts in the same tree, so it has the bits of one host where each host has
 as many ranks, and a power of two.
@@ -10,7 +10,7 @@ as many ranks, and a power of two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core_distributed.hosts.wire import Wire
-from core_platforms.cpu.ranks import GAVE_UP, SPIN_MICROSECONDS, SharedCommunicator, SharedGroup
+from core_platforms.cpu.ranks import GAVE_UP, SPIN_MICROSECONDS, SharedGroup
 
 Result = TypeVar("Result")
-COLUMNS: Final = 2
-"""int64 numbers before a rank's columns: its first column, and how many."""
 
 
 class SpanningGroup:
@@ -90,10 +88,10 @@ class SpanningGroup:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._inside(self.local.barrier)
+        self.inside(self.local.barrier)
         if self.wire is not None:
             self._outside(self.wire.exchange, b"")
-        self._inside(self.local.barrier)
+        self.inside(self.local.barrier)
 
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Replace a contiguous array by the root's."""
@@ -101,13 +99,13 @@ class SpanningGroup:
             return
         home = max(place for place, first in enumerate(self._firsts) if first <= root)
         if home == self._place:
-            self._inside(self.local.broadcast, array, root - self._firsts[home])
+            self.inside(self.local.broadcast, array, root - self._firsts[home])
         if self.wire is not None:
-            data = self._outside(self.wire.broadcast, memoryview(array.reshape(-1).view(np.uint8)), home)
+            data = self._outside(self.wire.broadcast, array.tobytes(), home)
             if home != self._place:
                 array.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
         if home != self._place:
-            self._inside(self.local.broadcast, array, 0)
+            self.inside(self.local.broadcast, array, 0)
 
     def share(self, data: bytes, root: int = 0) -> bytes:
         """Return the root's bytes, of any length."""
@@ -119,20 +117,20 @@ class SpanningGroup:
 
     def exchange(self, data: bytes) -> list[bytes]:
         """Return the bytes of all ranks, which all have the same length."""
-        own = b"".join(self._inside(self.local.exchange, data))
+        own = b"".join(self.inside(self.local.exchange, data))
         whole = b""
         if self.wire is not None:
             whole = b"".join(self._outside(self.wire.exchange, own))
         if self.local.size > 1:
             spread = np.frombuffer(whole, np.uint8) if self.wire else np.empty(len(data) * self.size, np.uint8)
             if len(spread):
-                self._inside(self.local.broadcast, spread, 0)
+                self.inside(self.local.broadcast, spread, 0)
             whole = spread.tobytes()
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of all ranks on rank 0, nothing elsewhere; all have the same length."""
-        own = b"".join(self._inside(self.local.exchange, data))
+        own = b"".join(self.inside(self.local.exchange, data))
         parts = None if self.wire is None else self._outside(self.wire.gather, own)
         whole = b"".join(parts or ())
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]
@@ -141,15 +139,15 @@ class SpanningGroup:
         """Replace x, float32, by the sum over all hosts; x is the sum of this host's ranks."""
         flat = x.contiguous()
         if self.wire is not None:
-            parts = self._outside(self.wire.exchange, _bytes_of(flat))
+            parts = self._outside(self.wire.exchange, bytes_of(flat))
             total = _tree([np.frombuffer(part, np.float32) for part in parts])
             flat = torch.from_numpy(total).view(x.shape)
         if self.local.size > 1 and flat.numel():
-            self._inside(self.local.broadcast, flat.numpy(), 0)
+            self.inside(self.local.broadcast, flat.numpy(), 0)
         x.copy_(flat)
 
-    def _inside(self, call: Callable[..., Result], *arguments: object) -> Result:
-        """Call something of the local group."""
+    def inside(self, call: Callable[..., Result], *arguments: object) -> Result:
+        """Call something of the local group, whose failures concern the other hosts too."""
         try:
             return call(*arguments)
         except TimeoutError:
@@ -174,76 +172,9 @@ class SpanningGroup:
             raise
 
 
-class SpanningCommunicator:
-    """Operations on tensors of a group; implements `core_runtime.contracts.Communicator`."""
-
-    capturable = False
-
-    def __init__(self, group: SpanningGroup) -> None:
-        self.rank = group.rank
-        self.size = group.size
-        self._group = group
-        self._local = SharedCommunicator(group.local)
-
-    def all_reduce(self, x: Tensor) -> None:
-        """Replace x, float32 [T, H], by the sum over all ranks."""
-        self._group._inside(self._local.all_reduce, x)
-        self._group.add(x)
-
-    def all_gather(self, x: Tensor, out: Tensor, start: int, root: int | None = None) -> None:
-        """Write x of each rank to its columns of out, on all ranks or the root alone."""
-        rows, width = x.shape
-        widest = -(-out.shape[1] // self.size)
-        if start < 0 or start + width > out.shape[1] or width > widest:
-            raise ValueError(f"columns {start} to {start + width} of {out.shape[1]}: expected at most {widest} a rank")
-        columns = np.array([start, width], np.int64).tobytes()
-        data = (columns + bytes(_bytes_of(x.contiguous()))).ljust(8 * COLUMNS + 4 * rows * widest, b"\0")
-        for part in self._group.gather(data) if root == 0 else self._group.exchange(data):
-            first, count = np.frombuffer(part, np.int64, COLUMNS).tolist()
-            values = np.frombuffer(part, np.float32, rows * count, 8 * COLUMNS)
-            out[:, first : first + count] = torch.from_numpy(values.reshape(rows, count).copy())
-
-    def reduce_scatter(self, x: Tensor, out: Tensor) -> None:
-        """Write this rank's rows of the sum over all ranks to out."""
-        self.all_reduce(x)
-        count = x.shape[0] // self.size
-        out.copy_(x[self.rank * count : (self.rank + 1) * count])
-
-    def all_to_all(self, x: Tensor, out: Tensor) -> None:
-        """Send the i-th of `size` equal parts of x to rank i."""
-        count = x.nbytes // self.size
-        parts = self._group.exchange(bytes(_bytes_of(x)))
-        mine = b"".join(part[self.rank * count : (self.rank + 1) * count] for part in parts)
-        _fill(out, mine)
-
-    def broadcast(self, x: Tensor, root: int) -> None:
-        """Replace x, contiguous, by the root's."""
-        self._group.broadcast(x.view(torch.uint8).numpy(), root)
-
-
-class SpanningLink:
-    """The stream of a group of two ranks; implements `core_runtime.contracts.Link`. Rank 0 of the group sends."""
-
-    def __init__(self, group: SpanningGroup) -> None:
-        self._group = group
-
-    def send(self, x: Tensor) -> None:
-        """Send x, contiguous; waits while the stream is full."""
-        if x.nbytes:
-            self._group.write(bytes(_bytes_of(x)))
-
-    def recv(self, x: Tensor) -> None:
-        """Replace x, contiguous, by the next tensor; waits as long as the group's patience lasts."""
-        if x.nbytes:
-            _fill(x, self._group.read(x.nbytes, limited=True))
-
-
-def _bytes_of(x: Tensor) -> memoryview:
+def bytes_of(x: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor."""
     return memoryview(x.reshape(-1).view(torch.uint8).numpy())
-
-
-def _fill(x: Tensor, data: bytes) -> None:
-    x.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)
 
 
 def _tree(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

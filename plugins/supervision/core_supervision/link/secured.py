@@ -13,6 +13,7 @@ import ipaddress
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import zmq
 from zmq.utils import z85
@@ -55,7 +56,7 @@ def read_secret(path: str) -> bytes:
     return hashlib.sha256(b"core engine link\0" + text).digest()
 
 
-def protect(socket: zmq.Socket[bytes], secret: bytes, *, listens: bool) -> OneKey:
+def protect(socket: zmq.Socket[Any], secret: bytes, *, listens: bool) -> OneKey:
     """Encrypt a socket before it is bound or connected. Returns what its authenticator accepts, if it listens."""
     private = z85.encode(secret)
     public = zmq.curve_public(private)
