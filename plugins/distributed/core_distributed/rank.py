@@ -37,6 +37,9 @@ from core_runtime.executor.worker import Worker
 
 logger = logging.getLogger(__name__)
 
+LAST_WORDS_S = 1.0
+"""Limit of seconds in which other hosts get the last messages, such as why this rank cannot start."""
+
 
 class Start(msgspec.Struct, frozen=True):
     """The payload of the command START.
@@ -157,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         return rank.run()
     finally:
         rank.close()
-        groups.close(0.0)
+        groups.close(LAST_WORDS_S)
 
 
 if __name__ == "__main__":
