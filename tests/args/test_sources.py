@@ -105,7 +105,7 @@ def test_none_leaves_an_argument_open_even_over_a_file(tmp_path):
     merged = merge({"max_num_seqs": None, "seed": None, "config": path}, {})
     assert merged.value("max_num_seqs") is None and not merged.is_set("max_num_seqs")
     assert merged.value("seed") is None and merged.is_set("seed")
-    assert merge({"node_rank": 0, "max_log_len": 0}, {}).values["max_log_len"] == Given(0, "argument")
+    assert merge({"dp_sync_interval": 16, "max_log_len": 0}, {}).values["max_log_len"] == Given(0, "argument")
 
 
 def test_one_key_may_come_from_the_environment():

@@ -61,6 +61,7 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
+NODES = RANKS | {"nnodes": 2}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
 MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
@@ -500,6 +501,26 @@ CASES = [
      [RANKS | {"speculative_config": SPEC}], "ngram or suffix"),
     ("ranks_generate_text", [RANKS], [RANKS | {"runner": "pooling"}], "--runner pooling: not with"),
     ("ranks_compute_on_processors", [{}, platform()], [RANKS, platform()], "--device cpu alone"),
+    ("nodes_share_out_ranks", [NODES], [{"node_rank": 1}], "--node-rank 1: is not among --nnodes 1"),
+    ("nodes_share_out_ranks", [NODES], [{"master_port": 5}], "--master-port: no effect with --nnodes 1"),
+    ("nodes_share_out_ranks", [NODES | {"node_rank": 1}], [NODES | {"node_rank": 2}], "is not among --nnodes 2"),
+    ("nodes_share_out_ranks", [NODES], [{"nnodes": 2}], "each node has equally many ranks"),
+    ("nodes_share_out_ranks", [NODES | {"tensor_parallel_size": 8}], [NODES | {"tensor_parallel_size": 6}],
+     "3 ranks a node divide --tensor-parallel-size 6 unevenly"),
+    ("nodes_share_out_ranks", [NODES | {"pipeline_parallel_size": 3, "nnodes": 3}],
+     [NODES | {"tensor_parallel_size": 4, "pipeline_parallel_size": 3}], "6 ranks a node divide --tensor-parallel-size 4"),
+    ("nodes_prove_who_they_are", [NODES], [NODES | {"master_addr": "10.0.0.1"}], "give all nodes the same --engine-key-file"),
+    ("nodes_prove_who_they_are", [NODES], [NODES | {"engine_key_file": "/nowhere"}], "/nowhere: cannot be read"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"data_parallel_size": 2}], "not with several engines"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"disable_custom_all_reduce": True}], "gloo knows no keys"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"enable_eplb": True}], "--enable-eplb: not with --nnodes 2"),
+    ("nodes_have_one_engine", [NODES | {"headless": True, "node_rank": 1}], [NODES | {"headless": True}],
+     "node 0 of --nnodes 2 answers requests"),
+    ("nodes_have_one_engine", [NODES | {"node_rank": 1}], [NODES | {"node_rank": 1}, {"context": "llm"}],
+     "only `core serve` computes for the engine of another node"),
+    ("meeting_needs_two", [NODES | {"engine_connect_timeout": 5.0}], [{"engine_connect_timeout": 5.0}], "no effect here"),
+    ("api_servers_read_their_arguments", [NODES | {"api_key": ["k"]}], [NODES | {"node_rank": 1, "api_key": ["k"]}],
+     "beside --node-rank 1"),
 ]  # fmt: skip
 
 

@@ -197,6 +197,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             tensor=settings["tensor_parallel_size"],
             stages=settings["pipeline_parallel_size"],
             gloo=settings["disable_custom_all_reduce"],
+            nodes=settings["nnodes"],
             experts=placement_of(settings),
         ),
     )

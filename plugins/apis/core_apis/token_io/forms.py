@@ -16,6 +16,7 @@ from core_apis.protocol.sampling import Int32, RequestId, StreamOptions
 from core_apis.protocol.timings import Timings
 from core_apis.protocol.usage import Usage
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -99,7 +100,7 @@ class GenerateChoice(msgspec.Struct, omit_defaults=True):
 
 
 class GenerateResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream. explain, receipt, timings: never set."""
+    """The whole answer, and every chunk of a stream. explain, receipt, timings, energy: never set."""
 
     request_id: str
     model: str
@@ -112,6 +113,7 @@ class GenerateResponse(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
 
 
 class GivenChoice(msgspec.Struct):

@@ -66,6 +66,7 @@ WITHOUT_MEANING = {
     "request_read_timeout": "no port is opened",
     "keep_alive_timeout": "no port is opened",
     "headless": "the command has an engine of its own",
+    "node_rank": "the command has an engine of its own",
     "data_parallel_size_local": "the command has an engine of its own",
 }
 """Arguments of `core serve` that these commands reject, with the reason."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from core.args.schema import Field, schema
 
-NOT_OF_SERVERS = frozenset({"config", "chat_template"})
+NOT_OF_SERVERS = frozenset({"config", "chat_template", "engine_key_file", "engine_connect_timeout"})
 """Exceptions in these groups: arguments that every process reads."""
 
 OF_KEYS = frozenset({"max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key"})

@@ -5,6 +5,8 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from core.args.schema import flag_of
 from core_config.experts import balance_keys, placement_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
@@ -72,6 +74,15 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }
+    if facts["nnodes"] > 1:
+        key_file = facts["engine_key_file"]
+        own |= {
+            "nodes": facts["nnodes"],
+            "address": facts["master_addr"],
+            "port": facts["master_port"],
+            "key_file": None if key_file is None else str(Path(key_file).expanduser().absolute()),
+            "join_seconds": facts["engine_connect_timeout"],
+        }
     placement = placement_of(facts.settings)
     if not placement.is_ordered:
         own |= {"placement": placement.strategy, "redundant_experts": placement.redundant}

@@ -127,8 +127,8 @@ class Facts:
 
     @property
     def is_headless(self) -> bool:
-        """Whether this command is an engine server, whose API server runs elsewhere."""
-        return bool(self["headless"])
+        """Whether this command is an engine server or a node, whose API server runs elsewhere."""
+        return bool(self["headless"] or self["node_rank"])
 
     @property
     def is_api_server(self) -> bool:

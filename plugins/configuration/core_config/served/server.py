@@ -64,6 +64,7 @@ _SAME = (
     "log_error_stack",
     "default_service_tier",
     "quotes",
+    "node_rank",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""

@@ -132,6 +132,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
     num_servers: servers that the command starts, one a port; 1: it is a server itself.
+    node_rank: number of this node of an engine on several hosts; others than 0 have no server.
     is_one_of_several: whether another command has started this server, and ends it.
 
     uds: path of a unix socket, in place of `host` and `port`.
@@ -223,6 +224,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False
+    node_rank: int = 0
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
     media_refusal: str = ""

@@ -58,7 +58,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         state_dtype=settled_state_dtype(settings),
         stages=held,
     )
-    facts.block_bytes *= ranks  # a block has a part on each rank
+    nodes = settings["nnodes"]
+    facts.block_bytes = -(
+        -facts.block_bytes * ranks // nodes
+    )  # a block has a part on each rank; those of this host count
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     if ranks > 1:
         weights += copies_bytes(spec, placement, weights, settings["dtype"])
@@ -79,7 +82,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace += _workspace(attempt, draft.decoder, of_draft)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
-    facts.weights_bytes = weights + proposer
+    facts.weights_bytes = (weights + proposer) // nodes
     facts.workspace_bytes = workspace
     adapter = planned_adapter(settings, chosen, spec)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
