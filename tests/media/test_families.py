@@ -31,7 +31,10 @@ def test_paligemma_2_answers_as_transformers_does(tmp_path: Path) -> None:
     save_paligemma(tmp_path, "gemma2")
     compare("paligemma", tmp_path)
     prompt = prompt_of("<image>" + "a" * 15, [picture()])
-    with LLM(model=str(tmp_path), **SETTINGS) as llm, pytest.raises(RequestError, match=r"21 tokens .* windows hold 20"):
+    with (
+        LLM(model=str(tmp_path), **SETTINGS) as llm,
+        pytest.raises(RequestError, match=r"21 tokens .* windows hold 20"),
+    ):
         llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)
 
 

@@ -7,16 +7,18 @@ Owns: `media_config`, and why a model's pictures are not served. Never does: imp
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from core.api.pooling import PoolingConfig
+from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, MediaConfig
 from core_media.families import OF_TORCHVISION, THREE_POSITIONS, TWO_SIDED, placeholder_of
-from core_media.sound.config import MODEL_TYPE, missing, sound_config
-from core_runtime.models.families.wrappers import is_wrapper, text_config
+from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
+from core_runtime.models.families.wrappers import is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
@@ -63,6 +65,19 @@ def media_config(
         # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
         window=int(text_config(config).get("sliding_window") or 0) if two_sided == "prompt" else 0,
     )
+
+
+def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> int:
+    """Return the bytes of the tower or encoder that the engine loads; 0 for a model whose prompts carry text."""
+    if why_not(settings, path, manifest):
+        return 0
+    sounds = transcribes(manifest)
+    shapes = [
+        tensor.shape
+        for name, tensor in manifest.tensors.items()
+        if (name.startswith(ENCODER) if sounds else other_module(name) is not None)
+    ]
+    return sum(map(math.prod, shapes)) * ITEM_BYTES[settings["dtype"]]
 
 
 def _most_of_a_step(settings: Settings) -> int:
