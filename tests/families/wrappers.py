@@ -20,6 +20,7 @@ WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl_moe": ("qwen3_vl_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "glm4v": ("glm4v_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2, "image_size": 28}),
+    "glm46v": ("glm4v_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2, "image_size": 28}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5_moe": ("qwen3_5_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
 }

@@ -21,6 +21,9 @@ from transformers import (
     Glm4vConfig,
     Glm4vImageProcessor,
     Glm4vProcessor,
+    Glm46VConfig,
+    Glm46VImageProcessor,
+    Glm46VProcessor,
     GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ImageProcessor,
@@ -285,14 +288,15 @@ def save_qwen(directory: Path, kind: str) -> Path:
     )
 
 
-def save_glm4v(directory: Path) -> Path:
-    """GLM-4V: rotary positions in three directions, of neighbouring pairs on a half of each head."""
+def save_glm4v(directory: Path, kind: str = "glm4v") -> Path:
+    """GLM-4.1V and 4.6V: rotary positions in three directions, of neighbouring pairs on a half of each head."""
     without_video()
     names = ["<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"]
     made, tokenizer = tokenizer_with("<|image|>", "<|video|>", *names)
     starts = zip(("image_start", "image_end", "video_start", "video_end"), names, strict=True)
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
-    config = Glm4vConfig(
+    settings, reads, processor = GLM[kind]
+    config = settings(
         vision_config={
             "hidden_size": 32, "intermediate_size": 64, "depth": 2, "num_heads": 2, "image_size": 56, "patch_size": 14,
             "out_hidden_size": 64,
@@ -301,11 +305,16 @@ def save_glm4v(directory: Path) -> Path:
         image_token_id=made.token_to_id("<|image|>"), video_token_id=made.token_to_id("<|video|>"),
         **{f"{name}_token_id": made.token_to_id(token) for name, token in starts},
     )  # fmt: skip
-    images = Glm4vImageProcessor(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140})
+    images = reads(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140})
     shown = template("<|begin_of_image|><|image|><|end_of_image|>")
-    return save(
-        directory, config, Glm4vProcessor(images, tokenizer, NoVideo(), chat_template=shown), video_processor_type=""
-    )
+    whole = processor(images, tokenizer, NoVideo(), chat_template=shown)
+    return save(directory, config, whole, video_processor_type="")
+
+
+GLM: dict[str, Any] = {
+    "glm46v": (Glm46VConfig, Glm46VImageProcessor, Glm46VProcessor),
+    "glm4v": (Glm4vConfig, Glm4vImageProcessor, Glm4vProcessor),
+}
 
 
 def save_lfm2_vl(directory: Path) -> Path:
@@ -349,7 +358,7 @@ QWEN["qwen3_vl_moe"] = (Qwen3VLMoeConfig, QWEN["qwen3_vl"][1])
 
 SAVE = {
     "gemma3": save_gemma3,
-    "glm4v": save_glm4v,
+    **{kind: partial(save_glm4v, kind=kind) for kind in GLM},
     "idefics3": save_idefics3,
     "internvl": save_internvl,
     "llava": save_llava,

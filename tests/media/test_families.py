@@ -1,5 +1,6 @@
 """Every family whose pictures are served: the prompts, tokens and logits of transformers."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, RequestError
 from core_media.families import FAMILIES, THREE_POSITIONS, TWO_SIDED
-from tests.media.checkpoints import SAVE, picture, save_paligemma
+from tests.media.checkpoints import SAVE, file_of, picture, save_paligemma
 from tests.media.comparison import Reference, assert_same, ours, prompt_of
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "block_size": 16, "seed": 0}
@@ -36,6 +37,18 @@ def test_paligemma_2_answers_as_transformers_does(tmp_path: Path) -> None:
         pytest.raises(RequestError, match=r"21 tokens .* windows hold 20"),
     ):
         llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)
+
+
+@pytest.mark.media
+def test_in_a_conversation_paligemmas_text_begins_behind_the_last_picture(tmp_path: Path) -> None:
+    save_paligemma(tmp_path)
+    url = f"data:image/png;base64,{base64.b64encode(file_of(picture())).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "ab <image>"}]
+    with LLM(model=str(tmp_path), **SETTINGS) as llm:
+        [found] = llm.chat([{"role": "user", "content": parts}], SamplingParams(max_tokens=1), use_tqdm=False)
+        assert found.prompt == "<|user|>" + "<image>" * 4 + "<s>ab <image></s><|assistant|>\n"
+        token = llm.get_tokenizer().convert_tokens_to_ids("<image>")
+        assert list(found.prompt_token_ids).count(token) == 4  # what a user writes stays text
 
 
 def compare(kind: str, checkpoint: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "<start_of_image>",
+    "glm46v": "<|image|>",
     "glm4v": "<|image|>",
     "idefics3": "<image>",
     "internvl": "<IMG_CONTEXT>",
@@ -35,7 +36,9 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
-THREE_POSITIONS: Final = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"})
+THREE_POSITIONS: Final = frozenset({
+    "glm46v", "glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
+})  # fmt: skip
 """Model types whose rows of pictures rotate by three positions; a text configuration without `mrope_section` has one."""
 
 TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows", "paligemma": "prompt"})
