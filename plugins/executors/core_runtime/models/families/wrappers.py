@@ -74,7 +74,7 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in SHARED:
         if hf_config.get(name) is not None:
             merged[name] = hf_config[name]
-    return merged | FIXED.get(str(hf_config.get("model_type")), {})
+    return {**merged, **FIXED.get(str(hf_config.get("model_type")), {})}
 
 
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
