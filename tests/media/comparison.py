@@ -48,11 +48,18 @@ class Reference:
         config = media_of(llm._config)
         assert config is not None
         self._processor = ImageProcessor(config)._processor  # without torchvision, as the engine's
-        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        # Others ignore the soft caps of Gemma 2, and show later tokens to PaliGemma's prompts of text.
+        attention = "eager"
+        model = AutoModelForImageTextToText.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation=attention
+        )
         self._model = model.eval()
 
     def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:
-        given = self._processor(text=text, images=list(images) or None, return_tensors="pt")
+        if images:
+            given = self._processor(text=text, images=[list(images)], return_tensors="pt")  # as of one conversation
+        else:  # PaliGemma's processor takes no text alone
+            given = self._processor.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
         length = given["input_ids"].shape[1]
         made = self._model.generate(
             **given, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None,

@@ -16,6 +16,7 @@ from core.api.step_limits import StepLimits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
 from core_config.experts import copies_bytes, outputs_bytes, placement_of
+from core_config.media import GIB
 from core_config.ranks import part_of, stages_in
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
@@ -107,6 +108,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         draft_limits=of_draft,
         adapter=adapter,
         num_adapters=num_adapters,
+        tower=facts.tower_bytes,
+        tower_rows=int(settings["mm_encoder_cache_gb"] * GIB) if facts.tower_bytes else 0,
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])

@@ -52,9 +52,14 @@ class ProcessingPool:
         self._room = config.processor_cache_bytes
         self._cache: OrderedDict[bytes, Processed] = OrderedDict()
 
-    async def run(self, data: bytes, declared: str = "", options: Mapping[str, Any] | None = None) -> Processed:
-        """Return a processed picture, from the cache if it was there before. Raises RequestError, without a place."""
-        job = Job(declared, dict(options or {}))
+    async def run(
+        self, data: bytes, declared: str = "", options: Mapping[str, Any] | None = None, company: bool = False
+    ) -> Processed:
+        """Return a processed picture, from the cache if it was there before. Raises RequestError, without a place.
+
+        company: see `Job`.
+        """
+        job = Job(declared, dict(options or {}), company)
         # `sha256` lets go of the interpreter's lock for long data, but its caller would wait.
         key = await asyncio.to_thread(_digest, data, job)
         found = self._cache.get(key)

@@ -32,10 +32,14 @@ ROOM_BYTES = 4 << 30
 
 
 class Job(msgspec.Struct, array_like=True):
-    """What comes before the bytes of a picture. declared: see `decoded`. options: arguments of the image processor."""
+    """What comes before the bytes of a picture.
+
+    declared: see `decoded`. options: arguments of the image processor. company: whether it is processed as one of several.
+    """
 
     declared: str = ""
     options: dict[str, Any] = {}
+    company: bool = False
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -89,7 +93,7 @@ class _PictureWorker:
     def run(self, job: Job, data: bytes) -> Answer:
         """Return the answer to a job. Raises RequestError."""
         picture = decoded(data, job.declared, self._max_pixels)
-        text, features = self._processor.run(picture, job.options)
+        text, features = self._processor.run(picture, job.options, job.company)
         return Answer(text, features, self._processor.identity)
 
 

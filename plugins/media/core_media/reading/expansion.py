@@ -14,12 +14,17 @@ from core_media.processing.pool import Processed
 from core_tokens.chat.written_text import WrittenText, joined, spans_of, written
 
 
-def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], param: str) -> str:
+def expanded(
+    text: str, config: MediaConfig, processed: Sequence[Processed], param: str, *, opening: str = "", ending: str = ""
+) -> str:
     """Return a prompt in which the processor's text stands for each picture. Raises RequestError.
 
     Of a rendered template's text, placeholders count that the template wrote; those in contents stay text. Of any other text,
     all count.
+
+    opening: what the processor puts behind the last picture. ending: what it puts behind the whole text.
     """
+    mark = written if isinstance(text, WrittenText) else str
     placeholder = config.placeholder
     spans = spans_of(text) if isinstance(text, WrittenText) else ((0, len(text)),)
     pieces: list[str] = []
@@ -30,8 +35,8 @@ def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], par
         while at >= 0:
             pieces.append(text[end:at])
             if found < len(processed):
-                made = processed[found].text
-                pieces.append(written(made) if isinstance(text, WrittenText) else made)
+                is_last = found == len(processed) - 1
+                pieces.append(mark(processed[found].text + (opening if is_last else "")))
             found += 1
             end = at + len(placeholder)
             at = text.find(placeholder, end, stop)
@@ -40,7 +45,7 @@ def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], par
             f"The prompt has {found} placeholders {placeholder} for {len(processed)} pictures; expected one for each.",
             param=param,
         )
-    return joined([*pieces, text[end:]])
+    return joined([*pieces, text[end:], mark(ending)])
 
 
 def items_of(
