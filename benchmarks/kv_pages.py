@@ -9,13 +9,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
-import torch
 
 from core.api.kv_transfer import KVTransfers
 from core.api.specs import KVGroup
+from core_platforms.cpu.runtime import CpuPlatform
+from core_runtime.executor.device import Device
 from core_runtime.executor.kv_memory import KVMemory
 
 SHAPES = {"SmolLM2 135M": (30, 12 << 10), "Gemma 3 270M": (18, 16 << 10), "Qwen3 0.6B": (28, 64 << 10)}
@@ -33,11 +33,12 @@ def seconds(run: Callable[[], object]) -> float:
 
 def main() -> None:
     """Print a line for each shape."""
-    runtime = SimpleNamespace(device=torch.device("cpu"))
-    device = SimpleNamespace(runtime=runtime, allocate=lambda nbytes, tag: torch.ones(nbytes, dtype=torch.uint8))
+    device = Device(CpuPlatform(1).open("cpu", []))
     for name, (layers, size) in SHAPES.items():
         groups = (KVGroup("full", tuple(range(layers))),)
-        memory = KVMemory(device, groups, [size] * layers, COUNT + 1)  # type: ignore[arg-type]
+        memory = KVMemory(device, groups, [size] * layers, COUNT + 1)
+        for layer in range(layers):
+            memory.of_layer(layer).fill_(1)  # new memory is slow once
         pages = [np.ones(layers * size, np.uint8) for _ in range(COUNT)]
         whole = np.ones((COUNT, layers * size), np.uint8)
         block_ids = list(range(1, COUNT + 1))
