@@ -403,6 +403,8 @@ class StepPlanner:
         if state.kv.snapshots is not None:
             num_needed = state.kv.num_growing * (num_tokens // state.kv.block_size + 2)
             state.kv.snapshots.keep(sequence, planned, num_needed=num_needed)
+            if state.kv.snapshots.is_short and self.plan.total_num_tokens:
+                return  # the next step has the blocks that copies of this one take
         num_tokens = self.cut(sequence, planned, num_tokens)
         if not num_tokens:
             return
