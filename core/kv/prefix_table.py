@@ -35,16 +35,12 @@ class PrefixTable:
             return None
         _, cached = self._keys[block_id]
         # Digests can collide, with xxhash even on purpose, so only equal token ids make a hit.
-        if cached.payload != key.payload:
-            return None
-        return block_id
+        return block_id if cached.payload == key.payload else None
 
     def insert(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Cache `block_id` under `key`; False, without a change, when the digest or the block is already in the table."""
         blocks = self._blocks[group]
-        if key.digest in blocks:
-            return False
-        if block_id in self._keys:
+        if key.digest in blocks or block_id in self._keys:
             return False
         blocks[key.digest] = block_id
         self._keys[block_id] = (group, key)
