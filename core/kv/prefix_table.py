@@ -48,8 +48,7 @@ class PrefixTable:
 
     def collides(self, key: PrefixKey, group: int = 0) -> bool:
         """Whether another block with other token ids has the same digest."""
-        is_taken = key.digest in self._blocks[group]
-        return is_taken and self.find(key, group) is None
+        return key.digest in self._blocks[group] and self.find(key, group) is None
 
     def discard(self, block_id: int) -> Entry:
         """Remove a cached block; returns its group and key."""

@@ -24,7 +24,7 @@ from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
 from core.kv.block_registry import BlockRegistry
-from core.kv.sequence import KVSequence
+from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.state_copies import StateCopies
 
 MIN_INTERVAL = 64
@@ -123,7 +123,7 @@ class Snapshots:
             return False
         size = self._copies.num_blocks
         if size + num_needed > self._pool.num_free:
-            self.is_short = bool(self._unfilled)
+            self.is_short = bool(self._unfilled) and sequence.num_waits < MAX_WAITS
             return False
         block_ids = self._pool.allocate(size)
         # A draft model reads the same blocks in other steps, so with drafts the sequence keeps its own.
