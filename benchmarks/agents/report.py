@@ -83,7 +83,7 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
         "After a `kill -9` of the server, two seconds after an answer, or of the engine. **pause**: start of the next server,"
         "\nor time until a short prompt has its first token on the next engine. **GB**: keys and values of the known tokens."
         "\n**s a GB**: the time beside the prefill, in which they were loaded; with `--keep-kv` what the pause has more than"
-        "\nwhere nothing is kept."
+        "\nwhere nothing is kept. Below 0.1 GB it is mostly what any turn costs."
     )
     yield table(
         [
