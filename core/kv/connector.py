@@ -106,12 +106,13 @@ class KVConnector:
 
     # --- pins ---
 
-    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> bool:
-        """Hold pages, those here and those that come, in place of what is held for `owner`; False, and no change: no room.
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Hold pages, those here and those that come, in place of what is held for `owner`; None, and no change: no room.
 
         share: of the memory that all held pages may take. seconds: after which storage that outlives the engine drops them.
+        Returns the number of pages that it holds.
         """
-        return False
+        return None
 
     def release(self, owner: Hashable) -> None:
         """Let the pages that are held for an owner give way again; owners without any are ignored."""

@@ -266,9 +266,10 @@ class KVConnectors:
 
     # --- pins, of observers ---
 
-    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> bool:
-        """Have connectors hold pages; whether any of them has room for all. See `KVConnector.hold`."""
-        return any([self._call(connector, "hold", owner, pages, share, seconds) for connector in self.connectors])
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Have connectors hold pages; returns the largest number that one of them holds. See `KVConnector.hold`."""
+        held = [self._call(connector, "hold", owner, pages, share, seconds) for connector in self.connectors]
+        return max((number for number in held if number is not None), default=None)
 
     def release(self, owner: Hashable) -> None:
         """Let the pages that are held for an owner give way again."""

@@ -31,7 +31,7 @@ class SessionAnswer(msgspec.Struct):
     kv_bytes: of its keys and values by place: `pool`, and those of KV connectors, such as `host` and `disk`; a block may be in
         several. null in lists, and while the engine does not answer.
     pinned_bytes: what the pin holds in the pool; null as above.
-    held_bytes: what it holds with KV connectors, from now on or once it leaves the pool; null as above.
+    held_bytes: what it holds with a KV connector, pages that are still to come included; null as above.
     """
 
     id: str

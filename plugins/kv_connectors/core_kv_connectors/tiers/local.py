@@ -52,16 +52,18 @@ class LocalTiers(KVTiers):
         self.put_on(self._open_host(config), disk)
         self._saver = self._new_saver()
 
-    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> bool:
-        """Hold all pages on the disk, and in host memory those of blocks that the pool does not hold; False if neither can."""
-        is_held = False
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Hold all pages on the disk, and in host memory those of blocks that the pool does not hold; None if neither can."""
+        held: list[int] = []
         if self.host is not None:
             names = {(group, key.digest) for group, key, in_pool in pages if not in_pool}
-            is_held = self.host.hold(owner, names, int(share * self.host.capacity) // self._page_bytes)
+            if self.host.hold(owner, names, int(share * self.host.capacity) // self._page_bytes):
+                held.append(len(names))
         if self.disk is not None:
             files = {page_name(group, key) for group, key, _ in pages}
-            is_held = self.disk.hold(owner, files, share, seconds) or is_held
-        return is_held
+            if self.disk.hold(owner, files, share, seconds):
+                held.append(len(files))
+        return max(held, default=None)
 
     def release(self, owner: Hashable) -> None:
         """Let pages give way again."""

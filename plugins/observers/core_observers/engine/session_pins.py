@@ -203,15 +203,15 @@ class SessionPins(EngineObserver):
         services = self._running.kv_services
         pages = pages_of(self._current(), services, pin.sequence, pin.prefix.lengths, pin.blocks)
         pin.num_held = 0
-        while not services.hold(key, pages, pin.share, pin.expires - self._clock()):
+        while (held := services.hold(key, pages, pin.share, pin.expires - self._clock())) is None:
             sizes: Counter[str] = Counter()
             for (_, owner, _), other in self._pins.items():
                 sizes[owner] += other.num_held
             largest, size = max(sizes.items(), key=itemgetter(1))
             if size <= sizes[key[1]] + len(pages):
                 return False
-            self._drop(next(other for other, held in self._pins.items() if other[1] == largest and held.num_held))
-        pin.num_held = len(pages)
+            self._drop(next(other for other, one in self._pins.items() if other[1] == largest and one.num_held))
+        pin.num_held = held
         return True
 
     def _leave_pool(self, key: Key) -> None:
