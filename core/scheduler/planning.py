@@ -151,9 +151,9 @@ class StepPlanner:
     def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
         """Shorten a chunk so that it ends at a block edge whose state is worth keeping; returns its number of tokens."""
         snapshots = self.state.kv.snapshots
-        if snapshots is None or not self.state.config.enable_chunked_prefill:
-            return self.whole_spans(sequence, start, num_tokens)
-        return self.whole_spans(sequence, start, snapshots.chunk(sequence, start, num_tokens))
+        if snapshots is not None and self.state.config.enable_chunked_prefill:
+            num_tokens = snapshots.chunk(sequence, start, num_tokens)
+        return self.whole_spans(sequence, start, num_tokens)
 
     def whole_spans(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
         """Change a chunk that ends within a span: it ends before the span or, where it begins there, with it. Returns its
@@ -324,8 +324,7 @@ class StepPlanner:
         if kv.snapshots is None:
             return
         num_computed = self.plan.num_computed
-        at_edge = num_computed % kv.block_size == 0
-        rows = at_edge.nonzero()[0]
+        rows = (num_computed % kv.block_size == 0).nonzero()[0]
         for row in rows.tolist():
             sequence = view.sequences[row]
             if kv.snapshots.keep(sequence, int(num_computed[row]), moves=True):
@@ -403,6 +402,9 @@ class StepPlanner:
         if state.kv.snapshots is not None:
             num_needed = state.kv.num_growing * (num_tokens // state.kv.block_size + 2)
             state.kv.snapshots.keep(sequence, planned, num_needed=num_needed)
+            if state.kv.snapshots.is_short and self.plan.total_num_tokens:
+                sequence.num_waits += 1
+                return  # the next step has the blocks that copies of this one take
         num_tokens = self.cut(sequence, planned, num_tokens)
         if not num_tokens:
             return
@@ -418,8 +420,7 @@ class StepPlanner:
                 continue
             behind = state.running.partial[-1]
             # As long as the step does some work, blocks will be freed in time. An empty step would change nothing, for ever.
-            is_anything_planned = len(self.plan.slots) or self._chunk_slots
-            if is_anything_planned or behind is sequence:
+            if len(self.plan.slots) or self._chunk_slots or behind is sequence:
                 return
             state.preempt(behind, self.plan)
         self._append_blocks(sequence, block_ids)

@@ -10,7 +10,7 @@ engine has said that it offers the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
@@ -107,6 +107,14 @@ class PeerTier:
         if self.listener is not None:
             self._bad.discard(name_of(group, key))
             self.offer.put(group, key, page)
+
+    def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
+        """Return False: offered pages are copies for others, which no pin needs."""
+        return False
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Return False, as `hold` does."""
+        return False
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Neither offer nor take a page that had wrong values, until it has been computed here."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Hashable, Iterator, Set
 from pathlib import Path
 
 from core.api.errors import ConfigError
@@ -24,6 +25,7 @@ from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
+from core_kv_connectors.tiers.page_marks import PageMarks
 from core_kv_connectors.tiers.page_memory import PageMemory
 from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
 from core_kv_connectors.tiers.rest import Rest
@@ -62,8 +64,10 @@ class DiskTier:
         self.page_bytes = page_bytes
         self._secret = secret
         self._memory = PageMemory(page_bytes)
+        self._marks = PageMarks(lambda: self.writer.directory)
+        placed = self._marks.placed
         try:
-            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret))
+            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret, placed))
         except UnsafeDirectoryError as error:
             raise ConfigError([f"{argument} {directory}: {error}."]) from error
         except OSError as error:
@@ -158,7 +162,8 @@ class DiskTier:
             with self.writer.directory.open(name) as file:
                 page = read_page(file, self.fingerprint, group, key, self.page_bytes, self._secret, self._memory.take)
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
-                    os.utime(file.fileno())
+                    if os.fstat(file.fileno()).st_mtime <= time.time():  # otherwise a pin holds it until then
+                        os.utime(file.fileno())
         except FileNotFoundError:
             self.writer.placed.discard(name)
             if self.contains(group, key):
@@ -198,6 +203,17 @@ class DiskTier:
             self._bad.discard(name)
             self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
 
+    def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
+        """Hold pages for an owner, in place of those it had; False, and no change, where they are above the share.
+
+        share: of the capacity that the pages held by this process may take. seconds: after which they give way like others.
+        """
+        return self._marks.hold(owner, names, int(share * self.writer.capacity) // self.page_bytes, seconds)
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Whether a pin of this process holds a page, written or not."""
+        return self._marks.holds(page_name(group, key))
+
     def discard(self, group: int, key: PrefixKey) -> None:
         """Delete a page, written or not."""
         name = page_name(group, key)
@@ -217,8 +233,10 @@ class DiskTier:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing and end the thread; pages not written by then are lost."""
+        deadline = time.monotonic() + timeout_s
         self.calls.close()
         self.writer.close(timeout_s)
+        self._marks.close(max(deadline - time.monotonic(), 0.0))
 
     def _condemn(self, name: str) -> None:
         """Never return the page of this file, until it has been written again."""

@@ -6,7 +6,7 @@ tiers by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Set
 from typing import Protocol
 
 from core.api.kv_load import KVLoad
@@ -84,6 +84,14 @@ class SlowTier(ReadableTier, Protocol):
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Store a page, at once or later."""
+        ...
+
+    def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
+        """Hold pages for a pin, in place of those its owner had; False, and no change, where that is not possible."""
+        ...
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Whether a pin of this process holds a page, here or not."""
         ...
 
     def discard(self, group: int, key: PrefixKey) -> None:

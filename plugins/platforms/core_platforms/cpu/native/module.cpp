@@ -667,6 +667,19 @@ KERNEL(py_linear_joined) {
     return perform<run_joined>(c);
 }
 
+// starts, sizes, buffers, blocks, addresses, pages, save
+KERNEL(py_copy_pages) {
+    Arguments a(items, count, 7);
+    PageCopies c = {};
+    c.starts = a.pointer<int64_t>(), c.sizes = a.pointer<int64_t>(), c.buffers = a.integer();
+    c.blocks = a.pointer<int64_t>(), c.addresses = a.pointer<int64_t>(), c.pages = a.integer(), c.save = a.integer() != 0;
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    copy_pages(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
 KERNEL(py_prefault) { // address, bytes
     Arguments a(items, count, 2);
     void *address = a.pointer<void>();
@@ -862,7 +875,7 @@ PyMethodDef methods[] = {
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(experts_replace),
     METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
-    METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
+    METHOD(copy_pages),   METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),
     METHOD(ranks_break),  METHOD(ranks_late), METHOD(ranks_sum), METHOD(ranks_gather), METHOD(ranks_barrier),

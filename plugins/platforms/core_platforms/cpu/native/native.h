@@ -572,6 +572,15 @@ struct JoinedRun {
 };
 bool run_joined(const JoinedRun &run); // ops.cpp
 
+// pages.cpp
+// Buffer b of the KV cache begins at starts[b] and has sizes[b] bytes a block; page p is at addresses[p], of block blocks[p].
+struct PageCopies {
+    const int64_t *starts, *sizes, *blocks, *addresses;
+    long buffers, pages;
+    bool save; // from blocks to pages; otherwise back
+};
+void copy_pages(const PageCopies &copies);
+
 // states.cpp
 // Working memory of one update.
 constexpr size_t kStateFloats = kStateRows * kStateRow + kStateTokens * (3 * kStateRow + 3 * kStateRows);
