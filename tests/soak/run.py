@@ -6,6 +6,7 @@ Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong ar
 import argparse
 import platform
 import random
+import re
 import sys
 import tempfile
 import time
@@ -37,6 +38,8 @@ NOT_WITH_RANKS = (
     "enable_lora", "max_loras", "max_cpu_loras", "allow_runtime_lora_updating", "lora_directory", "lora_modules",
     "weight_transfer_config", "kv_offloading_disk_path", "kv_offloading_disk_size",
 )  # fmt: skip
+FIRST_TRACE = re.compile(r"(?<!exception occurred:\n\n)(?<!following exception:\n\n)Traceback")
+"""The beginning of a traceback, with those of the exceptions that followed from it."""
 OF_A_RANK = "EngineDeadError: Rank "
 LONGER = 6.0
 """How many times as long a soak may last until enough has happened: a busy machine takes its time."""
@@ -207,7 +210,7 @@ def _look(site: Site, tally: Tally, samples: Sequence[tuple[int, float, int]]) -
         open_files = site.descriptors(until=early_files + MORE_DESCRIPTORS, limit_s=IDLE_LIMIT_S)
         if len(open_files) > early_files + MORE_DESCRIPTORS:
             tally.leak(f"the server's descriptors went from {early_files} to {open_files}")
-    for trace in site.server.log().split("Traceback")[1:]:
+    for trace in FIRST_TRACE.split(site.server.log())[1:]:
         # An engine that cannot go on without a rank that was killed says where it noticed.
         if OF_A_RANK not in trace:
             tally.leak(f"a traceback in the log: {trace[:1500]}")
