@@ -38,15 +38,13 @@ class Admission:
         state = self.state
         state.awaiting.restore_ready()
         state.places.restore_ready()
-        is_anyone_queued = len(state.waiting) or len(state.held)
-        if not is_anyone_queued or state.running.is_full or planner.budget <= 0:
+        if state.running.is_full or planner.budget <= 0 or not (len(state.waiting) or len(state.held)):
             return
         # A fair policy orders its queue by what users have been charged, so the queue must know the newest tokens.
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
-        num_kept = state.config.max_num_seqs // 4 if flex else 0
-        while planner.budget > 0 and len(state.running.free_slots) > num_kept:
+        while planner.budget > 0 and len(state.running.free_slots) > state.config.max_num_seqs // 4 * flex:
             first = self._next()
             if first is None or first.request.flex != flex or not self._may_be_tried(first):
                 return
@@ -72,19 +70,23 @@ class Admission:
         num_behind = num_partial + self._num_startable() - 1
         return max(least, int(self.state.config.queued_prompts_weight * least * num_behind / num_streams))
 
-    def limiting_argument(self, planner: StepPlanner) -> str:
-        """Return the engine argument whose limit most likely keeps waiting sequences out of a step."""
+    def limiting_argument(self, planner: StepPlanner, *, flex: bool = False) -> str:
+        """Return the engine argument whose limit most likely keeps waiting sequences of a class out of a step."""
         state = self.state
-        if state.running.is_full:
+        if len(state.running.free_slots) <= state.config.max_num_seqs // 4 * flex:
             return "max_num_seqs"
         first = _peek(state.waiting) if len(state.waiting) else None
         if first is not None and not state.seats.has_room(first.blocks_missing):
             return "kv_cache"
+        if flex and (len(state.places) or (first is not None and not state.places.has_place(first))):
+            return "max_loras"
+        if (flex and planner.leaves_out) or (planner.room is not None and planner.room.is_used_up):
+            return "max_stall_ms"
         if planner.budget <= 0:
             return "max_num_batched_tokens"
         if first is None and len(state.held):
             return "max_long_partial_prefills"
-        if state.running.partial:
+        if state.running.num_others(state.running.partial):
             return "max_num_partial_prefills"
         return "kv_cache"
 
@@ -158,7 +160,7 @@ class Admission:
         if not state.seats.has_room(sequence.blocks_missing):
             return False
         state.current = sequence
-        hit = self._look_up(sequence)
+        hit = state.kv.no_hit() if sequence.needs_whole_prompt else state.kv.lookup(sequence)
         if isinstance(hit, KVLoad):
             # Later sequences may pass meanwhile, hence the True.
             state.awaiting.add(sequence)
@@ -179,10 +181,6 @@ class Admission:
             return False
         self._start(planner, sequence, hit, chunk)
         return True
-
-    def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
-        kv = self.state.kv
-        return kv.no_hit() if sequence.needs_whole_prompt else kv.lookup(sequence)
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

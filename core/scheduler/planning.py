@@ -41,6 +41,7 @@ class StepPlanner:
     budget:       tokens of the step.
     mixed_budget: limit of prompt tokens in a step that also gives a sequence a token, which waits for the whole step.
     leaves_out:   whether a decode of the batch class has no room.
+    room:         seconds left for prompts of the class that is planned; None: no limit.
     vectorized:   False plans every sequence on its own, for comparison.
     """
 
@@ -55,7 +56,7 @@ class StepPlanner:
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._apart = self._least_apart = 1
-        self._room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
+        self.room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -105,8 +106,8 @@ class StepPlanner:
         # From here on prompts only: each of their tokens makes the streams of this step wait longer. The batch class may wait.
         if not view.sequences[0].request.flex:
             self.budget = min(self.budget, self._mixed_budget)
-            if self._room is not None:
-                self._room.admit_streams(plan)
+            if self.room is not None:
+                self.room.admit_streams(plan)
 
     def plan_chunks(self, *, flex: bool = False) -> None:
         """Give prompts of a class that have begun their next chunks, as far as budget and blocks allow.
@@ -114,7 +115,7 @@ class StepPlanner:
         flex: the batch class, after all else. Its prompts get the time that is left, or a few tokens of an empty step.
         """
         if flex and self.state.flex_cost is not None:
-            room = self._room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
+            room = self.room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
             room.admit_streams(self.plan)
             for start, chunk in zip(self._chunk_starts, self.step.chunks, strict=True):
                 room.take(start, chunk.num_tokens, completes=False)
@@ -144,8 +145,8 @@ class StepPlanner:
         if self._apart > 1 and config.enable_chunked_prefill:
             # Several pieces are in flight at a time: a single one would keep the other steps waiting.
             num_tokens = min(num_tokens, max(-(-(start + num_tokens) // (PIECES * self._apart)), LEAST_PIECE))
-        if self._room is not None and config.enable_chunked_prefill:
-            num_tokens = self._room.chunk(start, num_tokens)
+        if self.room is not None and config.enable_chunked_prefill:
+            num_tokens = self.room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
 
     def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
@@ -442,9 +443,9 @@ class StepPlanner:
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
             self.state.drafts.begin(sequence, self.plan, 0)
-        if self._room is not None:
-            self._room.take(start, num_tokens, completes=completes)
-            if self._room.is_used_up:
+        if self.room is not None:
+            self.room.take(start, num_tokens, completes=completes)
+            if self.room.is_used_up:
                 self.budget = 0
 
 
