@@ -38,6 +38,8 @@ class PeerTier:
     is_ready = True
     resting_s = 0.0
     may_be_read = True
+    is_late = False
+    late_s = 0.0
 
     def __init__(self, agreement: Agreement, capacity: int, listen: Address | None, peers: Sequence[Address]) -> None:
         self.offer = Offer(capacity if listen is not None else 0)
@@ -47,10 +49,6 @@ class PeerTier:
         self._bad: set[bytes] = set()
         self._ahead: list[Block] = []
 
-    @property
-    def late_s(self) -> float:
-        """Seconds since a call of the thread that plans steps has no answer: none of them asks anybody."""
-        return 0.0
 
     def leave_alone(self) -> None:
         """Do nothing: an engine that does not answer is left alone by itself, the others go on."""

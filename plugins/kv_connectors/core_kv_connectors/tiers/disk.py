@@ -97,6 +97,11 @@ class DiskTier:
         return self.writer.is_ready and not self._rest.remaining
 
     @property
+    def is_late(self) -> bool:
+        """Whether a call of the thread that plans steps still has no answer."""
+        return self.calls.is_late
+
+    @property
     def late_s(self) -> float:
         """Return the seconds since a call of the thread that plans steps became late; 0 when none is."""
         return self.calls.late_s

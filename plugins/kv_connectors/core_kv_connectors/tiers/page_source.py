@@ -66,7 +66,7 @@ class PageSource:
     def start(self, load: KVLoad) -> None:
         """Start to read pages from the disk."""
         if self.reader is not None and self._disk is not None:
-            self.reader.start(load, is_unsure=self._disk.late_s > 0)
+            self.reader.start(load, is_unsure=self._disk.is_late)
 
     def collect(self, load: KVLoad) -> bool:
         """Whether a load is done; its pages are then in host memory as well."""

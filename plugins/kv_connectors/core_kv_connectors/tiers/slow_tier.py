@@ -62,6 +62,11 @@ class SlowTier(ReadableTier, Protocol):
         ...
 
     @property
+    def is_late(self) -> bool:
+        """Whether a call of that thread still has no answer."""
+        ...
+
+    @property
     def late_s(self) -> float:
         """Seconds since a call of that thread became late; 0 when none is."""
         ...

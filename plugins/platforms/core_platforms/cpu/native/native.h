@@ -564,6 +564,15 @@ void run_place(const PlaceCall &call);
 // low_rank.cpp; false: out of memory
 bool run_low_rank(const LowRankCall &call);
 
+// Rows of A or B to their lanes of panels, which hold zeros elsewhere; see LowRankPart and LowRankUpdate.
+struct LowRankPack {
+    uint8_t *to;
+    const uint8_t *from;       // [rows, k]
+    long stride, rows, k;      // stride: bytes from row to row
+    long first, lanes, format; // first: the lane of row 0, counted over all panels
+};
+void pack_low_rank(const LowRankPack &pack);
+
 // A product and the updates after it; both are about the same rows.
 struct JoinedRun {
     LinearRun linear;
