@@ -49,7 +49,6 @@ class PeerTier:
         self._bad: set[bytes] = set()
         self._ahead: list[Block] = []
 
-
     def leave_alone(self) -> None:
         """Do nothing: an engine that does not answer is left alone by itself, the others go on."""
 

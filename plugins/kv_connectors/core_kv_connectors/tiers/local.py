@@ -15,8 +15,8 @@ from core.kv.connector import BlockCache, Copy, HeldPage
 from core_kv_connectors.block_saver import LAST_BYTES, BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
-from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.page_directory import page_name
+from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
 logger = logging.getLogger(__name__)
