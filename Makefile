@@ -83,7 +83,7 @@ dist: wheels $(VENV)/.dist-tools  ## dist/ to be handed on: wheels for every Lin
 	PATH=$(abspath $(VENV))/bin:$$PATH SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) .ci/dist.py $(DIST)
 
 test-dist: dist  ## dist/ in a new environment: one command installs it, and the embedded model answers; a second build has equal bytes
-	$(PYTHON) -m tests.dist.run $(DIST)
+	$(PYTHON) -m tests.distributions.run $(DIST)
 
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
@@ -126,7 +126,7 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
 
-test-nodes: $(TEST_STAMP)  ## two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
+test-nodes: $(TEST_STAMP)  ## engines and ranks of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
 	$(PYTHON) -m pytest -m nodes tests/nodes
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
@@ -158,8 +158,10 @@ test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the toke
 test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the import changed: make test-vllm-examples EXAMPLES=folder
 	$(PYTHON) -m tests.compat.examples $(EXAMPLES)
 
-test-know: $(TEST_STAMP)  ## 1,000 requests with receipts: all verified alone, forgeries named, recorded and compared with changed engines
+test-know: $(TEST_STAMP)  ## receipts, records and comparisons of 1,000 requests; 2,000 quotes at three loads; batches whose servers are killed
 	$(PYTHON) -m tests.receipts.bars
+	$(PYTHON) -m pytest -m slow tests/batch tests/audit tests/quote
+	$(PYTHON) -m tests.quote.bars
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright
@@ -183,9 +185,6 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, and on one that records: same assertions
 	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
 	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
-
-test-know: $(TEST_STAMP)  ## batches on real servers whose engines and processes are killed: the answers of undisturbed ones
-	$(PYTHON) -m pytest -m slow tests/batch
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

@@ -36,11 +36,13 @@ class Place:
 
     repeats: counted repetitions.
     seconds: after which no further repetition begins.
+    limit: seconds that an engine has for an answer.
     """
 
-    def __init__(self, launches: Launches, repeats: int, seconds: float) -> None:
+    def __init__(self, launches: Launches, repeats: int, seconds: float, limit: float) -> None:
         self.launches = launches
         self.repeats = repeats
+        self.limit = limit
         self.fleet = Fleet(launches, launches.work / "logs")
         self.files = launches.work / "adapters"
         self.shape = launches.checkpoints.shape()

@@ -24,60 +24,64 @@ TURNS = {"S1": 4, "S3": 2}
 SHARES = {("bf16", "S1"): 0.92, ("Q4_1", "S1"): 0.85, ("bf16", "S3"): 0.85, ("Q4_1", "S3"): 0.85}
 BESIDE = {"vLLM bf16": 2.0, "llama.cpp bf16": 2.0}
 FIRST_TOKEN_S = 0.15
-LIMIT_S = 600.0
 PAIRS = 15
 PEERS = {
     "vllm": Contender("vLLM bf16", "vllm", "bf16", {"enable_lora": True, "max_loras": 8, "max_lora_rank": 64}),
     "llama.cpp": Contender("llama.cpp bf16", "llama.cpp", "gguf-bf16"),
     "transformers": Contender("transformers bf16", "transformers", "bf16"),
 }
-ONE_STREAM_ALONE = "transformers"
-"""It applies one adapter to a whole batch, and 64 requests take it minutes."""
+SCENARIOS = ("S1", "load", "S3")
+LEFT_OUT = {("transformers", "S3"), ("llama.cpp", "load")}
+"""transformers applies one adapter to a whole batch, and 64 requests take it minutes. llama.cpp's server loads adapters at
+its start alone.
+"""
 
 Seconds = dict[tuple[str, str], list[float]]
 """Of each repetition, by scenario and `base`, `adapters` or `load`."""
 
 
-def speed(place: Place, forms: list[str], peers: list[str]) -> Iterator[Record]:
+def speed(place: Place, forms: list[str], peers: list[str], scenarios: list[str]) -> Iterator[Record]:
     """Yield a row for each engine and scenario."""
     engines = [place.core(form, "adapters", **ENABLED) for form in forms] + [PEERS[peer] for peer in peers]
     found: dict[str, Seconds] = {engine.name: {} for engine in engines}
-    failures: dict[str, str] = {}
+    failures: dict[tuple[str, str], str] = {}
     for repetition in range(place.repeats + 1):
         for engine in engines:
-            if engine.name in failures or (place.is_over and found[engine.name]):
+            if place.is_over and found[engine.name]:
                 continue
-            try:
-                with place.fleet.worker(engine.name, place.worker(engine)) as worker:
-                    _round(place, engine, worker, found[engine.name], repetition)
-            except PeerError as error:
-                failures[engine.name] = str(error)
+            for scenario in scenarios:
+                if (engine.name, scenario) in failures or (engine.peer, scenario) in LEFT_OUT:
+                    continue
+                try:
+                    with place.fleet.worker(engine.name, place.worker(engine)) as worker:
+                        _round(place, engine, scenario, worker, found[engine.name], repetition)
+                except PeerError as error:
+                    failures[engine.name, scenario] = str(error)
     for engine in engines:
-        if engine.name in failures:
-            yield {"row": "speed", "engine": engine.name, "error": failures[engine.name]}
-        else:
-            yield from _rows(engine, found)
+        yield from _rows(engine, found)
+        for (name, scenario), error in failures.items():
+            if name == engine.name:
+                yield {"row": "speed", "engine": name, "scenario": scenario, "error": error}
 
 
-def _round(place: Place, engine: Contender, worker: Worker, seconds: Seconds, repetition: int) -> None:
+def _round(place: Place, engine: Contender, scenario: str, worker: Worker, seconds: Seconds, repetition: int) -> None:
     """Measure an engine once; the round before the first is short and does not count."""
+    if scenario == "load":
+        answer = worker.ask(place.requests(1, 16, 1, [place.fresh(16)]), place.limit)
+        if repetition:
+            seconds.setdefault((scenario, scenario), []).append(answer["seconds"])
+        return
     kinds = ["base", "adapters"] if engine.peer == "core" else ["adapters"]
     if repetition % 2:
         kinds.reverse()
-    for scenario, (count, given, wanted) in SIZES.items():
-        if scenario == "S3" and engine.peer == ONE_STREAM_ALONE:
-            continue
-        names = standard_names() if scenario == "S3" else ["adapter0"]
-        for kind in kinds * (TURNS[scenario] if engine.peer == "core" and repetition else 1):
-            used = names if kind == "adapters" else None
-            request = place.requests(count, given, wanted if repetition else 8, used)
-            answer = worker.ask(request, LIMIT_S)
-            if repetition:
-                seconds.setdefault((scenario, kind), []).append(answer["seconds"])
-    if engine.peer != "llama.cpp":  # whose server loads adapters at its start alone
-        answer = worker.ask(place.requests(1, 16, 1, [place.fresh(16)]), LIMIT_S)
+    count, given, wanted = SIZES[scenario]
+    names = standard_names() if scenario == "S3" else ["adapter0"]
+    for kind in kinds * (TURNS[scenario] if engine.peer == "core" and repetition else 1):
+        used = names if kind == "adapters" else None
+        request = place.requests(count, given, wanted if repetition else 8, used)
+        answer = worker.ask(request, place.limit)
         if repetition:
-            seconds.setdefault(("load", "load"), []).append(answer["seconds"])
+            seconds.setdefault((scenario, kind), []).append(answer["seconds"])
 
 
 def _rows(engine: Contender, found: dict[str, Seconds]) -> Iterator[Record]:
@@ -120,7 +124,7 @@ def idle(place: Place, forms: list[str]) -> Iterator[Record]:
         sides = [place.core(form, "base"), place.core(form, "idle adapters", **ENABLED)]
         launches = [place.worker(side) for side in sides]
         with place.fleet.worker(sides[1].name, launches[1]) as worker:
-            worker.ask(place.requests(len(RANKS), 16, 1, standard_names()), LIMIT_S)
+            worker.ask(place.requests(len(RANKS), 16, 1, standard_names()), place.limit)
         for scenario, (count, given, wanted) in {"S1": (1, 16, 96), "S3": (64, 16, 32)}.items():
             seconds: list[list[float]] = [[], []]
             for pair in range(PAIRS + 1):
@@ -129,7 +133,7 @@ def idle(place: Place, forms: list[str]) -> Iterator[Record]:
                 request = place.requests(count, given, wanted)
                 for index in (0, 1) if pair % 2 else (1, 0):
                     with place.fleet.worker(sides[index].name, launches[index]) as worker:
-                        answer = worker.ask(dict(request), LIMIT_S)
+                        answer = worker.ask(dict(request), place.limit)
                     if pair:
                         seconds[index].append(answer["seconds"])
             ratios = [without / with_idle for without, with_idle in zip(*seconds, strict=True)]

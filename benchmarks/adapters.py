@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks.adapter_loads import large, many, memory
 from benchmarks.adapter_place import FORMS, Place, Record
-from benchmarks.adapter_speed import PEERS, idle, speed
+from benchmarks.adapter_speed import PEERS, SCENARIOS, idle, speed
 from benchmarks.adapter_stalls import stall
 from benchmarks.peer.checkpoints import Checkpoints
 from benchmarks.peer.contenders import Launches
@@ -37,10 +37,12 @@ from benchmarks.peer.environment import Environments
 ROWS = ("speed", "idle", "stall", "many", "large", "memory")
 
 
-def records(place: Place, rows: list[str], forms: list[str], peers: list[str]) -> Iterator[Record]:
+def records(
+    place: Place, rows: list[str], forms: list[str], peers: list[str], scenarios: list[str]
+) -> Iterator[Record]:
     """Measure the rows, one after the other."""
     if "speed" in rows:
-        yield from speed(place, forms, peers)
+        yield from speed(place, forms, peers, scenarios)
     if "idle" in rows:
         yield from idle(place, forms)
     if "stall" in rows:
@@ -72,8 +74,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
     parser.add_argument("--forms", default=",".join(FORMS), help="weights of our engine: some of bf16, Q4_1")
     parser.add_argument("--peers", default=",".join(PEERS), help="some of these; empty: none")
+    parser.add_argument(
+        "--scenarios", default=",".join(SCENARIOS), help=f"of the row speed: some of {', '.join(SCENARIOS)}"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="counted repetitions, or loads; at least 2")
     parser.add_argument("--seconds", type=float, default=1e9, help="after these, no further repetition begins")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an engine has for an answer")
     parser.add_argument("--model", help="a GGUF file; the embedded default when left out")
     parser.add_argument(
         "--env-dir",
@@ -95,12 +101,15 @@ def main() -> None:
         return
     environments = Environments(options.env_dir, console, offline=True)
     checkpoints = Checkpoints(options.model, options.env_dir / "models", environments, console)
-    place = Place(Launches(environments, checkpoints, options.env_dir / "work"), options.repeats, options.seconds)
-    rows, forms, peers = (
-        [word for word in given.split(",") if word] for given in (options.rows, options.forms, options.peers)
+    place = Place(
+        Launches(environments, checkpoints, options.env_dir / "work"), options.repeats, options.seconds, options.limit
+    )
+    rows, forms, peers, scenarios = (
+        [word for word in given.split(",") if word]
+        for given in (options.rows, options.forms, options.peers, options.scenarios)
     )
     try:
-        for record in records(place, rows, forms, peers):
+        for record in records(place, rows, forms, peers, scenarios):
             line = json.dumps(record)
             print(line, flush=True)
             if options.json is not None:

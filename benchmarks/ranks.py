@@ -2,7 +2,8 @@
 
 Measures one stream's decode, one long prompt and eight streams at once, with one rank of N threads and N ranks of one
 thread, in turns, each in a process of its own that sleeps meanwhile; then the sum of 4 KB over two ranks, and the processor
-time of an idle rank. With `--stages`, the ranks have different layers, otherwise parts of every layer.
+time of an idle rank. With `--stages`, the ranks have different layers, otherwise parts of every layer. With `--nodes`, also two
+ranks that are two nodes on the loopback interface, encrypted.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +39,7 @@ def serve(model: str, ranks: int, stages: int, threads: int, settings: dict[str,
     """Answer each line of the standard input with the seconds of a decode, of a prompt, and of a token of all streams."""
     from core import LLM, SamplingParams
 
+    other = other_node(model, settings) if "nnodes" in settings else None
     llm = LLM(
         model=model, tensor_parallel_size=ranks, pipeline_parallel_size=stages, max_model_len=1024,
         kv_cache_memory_bytes="256M", max_num_seqs=STREAMS, platform_config={"threads": threads},
@@ -67,6 +71,23 @@ def serve(model: str, ranks: int, stages: int, threads: int, settings: dict[str,
         one = seconds(short, 1)
         together = (seconds(short, TOKENS + 1, STREAMS) - seconds(short, 1, STREAMS)) / TOKENS
         print(json.dumps([(seconds(short, TOKENS + 1) - one) / TOKENS, seconds(long, 1), together]), flush=True)
+    if other is not None:
+        other.terminate()
+        other.wait()
+
+
+def other_node(model: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start node 1 of two; settings: of both, to which a key and a port are added."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings["master_port"] = listener.getsockname()[1]
+    descriptor, settings["engine_key_file"] = tempfile.mkstemp()
+    os.write(descriptor, os.urandom(32).hex().encode())
+    os.close(descriptor)
+    words = ["--node-rank", "1", "--tensor-parallel-size", "2", "--max-model-len", "1024", "--no-enable-prefix-caching"]
+    words += ["--kv-cache-memory-bytes", "256M", "--platform-config.threads", "1"]
+    for name, value in settings.items():
+        words += ["--" + name.replace("_", "-"), str(value)]
+    return subprocess.Popen([sys.executable, "-m", "core", "serve", model, *words], stdout=subprocess.DEVNULL)
 
 
 class Engine:
@@ -140,6 +161,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--nodes", action="store_true", help="also measure two ranks on two nodes")
     parser.add_argument("--serve", nargs=3, type=int)
     parser.add_argument("--sum", nargs=2, type=int)
     parser.add_argument("--settings", default="{}", help="further arguments of the engine with --serve, as JSON")
@@ -162,6 +184,8 @@ def main() -> None:
     if options.experts:
         engines["experts dealt out"] = Engine(options.model, options.ranks, 1, options.ranks, DEALT)
         engines["experts that move"] = Engine(options.model, options.ranks, 1, options.ranks, MOVING)
+    if options.nodes:
+        engines["two nodes"] = Engine(options.model, 2, 1, 1, {"nnodes": 2})
     found: dict[str, list[list[float]]] = {name: [] for name in engines}
     for turn in range(options.turns):
         for name in list(engines)[:: 1 if turn % 2 else -1]:

@@ -14,7 +14,7 @@ FRAMEWORK: Final = (
 """Packages that call plugins; an error that is raised in one of them is no plugin's fault."""
 OWN: Final = (
     *FRAMEWORK,
-    "core_adapters", "core_attention", "core_grammars", "core_kernels", "core_kv_connectors", "core_loaders", "core_media",
-    "core_platforms", "core_policies", "core_quantization", "core_speculative",
+    "core_adapters", "core_attention", "core_distributed", "core_grammars", "core_kernels", "core_kv_connectors",
+    "core_loaders", "core_media", "core_platforms", "core_policies", "core_quantization", "core_speculative",
 )  # fmt: skip
 """All packages of this project."""

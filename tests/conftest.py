@@ -4,13 +4,19 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from core.api.config import ResolvedPlugin
 from core.own_packages import OWN
+from core.plugin.distributions import is_own
+from core.plugin.hookspecs import Probe
+from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Rehearsal
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # on a busy machine no example is quick
@@ -46,6 +52,8 @@ def pytest_collection_finish() -> None:
     """Modules and collected tests stay until the end; collecting garbage at each engine's start need not see them."""
     gc.collect()
     gc.freeze()
+    # Engines in this process freeze nothing, so that none of them has to look through what is frozen here: 1 s each time.
+    gc.get_freeze_count = lambda: 0
     if "torch" in sys.modules:
         # Oracles multiply tiny matrices, for which threads wait for each other much longer than they compute.
         sys.modules["torch"].set_num_threads(1)
@@ -72,6 +80,36 @@ def loggers_are_left_as_they_were() -> Iterator[None]:
         logger.handlers[:] = handlers
         logger.setLevel(level)
         logger.propagate = propagate
+
+
+@pytest.fixture(autouse=True, scope="session")
+def our_platforms_are_probed_once() -> Iterator[None]:
+    """A start asks a process of its own which devices there are, 0.2 s each time; in this process nothing of it changes."""
+    known: dict[tuple[Any, ...], Probe] = {}
+    start = PluginRegistry._start_probes
+    finish = PluginRegistry._finish_probes
+
+    def key(row: ResolvedPlugin) -> tuple[Any, ...]:
+        variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        return (row, *sys.path, *sorted(variables.items()))
+
+    def start_unknown(self: PluginRegistry, rows: Sequence[ResolvedPlugin] | None = None) -> Rehearsal:
+        for row in self.rows("platform") if rows is None else rows:
+            if row not in self._probes and not self.blocked(row) and key(row) in known:
+                self.take_answer(row, known[key(row)])
+        return start(self, rows)
+
+    def finish_and_keep(self: PluginRegistry, started: Rehearsal) -> None:
+        finish(self, started)
+        for part in started.task.parts:
+            found = self._probes[part.row]
+            if is_own(part.row.distribution) and isinstance(found, Probe):
+                known[key(part.row)] = found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PluginRegistry, "_start_probes", start_unknown)
+        patch.setattr(PluginRegistry, "_finish_probes", finish_and_keep)
+        yield
 
 
 @pytest.fixture(scope="session")

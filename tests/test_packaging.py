@@ -11,6 +11,7 @@ import pytest
 from flit_core.wheel import make_wheel_in
 from setuptools import find_packages
 
+from core.version import __version__
 from tests.layout import PACKAGES, PROJECTS, ROOT
 
 COMPILED = (".cpp", ".h", ".so", "native_build_error.txt")
@@ -34,6 +35,29 @@ def test_every_distribution_has_the_engines_version() -> None:
     versions = {tomllib.loads(project.read_text())["project"]["version"] for project in PROJECTS}
     assert len(versions) == 1 and len(PROJECTS) == len(PACKAGES) > 20
     assert (ROOT / "core" / "version.py").read_text().count(versions.pop()) == 1
+    checked = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "version.py", "--check"], stdout=subprocess.PIPE, text=True
+    )
+    assert checked.returncode == 0, f"run: python .ci/version.py\n{checked.stdout}"
+
+
+def test_one_command_changes_the_version_everywhere(tmp_path: Path) -> None:
+    for path in (*PROJECTS, ROOT / "core" / "version.py", ROOT / ".ci" / "version.py"):
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "deployment.md", tmp_path / "docs")
+    command = [sys.executable, tmp_path / ".ci" / "version.py"]
+    before = (ROOT / "pyproject.toml").read_text().count(f'{__version__}"')
+    subprocess.run([*command, "9.8.7"], check=True, stdout=subprocess.DEVNULL)
+    assert subprocess.run([*command, "--check"]).returncode == 0
+    assert (tmp_path / "pyproject.toml").read_text().count('9.8.7"') == before > 20
+    assert "image: core:9.8.7" in (tmp_path / "deploy" / "compose.yaml").read_text()
+    (tmp_path / "core" / "version.py").write_text('__version__ = "9.8.8"\n')
+    found = subprocess.run([*command, "--check"], stdout=subprocess.PIPE, text=True)
+    assert found.returncode == 1 and found.stdout.count("is not at 9.8.8") > len(PROJECTS)
 
 
 def test_every_package_is_typed_for_its_users() -> None:

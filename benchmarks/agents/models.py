@@ -50,6 +50,15 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
 """{name: (configuration, architecture in GGUF files)}: SmolLM2 135M, Gemma 3 270M and Qwen3.5 0.8B."""
 
 
+def kv_gigabytes(name: str, tokens: float) -> float:
+    """Return the GB of keys and values, in bfloat16, of so many tokens of a model, without states of fixed size."""
+    config, _ = MODELS[name]
+    layers = config.get("layer_types", ["full_attention"] * config["num_hidden_layers"])
+    lengths = {"full_attention": tokens, "sliding_attention": min(tokens, config.get("sliding_window", tokens))}
+    row = 2 * 2 * config["num_key_value_heads"] * config["head_dim"]
+    return row * sum(lengths.get(kind, 0.0) for kind in layers) / 1e9
+
+
 def path_of(name: str, form: str, folder: Path) -> Path:
     """Return a model's safetensors directory or GGUF file; write it first where it is missing."""
     config, architecture = MODELS[name]

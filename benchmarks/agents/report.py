@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agents.models import kv_gigabytes
 from benchmarks.peer.report import table
 from benchmarks.sizes.results import Line
 
@@ -80,10 +81,22 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
     )
     yield (
         "After a `kill -9` of the server, two seconds after an answer, or of the engine. **pause**: start of the next server,"
-        "\nor time until a short prompt has its first token on the next engine."
+        "\nor time until a short prompt has its first token on the next engine. **GB**: keys and values of the known tokens."
+        "\n**s a GB**: the time beside the prefill, in which they were loaded; with `--keep-kv` what the pause has more than"
+        "\nwhere nothing is kept. Below 0.1 GB it is mostly what any turn costs."
     )
     yield table(
-        ["model", "killed, and what keeps", "known tokens", "cached", "TTFT s", "beside prefill ms", "pause s"],
+        [
+            "model",
+            "killed, and what keeps",
+            "known tokens",
+            "cached",
+            "TTFT s",
+            "beside prefill ms",
+            "pause s",
+            "GB",
+            "s a GB",
+        ],
         [row for case, lines in cases.items() if case[2] == "kills" for row in kill_rows(case, lines)],
     )
     yield from errors(cases)
@@ -165,9 +178,14 @@ def several_row(case: Case, lines: list[Line]) -> list[str]:
 
 def kill_rows(case: Case, lines: list[Line]) -> Iterator[list[str]]:
     """Yield a row for each way to die."""
+    pauses = {line["row"]: line["figures"]["pause"] for line in lines if "pause" in line.get("figures", {})}
     for line in lines:
         if "figures" in line:
             turn = line["figures"]
+            gigabytes = kv_gigabytes(case[0], turn["known"])
+            extra = (beside(turn) or 0.0) / 1e3
+            if "pause" in turn:
+                extra = turn["pause"] - pauses.get("engine, nothing kept", turn["pause"])
             pause = turn.get("start", turn.get("pause", 0.0))
             what = line["row"] if line["row"].startswith("engine") else f"server, {line['row']}"
             late = f"{beside(turn) or 0:.0f}"
@@ -179,6 +197,8 @@ def kill_rows(case: Case, lines: list[Line]) -> Iterator[list[str]]:
                 f"{turn['ttft']:.2f}",
                 late,
                 f"{pause:.2f}",
+                f"{gigabytes:.2f}",
+                "" if line["row"] == "engine, nothing kept" else f"{extra / gigabytes:.2f}",
             ]
 
 

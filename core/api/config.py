@@ -132,8 +132,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits the storage they lie on.
     keep_weights:      how an engine uses prepared weights that outlived the previous engine: `copy`, `map`; None: none do.
-    weights_file:      descriptor, in the engine process, of the memory file with kept weights; None: there is none.
-    kv_file:           descriptor, in the engine process, of the memory file with kept KV blocks; None: there is none.
+    weights_file, kv_file: descriptors, in the engine process, of memory files with kept weights and KV blocks; None: none.
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of the records that engines must match before their first request; None: no check.
     restarts:          restart policy for an engine that dies.
@@ -142,7 +141,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                        `core_runtime.specs.draft_config.draft_of`. None without a draft that the executor runs.
     compilation:       recording and compilation of steps.
     profiler:          settings of the profiler; None: the engine cannot be profiled.
-    log_steps:         whether each step is logged.
+    log_steps:         whether each step is logged. audit: see `core_observers.engine.audit.settings`; empty: none.
     log_config:        argument of `logging.config.dictConfig` in the engine process; empty: our own logging.
     sleeps:            whether the engine can sleep: release weights and cache for a while.
     weight_transfer:   replacement of weights over HTTP; None: it is disabled.
@@ -179,6 +178,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     compilation: CompilationConfig = CompilationConfig()
     profiler: ProfilerConfig | None = None
     log_steps: bool = False
+    audit: dict[str, Any] = {}
     log_config: dict[str, Any] = {}
     sleeps: bool = False
     weight_transfer: WeightTransferConfig | None = None

@@ -16,12 +16,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     reserve_full_prompt:          admit a request only when its whole prompt has room.
     async_scheduling:             plan a step while the previous one runs.
     stream_interval:              tokens between two streamed outputs.
-    max_num_queued_reqs:          limit of requests that wait for a first token; 0: no limit.
-    max_num_queued_tokens:        limit of the waiting requests' prompt tokens; 0: no limit.
+    max_num_queued_reqs, max_num_queued_tokens: limits of requests that wait for a first token, and of their prompts; 0: none.
     max_stall_s:                  limit of the seconds that prefill may delay a stream's next token; 0.0: no limit.
     max_num_reqs_per_key:         limit of requests of one API key, waiting or running; 0: no limit.
-    max_num_queued_reqs_per_key:  limit of requests of one API key that wait for a first token; 0: no limit.
-    max_num_queued_tokens_per_key: limit of the prompt tokens of these; 0: no limit.
+    max_num_queued_reqs_per_key, max_num_queued_tokens_per_key: limits of those that wait, and of their prompts; 0: no limit.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
     num_speculative_tokens:       limit of drafts per sequence and step; 0: no speculation.

@@ -31,8 +31,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     prefix_queries, prefix_hits: tokens looked up in the prefix cache, and tokens found there. num_preemptions: preempted
     requests.
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
-    num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
-    num_violations: broken invariants that were detected and repaired.
+    num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised. num_violations: broken invariants met.
+    audits: rows of steps that were computed again: `clean` ones, and mismatches by kind.
     tier_hits: tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
     num_stalls: tokens whose distance from the previous token exceeded `--max-stall-ms`; 0 without that argument.
     kv_residency: see `core_kv_connectors.kv_residency`; empty when it is not measured.
@@ -84,6 +84,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     adapters_number: int = 0
     expert_balance: float = 0.0
     expert_moves: int = 0
+    audits: dict[str, int] = {}
 
     @property
     def num_for_room(self) -> int:

@@ -1,5 +1,3 @@
-"""The schema of engine arguments: every argument is declared once, as a field of one group's Struct.
-
-Owns: declaration, parsing, conversion, precedence and help of arguments. Never does: decide what a value means for the
-engine (`core_config` does), import plugins or torch. Called by: plugin (plugins' own arguments), config, cli, LLM.
+"""The schema of engine arguments, each a field of one group's Struct. Owns: declaration, parsing, conversion and help. Never
+does: decide what a value means (`core_config` does), import plugins or torch. Called by: plugins, configuration, commands, LLM.
 """

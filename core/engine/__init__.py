@@ -1,5 +1,3 @@
-"""The engine loop and the ways to reach it.
-
-Owns: the loop (schedule, execute, update), the clients in process and over ZMQ, and the translation between what users
-ask for and what the engine runs. Never does: schedule, compute, speak HTTP. Called by: the `LLM` class and the server.
+"""The engine loop, the clients in process and over ZMQ, and the translation between what users ask for and what the engine
+runs. Never does: schedule, compute, speak HTTP. Called by: the `LLM` class and the server.
 """

@@ -25,6 +25,7 @@ GROUP: Final = "core.engine_observers"
 NEEDED: Final[Mapping[str, str]] = MappingProxyType({
     "state_canary": "canary",
     "log_steps": "step_log",
+    "audit": "audit",
     "sleeps": "lifecycle",
     "adapters": "adapters",
     "media": "media",

@@ -9,7 +9,6 @@ worker returns its bytes with the result, and only then does a connector have th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
@@ -104,15 +103,10 @@ class BlockCopies:
     def check_integrity(self, num_blocks: int) -> None:
         """Raise `IntegrityError` unless the copies name blocks of the pool, and none is filled twice."""
         targets = [block_id for block_id, _ in self._loads]
-        named = [*targets, *self._sources()]
+        named = [*targets, *(save.block_id for save in self._saves), *self._in_place]
         are_blocks = all(0 < block_id < num_blocks for block_id in named)
         require(are_blocks, "block_copies", "a copy names no block")
         require(len(set(targets)) == len(targets), "block_copies", "a block is to be filled twice")
-
-    def _sources(self) -> Iterator[int]:
-        for save in self._saves:
-            yield save.block_id
-        yield from self._in_place
 
     def _save(
         self, block_id: int, group: int, key: PrefixKey, receivers: tuple[KVConnector, ...], *, evicted: bool

@@ -10,7 +10,7 @@ engine continues without it, with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from core.api.config import EngineConfig
@@ -20,6 +20,9 @@ from core.api.stats import SchedulerStats
 
 Copy = Callable[[KVTransfers], list[Page] | None]
 """Function that makes copies now, between steps, and returns the saved pages; None when that failed."""
+
+HeldPage = tuple[int, PrefixKey, bool]
+"""Group, key, and whether the pool holds the block as well, so that only storage that outlives it need hold the page."""
 
 
 class BlockCache(Protocol):
@@ -101,6 +104,19 @@ class KVConnector:
     def discard(self, group: int, key: PrefixKey) -> None:
         """Discard a page that was saved, or is being loaded, and has wrong values: it must never be returned."""
 
+    # --- pins ---
+
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Hold pages, those here and those that come, in place of what is held for `owner`; None, and no change: no room.
+
+        share: of the memory that all held pages may take. seconds: after which storage that outlives the engine drops them.
+        Returns the number of pages that it holds.
+        """
+        return None
+
+    def release(self, owner: Hashable) -> None:
+        """Let the pages that are held for an owner give way again; owners without any are ignored."""
+
     # --- blocks in a pool's memory that outlives engines ---
 
     def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
@@ -154,7 +170,6 @@ class KVConnector:
 
         fingerprint: returns 32 hex digits over everything except tokens that values depend on; computing it reads files.
         """
-        return None
 
     def save_for_sleep(self, cache: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
         """Save what is missing, for about `seconds`, before a sleep. keeps_memory: False when `drop_memory` will be called."""
@@ -165,11 +180,9 @@ class KVConnector:
 
     def close(self, timeout_s: float) -> None:
         """End threads within `timeout_s` seconds; what is not written by then is lost."""
-        return None
 
     def check_integrity(self) -> None:
         """Raise an error unless counters and stored pages agree. Called by tests and on request."""
-        return None
 
     def explainer(self, cache: Any) -> Any:
         """Return an explainer of cache misses, or None. For the engine's own connectors: see `core.kv.explainer`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.stats import SchedulerStats
 from core.kv.block_copies import BlockCopies
-from core.kv.connector import BlockCache, Copy, KVConnector
+from core.kv.connector import BlockCache, Copy, HeldPage, KVConnector
 from core.kv.explainer import CacheView, MissExplainer
 from core.kv.fingerprint import fingerprint
 from core.plugin.hookspecs import LoadContext
@@ -116,11 +116,8 @@ class KVConnectors:
 
     def explainer(self, cache: CacheView) -> MissExplainer | None:
         """Return the first connector's explainer of misses, or None."""
-        for connector in self.connectors:
-            found: MissExplainer | None = self._call(connector, "explainer", cache)
-            if found is not None:
-                return found
-        return None
+        made = (self._call(connector, "explainer", cache) for connector in self.connectors)
+        return next((explainer for explainer in made if explainer is not None), None)
 
     def kept_blocks(self) -> list[tuple[int, int, PrefixKey, bytes | None]]:
         """Return the blocks whose bytes a new pool has; see `KVConnector`."""
@@ -136,11 +133,8 @@ class KVConnectors:
 
     def get(self, group: int, key: PrefixKey) -> Page | None:
         """Return the page of a block if a connector has it in memory, or None."""
-        for connector in self._stores:
-            page: Page | None = self._call(connector, "get", group, key)
-            if page is not None:
-                return page
-        return None
+        pages = (self._call(connector, "get", group, key) for connector in self._stores)
+        return next((page for page in pages if page is not None), None)
 
     def fits(self, page: Page) -> bool:
         """Whether a page has the size of a block. Any other size would make the step that copies it fail."""
@@ -155,17 +149,9 @@ class KVConnectors:
         gap: returns group and key of a block that every longer prefix needs, None when that depends on the length. Called only
              when a connector can load, because it hashes.
         """
-        missing: tuple[int, PrefixKey] | None = None
-        is_known = False
-        for connector in self._loaders:
-            if not self._call(connector, "can_load"):
-                continue
-            if not is_known:
-                missing = gap()
-                is_known = True
-            if missing is None or self._call(connector, "may_load", *missing):
-                return connector
-        return None
+        able = [connector for connector in self._loaders if self._call(connector, "can_load")]
+        missing = gap() if able else None
+        return next((one for one in able if missing is None or self._call(one, "may_load", *missing)), None)
 
     def start_load(self, connector: KVConnector, load: KVLoad) -> None:
         """Have a connector fill a load that `new_load` created."""
@@ -277,6 +263,17 @@ class KVConnectors:
         self.end_loads()  # first: no load may bring back what is deleted next
         self.copies.forget()
         self._notify("cleared")
+
+    # --- pins, of observers ---
+
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Have connectors hold pages; returns the largest number that one of them holds. See `KVConnector.hold`."""
+        held = [self._call(connector, "hold", owner, pages, share, seconds) for connector in self.connectors]
+        return max((number for number in held if number is not None), default=None)
+
+    def release(self, owner: Hashable) -> None:
+        """Let the pages that are held for an owner give way again."""
+        self._notify("release", owner)
 
     # --- called by the engine loop ---
 

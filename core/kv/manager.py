@@ -7,7 +7,8 @@ connectors use the part of it that is `BlockCache`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from core.api.errors import ConfigError
 from core.api.kv_load import KVLoad
@@ -31,6 +32,8 @@ from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
 from core.kv.snapshots import MIN_INTERVAL, Snapshots
 from core.kv.state_copies import StateCopies
+
+Found = TypeVar("Found", bound=PrefixHit | KVLoad)
 
 
 class KVManager:
@@ -132,30 +135,11 @@ class KVManager:
         O(hit blocks), plus the blocks with which others started since the last look-up; when a load begins, O(blocks of
         the sequence).
         """
-        if not self.enable_prefix_caching:
-            return self.no_hit()
-        self._registry.offer_starting()
-        found = self._search.find(sequence)
-        while isinstance(found, PrefixHit) and self._drops_damaged(found):
-            found = self._search.find(sequence)
-        return found
+        return self._find(sequence, self._search.find)
 
     def lookup_now(self, sequence: KVSequence) -> PrefixHit:
         """Look up the longest prefix that is in memory, for a sequence that does not wait."""
-        if not self.enable_prefix_caching:
-            return self.no_hit()
-        self._registry.offer_starting()
-        found = self._search.find_now(sequence)
-        while self._drops_damaged(found):
-            found = self._search.find_now(sequence)
-        return found
-
-    def pin(self, sequence: KVSequence) -> list[int]:
-        """Pin the blocks in the pool of the longest cached prefix of a sequence without blocks; `pool.unpin` ends that."""
-        hit = self.lookup_now(sequence)
-        block_ids = [block_id for ids in (*hit.block_ids, hit.state[:1]) for block_id in ids if block_id]
-        self.pool.pin(block_ids)
-        return block_ids
+        return self._find(sequence, self._search.find_now)
 
     def no_hit(self) -> PrefixHit:
         """Return the empty hit, for a sequence that does not use the prefix cache."""
@@ -339,6 +323,16 @@ class KVManager:
         """
         check_blocks(self._tables, sequences)
         self.connectors.check_integrity(self.pool.num_blocks)
+
+    def _find(self, sequence: KVSequence, search: Callable[[KVSequence], Found]) -> Found | PrefixHit:
+        """Return the result of a search, whose blocks are what was cached."""
+        if not self.enable_prefix_caching:
+            return self.no_hit()
+        self._registry.offer_starting()
+        found = search(sequence)
+        while isinstance(found, PrefixHit) and self._drops_damaged(found):
+            found = search(sequence)
+        return found
 
     def _adopt_kept(self) -> None:
         """Cache the blocks whose bytes an earlier engine left in the memory of this pool, which is empty."""

@@ -17,11 +17,8 @@ from core.kv.connectors import KVConnectors
 from core.kv.prefix_hit import PageLoad, PrefixHit
 from core.kv.prefix_needs import Has, PrefixNeeds
 from core.kv.prefix_table import PrefixTable
-from core.kv.sequence import KVSequence
+from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.snapshots import Snapshots
-
-MAX_WAITS = 8
-"""Number of times that a sequence waits for pages of blocks that were just evicted; others may evict more meanwhile."""
 
 
 class PrefixSearch:

@@ -35,16 +35,12 @@ class PrefixTable:
             return None
         _, cached = self._keys[block_id]
         # Digests can collide, with xxhash even on purpose, so only equal token ids make a hit.
-        if cached.payload != key.payload:
-            return None
-        return block_id
+        return block_id if cached.payload == key.payload else None
 
     def insert(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Cache `block_id` under `key`; False, without a change, when the digest or the block is already in the table."""
         blocks = self._blocks[group]
-        if key.digest in blocks:
-            return False
-        if block_id in self._keys:
+        if key.digest in blocks or block_id in self._keys:
             return False
         blocks[key.digest] = block_id
         self._keys[block_id] = (group, key)
@@ -52,8 +48,7 @@ class PrefixTable:
 
     def collides(self, key: PrefixKey, group: int = 0) -> bool:
         """Whether another block with other token ids has the same digest."""
-        is_taken = key.digest in self._blocks[group]
-        return is_taken and self.find(key, group) is None
+        return key.digest in self._blocks[group] and self.find(key, group) is None
 
     def discard(self, block_id: int) -> Entry:
         """Remove a cached block; returns its group and key."""

@@ -12,6 +12,9 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import PrefixKey
 from core.kv.hashing import KeyExtras
 
+MAX_WAITS = 8
+"""Limit of a sequence's waits for pages of blocks that were just evicted, or for room; others may take more meanwhile."""
+
 
 class KVSequence:
     """Tokens of a sequence and the blocks of their keys and values; the base of the scheduler's sequence.
@@ -37,7 +40,7 @@ class KVSequence:
     snapshots:             all such positions since it got its blocks.
     num_saved_tokens:      position of the state that was copied before drafts were verified; -1 for none.
     is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
-    num_waits:             number of times that it has waited for pages of blocks that were just evicted.
+    num_waits:             number of times that it has waited for pages of evicted blocks, or for room for a state.
     load:                  pages that it waits for, or that are loaded and not in blocks yet; else None.
     """
 

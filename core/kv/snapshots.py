@@ -24,7 +24,7 @@ from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
 from core.kv.block_registry import BlockRegistry
-from core.kv.sequence import KVSequence
+from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.state_copies import StateCopies
 
 MIN_INTERVAL = 64
@@ -40,6 +40,7 @@ class Snapshots:
     copies:   states of the sequences, and the copies for the next plan.
     interval: minimum number of tokens between two snapshots inside a prompt.
     every:    states after multiples of this number of tokens are kept as well, until they are evicted; 0: none.
+    is_short: whether the last state was not kept because others of this plan have taken the free blocks, until it is complete.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Snapshots:
         self._every = every
         self._uses: Counter[int] = Counter()
         self._unfilled: list[int] = []
+        self.is_short = False
 
     @property
     def num_pages(self) -> int:
@@ -104,6 +106,7 @@ class Snapshots:
         num_needed: number of blocks that must stay free, without which the sequence might not be planned.
         moves: whether the plan may read a state in other blocks than it writes it to. Returns whether it has to.
         """
+        self.is_short = False
         # Planned ahead of results, an edge may lie beyond the confirmed tokens, whose key is not known yet.
         is_known = num_tokens <= len(sequence.token_ids)
         if num_tokens % self._block_size or not is_known or num_tokens <= sequence.num_kept_tokens:
@@ -120,6 +123,7 @@ class Snapshots:
             return False
         size = self._copies.num_blocks
         if size + num_needed > self._pool.num_free:
+            self.is_short = bool(self._unfilled) and sequence.num_waits < MAX_WAITS
             return False
         block_ids = self._pool.allocate(size)
         # A draft model reads the same blocks in other steps, so with drafts the sequence keeps its own.

@@ -14,7 +14,6 @@ from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
 from core.kv.prefix_hit import PrefixHit
 from core.scheduler.planning import StepPlanner
-from core.scheduler.running import num_others
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
@@ -27,14 +26,9 @@ class Admission:
 
     def make_way(self, planner: StepPlanner) -> None:
         """Preempt the batch class, the last first, while others lack slots, blocks or adapters. It runs before all planning."""
-        state = self.state
-        running = state.running.sequences
-        heads = [_peek(queue) for queue in (state.waiting, state.held) if len(queue)]
-        missing = max((head.blocks_missing for head in heads if not head.request.flex), default=-1)
-        while num_others(running) < len(running) and (
-            len(state.places) or (missing >= 0 and (state.running.is_full or not state.seats.has_room(missing)))
-        ):
-            state.preempt(running[-1], planner.plan)
+        running = self.state.running
+        while running.num_flex and self._others_lack_room():
+            self.state.preempt(running.sequences[-1], planner.plan)
 
     def admit(self, planner: StepPlanner, *, flex: bool = False) -> None:
         """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up.
@@ -44,15 +38,13 @@ class Admission:
         state = self.state
         state.awaiting.restore_ready()
         state.places.restore_ready()
-        is_anyone_queued = len(state.waiting) or len(state.held)
-        if not is_anyone_queued or state.running.is_full or planner.budget <= 0:
+        if state.running.is_full or planner.budget <= 0 or not (len(state.waiting) or len(state.held)):
             return
         # A fair policy orders its queue by what users have been charged, so the queue must know the newest tokens.
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
-        num_kept = state.config.max_num_seqs // 4 if flex else 0
-        while planner.budget > 0 and len(state.running.free_slots) > num_kept:
+        while planner.budget > 0 and len(state.running.free_slots) > state.config.max_num_seqs // 4 * flex:
             first = self._next()
             if first is None or first.request.flex != flex or not self._may_be_tried(first):
                 return
@@ -73,24 +65,28 @@ class Admission:
         # The last prompt waits for the decodes of all steps before its own, so few large steps answer a queue sooner. The
         # streams wait for each step, so the limit is shared out among them.
         running = self.state.running
-        num_partial = num_others(running.partial)
-        num_streams = max(num_others(running.sequences) - num_partial, 1)
+        num_partial = running.num_others(running.partial)
+        num_streams = max(running.num_others(running.sequences) - num_partial, 1)
         num_behind = num_partial + self._num_startable() - 1
         return max(least, int(self.state.config.queued_prompts_weight * least * num_behind / num_streams))
 
-    def limiting_argument(self, planner: StepPlanner) -> str:
-        """Return the engine argument whose limit most likely keeps waiting sequences out of a step."""
+    def limiting_argument(self, planner: StepPlanner, *, flex: bool = False) -> str:
+        """Return the engine argument whose limit most likely keeps waiting sequences of a class out of a step."""
         state = self.state
-        if state.running.is_full:
+        if len(state.running.free_slots) <= state.config.max_num_seqs // 4 * flex:
             return "max_num_seqs"
         first = _peek(state.waiting) if len(state.waiting) else None
         if first is not None and not state.seats.has_room(first.blocks_missing):
             return "kv_cache"
+        if flex and (len(state.places) or (first is not None and not state.places.has_place(first))):
+            return "max_loras"
+        if (flex and planner.leaves_out) or (planner.room is not None and planner.room.is_used_up):
+            return "max_stall_ms"
         if planner.budget <= 0:
             return "max_num_batched_tokens"
         if first is None and len(state.held):
             return "max_long_partial_prefills"
-        if state.running.partial:
+        if state.running.num_others(state.running.partial):
             return "max_num_partial_prefills"
         return "kv_cache"
 
@@ -109,6 +105,13 @@ class Admission:
         elif state.running.is_partial(suspect):
             planner.plan_chunk(suspect)
         return True
+
+    def _others_lack_room(self) -> bool:
+        """Whether a waiting sequence that is not of the batch class lacks a slot, blocks or the place of its adapter."""
+        state = self.state
+        heads = [_peek(queue) for queue in (state.waiting, state.held) if len(queue)]
+        missing = max((head.blocks_missing for head in heads if not head.request.flex), default=-1)
+        return len(state.places) > 0 or (missing >= 0 and (state.running.is_full or not state.seats.has_room(missing)))
 
     def _num_startable(self) -> int:
         """Number of waiting sequences that have slots; 0 when the first lacked blocks and there is no room for all."""
@@ -157,7 +160,7 @@ class Admission:
         if not state.seats.has_room(sequence.blocks_missing):
             return False
         state.current = sequence
-        hit = self._look_up(sequence)
+        hit = state.kv.no_hit() if sequence.needs_whole_prompt else state.kv.lookup(sequence)
         if isinstance(hit, KVLoad):
             # Later sequences may pass meanwhile, hence the True.
             state.awaiting.add(sequence)
@@ -169,7 +172,7 @@ class Admission:
             return False
         if chunk < num_tokens:
             most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
-            if num_others(state.running.partial) >= most_partial:
+            if state.running.num_others(state.running.partial) >= most_partial:
                 return False
         room = num_known if config.reserve_full_prompt else hit.num_tokens + chunk
         missing = state.kv.blocks_missing(hit, room)
@@ -178,10 +181,6 @@ class Admission:
             return False
         self._start(planner, sequence, hit, chunk)
         return True
-
-    def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
-        kv = self.state.kv
-        return kv.no_hit() if sequence.needs_whole_prompt else kv.lookup(sequence)
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

@@ -18,7 +18,7 @@ from typing import Final, cast
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
-from core.scheduler.running import DecodeView, num_others
+from core.scheduler.running import DecodeView
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
@@ -41,6 +41,7 @@ class StepPlanner:
     budget:       tokens of the step.
     mixed_budget: limit of prompt tokens in a step that also gives a sequence a token, which waits for the whole step.
     leaves_out:   whether a decode of the batch class has no room.
+    room:         seconds left for prompts of the class that is planned; None: no limit.
     vectorized:   False plans every sequence on its own, for comparison.
     """
 
@@ -55,7 +56,7 @@ class StepPlanner:
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._apart = self._least_apart = 1
-        self._room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
+        self.room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -73,7 +74,7 @@ class StepPlanner:
         """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
-        num_first = num_others(view.sequences)
+        num_first = running.num_others(view.sequences)
         if num_first < len(view.slots):
             view = self._with_fitting(view, max(num_first, 1))
         if self._apart > 1:
@@ -105,8 +106,8 @@ class StepPlanner:
         # From here on prompts only: each of their tokens makes the streams of this step wait longer. The batch class may wait.
         if not view.sequences[0].request.flex:
             self.budget = min(self.budget, self._mixed_budget)
-            if self._room is not None:
-                self._room.admit_streams(plan)
+            if self.room is not None:
+                self.room.admit_streams(plan)
 
     def plan_chunks(self, *, flex: bool = False) -> None:
         """Give prompts of a class that have begun their next chunks, as far as budget and blocks allow.
@@ -114,7 +115,7 @@ class StepPlanner:
         flex: the batch class, after all else. Its prompts get the time that is left, or a few tokens of an empty step.
         """
         if flex and self.state.flex_cost is not None:
-            room = self._room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
+            room = self.room = PromptRoom(self.state.flex_cost, self._flex_limit_s)
             room.admit_streams(self.plan)
             for start, chunk in zip(self._chunk_starts, self.step.chunks, strict=True):
                 room.take(start, chunk.num_tokens, completes=False)
@@ -144,16 +145,16 @@ class StepPlanner:
         if self._apart > 1 and config.enable_chunked_prefill:
             # Several pieces are in flight at a time: a single one would keep the other steps waiting.
             num_tokens = min(num_tokens, max(-(-(start + num_tokens) // (PIECES * self._apart)), LEAST_PIECE))
-        if self._room is not None and config.enable_chunked_prefill:
-            num_tokens = self._room.chunk(start, num_tokens)
+        if self.room is not None and config.enable_chunked_prefill:
+            num_tokens = self.room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
 
     def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
         """Shorten a chunk so that it ends at a block edge whose state is worth keeping; returns its number of tokens."""
         snapshots = self.state.kv.snapshots
-        if snapshots is None or not self.state.config.enable_chunked_prefill:
-            return self.whole_spans(sequence, start, num_tokens)
-        return self.whole_spans(sequence, start, snapshots.chunk(sequence, start, num_tokens))
+        if snapshots is not None and self.state.config.enable_chunked_prefill:
+            num_tokens = snapshots.chunk(sequence, start, num_tokens)
+        return self.whole_spans(sequence, start, num_tokens)
 
     def whole_spans(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
         """Change a chunk that ends within a span: it ends before the span or, where it begins there, with it. Returns its
@@ -324,8 +325,7 @@ class StepPlanner:
         if kv.snapshots is None:
             return
         num_computed = self.plan.num_computed
-        at_edge = num_computed % kv.block_size == 0
-        rows = at_edge.nonzero()[0]
+        rows = (num_computed % kv.block_size == 0).nonzero()[0]
         for row in rows.tolist():
             sequence = view.sequences[row]
             if kv.snapshots.keep(sequence, int(num_computed[row]), moves=True):
@@ -403,6 +403,9 @@ class StepPlanner:
         if state.kv.snapshots is not None:
             num_needed = state.kv.num_growing * (num_tokens // state.kv.block_size + 2)
             state.kv.snapshots.keep(sequence, planned, num_needed=num_needed)
+            if state.kv.snapshots.is_short and self.plan.total_num_tokens:
+                sequence.num_waits += 1
+                return  # the next step has the blocks that copies of this one take
         num_tokens = self.cut(sequence, planned, num_tokens)
         if not num_tokens:
             return
@@ -418,8 +421,7 @@ class StepPlanner:
                 continue
             behind = state.running.partial[-1]
             # As long as the step does some work, blocks will be freed in time. An empty step would change nothing, for ever.
-            is_anything_planned = len(self.plan.slots) or self._chunk_slots
-            if is_anything_planned or behind is sequence:
+            if len(self.plan.slots) or self._chunk_slots or behind is sequence:
                 return
             state.preempt(behind, self.plan)
         self._append_blocks(sequence, block_ids)
@@ -441,9 +443,9 @@ class StepPlanner:
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
             self.state.drafts.begin(sequence, self.plan, 0)
-        if self._room is not None:
-            self._room.take(start, num_tokens, completes=completes)
-            if self._room.is_used_up:
+        if self.room is not None:
+            self.room.take(start, num_tokens, completes=completes)
+            if self.room.is_used_up:
                 self.budget = 0
 
 

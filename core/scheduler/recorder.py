@@ -70,10 +70,10 @@ class Recorder:
             sequence.record.ended = self._clock()
             self._num_lost.pop(sequence, None)
 
-    def wait(self, limit: str) -> None:
-        """Record why waiting sequences are not in the planned step. limit: the engine argument that kept them out."""
+    def wait(self, limit: str, *, flex: bool) -> None:
+        """Record why waiting sequences of a class are not in the planned step. limit: engine argument that kept them out."""
         for sequence in self._num_lost:
-            if sequence.record is None or sequence.record.started:
+            if sequence.record is None or sequence.record.started or sequence.request.flex != flex:
                 continue
             queue = sequence.queue
             sequence.record.waited_for = queue.waits_for(sequence) if isinstance(queue, Aside) else limit

@@ -22,6 +22,7 @@ from core.api.step_plan import Int32Array, Slot
 from core.scheduler.sequence import NO_SLOT, SequenceState
 
 _order = attrgetter("order")
+_is_flex = attrgetter("request.flex")
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +60,7 @@ class RunningSet:
     stop_ids:       for each token id the number of running sequences that it would end.
     free_slots:     slots without a sequence.
     num_departures: number of sequences that have left since the start.
+    num_flex:       number of sequences of the batch class.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
@@ -69,6 +71,7 @@ class RunningSet:
         self.capacity = np.zeros(max_num_seqs, np.int32)
         self.stop_ids: Counter[int] = Counter()
         self.num_departures = 0
+        self.num_flex = 0
         self._max_length = np.zeros(max_num_seqs, np.int32)
         self._num_prompt = np.zeros(max_num_seqs, np.int32)
         self._handle = np.zeros(max_num_seqs, np.int64)
@@ -88,6 +91,7 @@ class RunningSet:
         """Give a sequence a slot; it is partial until `begin_decode`."""
         slot = self.free_slots.pop()
         sequence.slot = slot
+        self.num_flex += sequence.request.flex
         self._by_slot[slot] = sequence
         self.length[slot] = len(sequence.token_ids)
         self.capacity[slot] = sequence.num_slots
@@ -105,6 +109,7 @@ class RunningSet:
         slot = sequence.slot
         sequence.slot = NO_SLOT
         self.num_departures += 1
+        self.num_flex -= sequence.request.flex
         self._by_slot[slot] = None
         self.free_slots.append(slot)
         for token_id in sequence.stop_token_ids:
@@ -128,6 +133,10 @@ class RunningSet:
         """Whether a running sequence still has known tokens that are not planned. O(log n)."""
         index = bisect_left(self.partial, sequence.order, key=_order)
         return index < len(self.partial) and self.partial[index] is sequence
+
+    def num_others(self, sequences: list[SequenceState]) -> int:
+        """Return how many of some running sequences, which are in order, are not of the batch class; they come first."""
+        return bisect_left(sequences, True, key=_is_flex) if self.num_flex else len(sequences)
 
     def is_at_rest(self, sequence: SequenceState) -> bool:
         """Whether a sequence has a slot, and all steps that were planned for it have their results."""
@@ -176,8 +185,3 @@ class RunningSet:
             return False
         del self.partial[index]
         return True
-
-
-def num_others(sequences: list[SequenceState]) -> int:
-    """Return how many sequences of a list in order are not of the batch class; they come first."""
-    return bisect_left(sequences, True, key=lambda sequence: sequence.request.flex)

@@ -362,9 +362,8 @@ class Scheduler:
             # blocks nothing is admitted either, so that running sequences end and free them.
             if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
                 self._admission.admit(planner, flex=flex)
-        if state.recorder:
-            limit = self._admission.limiting_argument(planner)
-            state.recorder.wait(limit)
+            if state.recorder:
+                state.recorder.wait(self._admission.limiting_argument(planner, flex=flex), flex=flex)
 
     def _begin(self, step: Step) -> None:
         """Record a step as in flight, with everything that must be undone if it fails."""

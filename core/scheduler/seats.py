@@ -94,13 +94,15 @@ class Seats:
         return len(slots) > 0 and self._newest_slots == before
 
     def _reserve(self) -> int:
-        """Number of blocks that an admission must leave free.
+        """Number of blocks that an admission must leave free: for a copy of a state, without which a next turn begins anew.
 
         Once the cache was too small for the running sequences, each of them and the new one must be able to take one more
         block, so that a readmitted sequence is not preempted at once: between an admission and the next preemption some
         sequence fills a whole block.
         """
         num_running = len(self.running)
-        if not num_running or not self.num_pressed:
+        if not num_running:
             return 0
-        return (num_running + 1) * self.kv.num_growing
+        num_each = self.kv.num_growing if self.num_pressed or self.kv.snapshots is not None else 0
+        num_copied = 0 if self.kv.snapshots is None else self.kv.states.num_blocks
+        return (num_running + 1) * num_each + num_copied

@@ -23,9 +23,9 @@ from core_apis.remote.relay import smaller
 from core_apis.remote.sockets import PIECE_BYTES, Link
 from core_apis.remote.waiting import Waiting
 from core_config.resolve import resolve
-from core_config.served.remote import is_loopback, read_secret
 from core_config.served.server_config import RemoteSettings
 from core_frontend.library.async_llm import AsyncLLM
+from core_supervision.link.secured import is_loopback, read_secret
 from core_supervision.link.zmq_client import _check_size, _messages
 from tests.engine.fakes import make_config
 

@@ -24,6 +24,7 @@ FIRST = {
     "messages": ("/v1/messages", "/v1/messages/count_tokens"),
     "pooling": ("/v1/embeddings", "/pooling", "/classify", "/score", "/rerank"),
     "tokens": ("/tokenize", "/detokenize", "/tokenizer_info"),
+    "token_io": ("/invocations", "/inference/v1/generate"),
     "operation": ("/health", "/metrics", "/reset_prefix_cache", "/sleep", "/update_weights", "/load"),
     "batches": ("/v1/files", "/v1/batches/{batch_id}/cancel"),
     "docs": ("/docs",),

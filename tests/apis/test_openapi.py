@@ -25,7 +25,7 @@ def whole_document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     wanted = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
     batches = BatchSettings(directory=str(tmp_path_factory.mktemp("batches")))
     config = ServerConfig(
-        uvicorn_log_level="warning", adapters=AdapterSettings(is_updated=True), batches=batches, **wanted
+        uvicorn_log_level="warning", adapters=AdapterSettings(is_updated=True), batches=batches, quotes=True, **wanted
     )
     with run_server(config, profiler=ProfilerConfig(directory="/traces"), changes=True) as running:
         return running.http.get("/openapi.json").json()

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.api.config import ProfilerConfig
 from core.api.stats import HaltHolder, SchedulerStats
 from core.version import __version__
+from core_config.served.buckets import histogram_buckets
 from core_config.served.server_config import ServerConfig
 from core_observers.step_sizes import STEP_BOUNDS
 from tests.apis.conftest import RunningServer
@@ -423,3 +424,43 @@ def test_a_balancer_that_asks_is_told_the_load_in_a_header(server: RunningServer
     assert form == "JSON" and set(metrics) == {"kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"}
     as_text = server.http.get("/health", headers={"endpoint-load-metrics-format": "TEXT"})
     assert as_text.headers["endpoint-load-metrics"].startswith("TEXT named_metrics.kv_cache_usage_perc=")
+
+
+def test_a_fingerprint_says_what_the_operator_wants(start_server: Starter) -> None:
+    answers = {}
+    for mode, value in (("hash", None), ("full", None), ("custom", "mine"), ("none", None)):
+        with start_server(quiet(fingerprint_mode=mode, fingerprint_value=value)) as running:
+            chat = running.http.post("/v1/chat/completions", json={"messages": HI}).json()
+            text = running.http.post("/v1/completions", json={"prompt": "Hi"}).json()
+            assert chat.get("system_fingerprint") == text.get("system_fingerprint")
+            answers[mode] = chat.get("system_fingerprint")
+    assert answers["custom"] == "mine" and answers["none"] is None
+    assert answers["full"] == answers["hash"] and answers["hash"].startswith(f"core-{__version__}-")
+
+
+def test_buckets_of_the_operators_own_and_refusals_with_tracebacks(
+    start_server: Starter, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = quiet(custom_histogram_buckets={"request_latency": [0.25, 7.0]}, log_error_stack=True)
+    with start_server(settings) as running, caplog.at_level("WARNING", "core_apis"):
+        page = running.http.get("/metrics").text
+        bounds = [
+            line.partition('le="')[2][:4] for line in page.splitlines() if "core:e2e_request_latency_seconds_b" in line
+        ]
+        assert bounds == ["0.25", '7.0"', "+Inf"]
+        assert running.http.post("/v1/completions", json={"prompt": 5}).status_code == 400
+    (record,) = [record for record in caplog.records if "is refused" in record.message]
+    assert record.exc_info is not None and record.message.startswith("POST /v1/completions")
+
+
+def test_buckets_that_cannot_be_are_sentences() -> None:
+    problems: list[str] = []
+    given = {
+        "request_latency": [1, 2],
+        "request_tokens": [2, 1],
+        "iteration_tokens": [1],
+        "request_latenzy": [1],
+        "request_params_n": [True],
+    }
+    assert histogram_buckets(given, problems) == {"request_latency": [1.0, 2.0]}
+    assert len(problems) == 4 and "Did you mean 'request_latency'?" in problems[2]

@@ -21,7 +21,7 @@ from core.api.config import WeightTransferConfig
 from core.api.errors import RequestError
 from core.api.weights import WeightUpdate
 from core_apis.app import create_app
-from core_apis.routes.weights import _checked
+from core_apis.routes.weights import checked_update
 from core_config.resolve import resolve
 from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
@@ -350,10 +350,55 @@ def test_a_server_that_did_not_ask_for_it_has_no_such_path(path: str) -> None:
 def test_the_operator_says_where_weights_come_from(tmp_path: Path) -> None:
     only = WeightTransferConfig(backend="shared_memory", directory=str(tmp_path))
     with pytest.raises(RequestError, match="from shared_memory only"):
-        _checked(WeightUpdate(path="x"), only)
+        checked_update(WeightUpdate(path="x"), only)
     files = WeightTransferConfig(backend="file", directory=str(tmp_path))
     (tmp_path / "link").symlink_to("/etc")
     for path in ("../x", "/etc/passwd", "link/passwd"):
         with pytest.raises(RequestError, match="expected one below"):
-            _checked(WeightUpdate(path=path), files)
-    assert _checked(WeightUpdate(path="step-1"), files).path == str(tmp_path.resolve() / "step-1")
+            checked_update(WeightUpdate(path=path), files)
+    assert checked_update(WeightUpdate(path="step-1"), files).path == str(tmp_path.resolve() / "step-1")
+
+
+EXTENSION = """
+class Mine:
+    def __init__(self):
+        self.calls = 0
+
+    def blocks(self, more=0):
+        self.calls += 1
+        return {"blocks": self.num_blocks + more, "calls": self.calls}
+
+    def fails(self):
+        raise ValueError("no such thing")
+
+    def odd(self):
+        return object
+
+    def _hidden(self):
+        return 1
+"""
+
+
+@pytest.mark.slow
+async def test_methods_of_the_users_own_run_on_the_worker(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_extension.py").write_text(EXTENSION)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with serving(tiny_llama, worker_extension_cls="my_extension.Mine") as (http, _):
+        first = await posted(http, "/collective_rpc", {"method": "blocks"})
+        second = await posted(http, "/collective_rpc", {"method": "blocks", "kwargs": {"more": 2}})
+        assert (first.json(), second.json()) == (
+            {"results": [{"blocks": 24, "calls": 1}]},
+            {"results": [{"blocks": 26, "calls": 2}]},
+        )
+        assert "object" in (await posted(http, "/collective_rpc", {"method": "odd"})).json()["results"][0]
+        for method, words in (
+            ("fails", "ValueError: no such thing"),
+            ("_hidden", "has no method '_hidden'"),
+            ("reload_weights", "it has blocks, fails, odd"),  # only --weight-transfer-config allows it
+        ):
+            refused = await posted(http, "/collective_rpc", {"method": method}, 400)
+            assert words in refused.json()["error"]["message"]
+        assert (await posted(http, "/update_weights", {"update_info": {"path": "x"}}, 404)).status_code == 404
+        assert len((await posted(http, "/v1/completions", PROMPT)).json()["choices"]) == 1

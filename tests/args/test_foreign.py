@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from core.api.errors import UserError
 from core.args.arg import Given
 from core.args.schema import schema
+from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
 from core_config.arguments.parser import ORIGIN, Parser
 from core_config.arguments.sources import merge
@@ -186,7 +188,9 @@ def test_older_names_are_translated_with_a_warning():
         merged = merge(Parser().parse(words).values, {})
         assert merged.value("enable_log_requests") is value
         assert merged.is_set("enable_log_requests") and merged.problems == []
-        assert merged.warnings == ["--disable-log-requests: deprecated; use --no-enable-log-requests."]
+        assert merged.warnings == [
+            "--disable-log-requests: deprecated, last accepted by release 0.3; use --no-enable-log-requests."
+        ]
     assert "true or false" in merge({"disable_log_requests": "perhaps"}, {}).problems[0]
     assert merge({"calculate_kv_scales": True}, {}).warnings
 
@@ -221,3 +225,19 @@ def test_served_arguments_do_not_read_the_table():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("attention", "ROCM_AITER_FA", "docs/plugins/attention.md"),
+        ("attention", "TRITON_ATTN", "it is called triton here"),
+        ("attention", "AMX_MLA", "on processors it is cpu_paged"),
+        ("kernels", "aiter", "docs/plugins/kernels.md"),
+        ("platform", "tpu", "a plugin of the kind platform"),
+        ("loader", "instanttensor", "fastsafetensors streams the same files"),
+    ],
+)
+def test_names_of_plugins_that_others_have_are_told_what_is_here(kind, name, words):
+    with pytest.raises(UserError, match=words):
+        PluginRegistry().get(kind, name)

@@ -1,12 +1,15 @@
 """Precedence and origins: explicit > YAML > environment > default."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from core.args.arg import Given
 from core.args.schema import schema
+from core_config.arguments import environment
 from core_config.arguments.sources import merge
 
 
@@ -102,7 +105,7 @@ def test_none_leaves_an_argument_open_even_over_a_file(tmp_path):
     merged = merge({"max_num_seqs": None, "seed": None, "config": path}, {})
     assert merged.value("max_num_seqs") is None and not merged.is_set("max_num_seqs")
     assert merged.value("seed") is None and merged.is_set("seed")
-    assert merge({"node_rank": 0, "max_log_len": 0}, {}).values["max_log_len"] == Given(0, "argument")
+    assert merge({"dp_sync_interval": 16, "max_log_len": 0}, {}).values["max_log_len"] == Given(0, "argument")
 
 
 def test_one_key_may_come_from_the_environment():
@@ -123,6 +126,38 @@ def test_secrets_are_in_no_sentence(tmp_path):
 
 
 def test_a_variable_that_is_nearly_one_of_ours_is_told():
-    merged = merge({}, {"CORE_PLUGIN": "a", "CORE_DUMPS": "/var", "PATH": "/bin"})
+    given = {"CORE_PLUGIN": "a", "CORE_DUMPS": "/var", "PATH": "/bin", "CORE_NATIVE": "host", "CORE_LOG_LEVEL": "debug"}
+    merged = merge({}, given)
     assert merged.problems == []
-    assert merged.warnings == ["environment: CORE_PLUGIN is not read. Did you mean 'CORE_PLUGINS'?"]
+    assert merged.warnings == [
+        "environment: CORE_PLUGIN is not read. Did you mean 'CORE_PLUGINS'?",
+        "environment: CORE_DUMPS is not read; there is no such setting.",
+    ]
+    assert merged.value("log_level") == "debug"
+
+
+def test_variables_of_others_are_told_by_name_and_never_by_value():
+    given = {"VLLM_CPU_KVCACHE_SPACE": "hidden-word", "VLLM_PLUGINS": "hidden-word", "VLLM_NOTHING": "hidden-word"}
+    services = {"VLLM_SERVICE_HOST": "10.0.0.1", "CORE_PORT": "tcp://10.0.0.1:80", "CORE_PORT_80_TCP_ADDR": "10.0.0.1"}
+    merged = merge({}, given | services)
+    assert merged.problems == [] and "hidden-word" not in str(merged.warnings)
+    assert merged.warnings == [
+        "environment: VLLM_CPU_KVCACHE_SPACE is not read: use --kv-cache-memory-bytes.",
+        "environment: VLLM_PLUGINS is not read: use --plugins or CORE_PLUGINS.",
+        "environment: VLLM_NOTHING is not read; there is no such setting.",
+    ]
+    refused = merge({"fail_on_environ_validation": True}, given | {"VLLM_API_KEY": "hidden-word"})
+    assert refused.problems[:3] == merged.warnings and "VLLM_API_KEY" in refused.problems[3]
+    assert refused.warnings == []
+
+
+def test_the_table_of_variables_is_sound():
+    text = environment.FILE.read_text()
+    names = [line.split("|")[0].strip() for line in text.splitlines() if line.startswith("VLLM_")]
+    assert len(names) == len(set(names)) == len(environment.table()) > 280
+    for row in environment.table().values():
+        assert row.text and row.topic and not row.text.endswith("."), row
+        for flag in re.findall(r"--[a-z][a-z-]+", row.text):
+            assert flag in ("--help",) or schema().named(flag.removeprefix("--").replace("-", "_")), (row.name, flag)
+    page = Path(__file__).parents[2] / "docs" / "environment.md"
+    assert page.read_text() == environment.document(), environment.INTRO.splitlines()[2]

@@ -37,9 +37,10 @@ class Measured:
 
 
 def watch_health(target: Target, over: threading.Event, measured: Measured) -> None:
-    """Ask again and again, each time on the same connection while it lasts."""
+    """Ask at least once, and again and again, each time on the same connection while it lasts."""
     connection = http.client.HTTPConnection(target.host, target.port, timeout=PATIENCE_S)
-    while not over.wait(INTERVAL_S):
+    is_over = False
+    while not is_over:
         begin = time.perf_counter()
         try:
             connection.request("GET", "/health")
@@ -50,6 +51,7 @@ def watch_health(target: Target, over: threading.Event, measured: Measured) -> N
             measured.failures += 1
             connection.close()
         measured.health.append(time.perf_counter() - begin)
+        is_over = over.wait(INTERVAL_S)
     connection.close()
 
 

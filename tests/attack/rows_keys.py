@@ -32,6 +32,8 @@ DETOURS = [
     ("a method of lower case", "get", "/v1/models"),
     ("a method that nobody knows", "BREW", "/v1/models"),
     ("PUT of a completion", "PUT", "/v1/completions"),
+    ("the end of all requests", "POST", "/abort_requests"),
+    ("the end of all requests under the other path", "POST", "/inference/v1/abort_requests"),
     ("the reset of the prefix cache", "POST", "/reset_prefix_cache"),
     ("the reset behind a doubled slash", "POST", "//reset_prefix_cache"),
     ("the reset with a slash at the end", "POST", "/reset_prefix_cache/"),

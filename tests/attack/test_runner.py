@@ -11,7 +11,7 @@ import pytest
 
 from core_config.served.server_config import ServerConfig
 from tests.apis.conftest import RunningServer, run_server
-from tests.attack import phase_rows, run
+from tests.attack import canary, phase_rows, run
 from tests.attack.arena import Arena
 from tests.attack.corpus import THEMES
 from tests.attack.leaving import leave_in_body, leave_in_stream
@@ -100,8 +100,10 @@ def test_clients_that_leave_are_counted(target: Target) -> None:
     assert phase.failed == [] and len(phase.checks) == 2
 
 
-def test_a_dead_server_fails(tmp_path: Path) -> None:
+def test_a_dead_server_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "report.md"
+    monkeypatch.setattr(phase_rows, "THEMES", {"keys": THEMES["keys"][:3]})
+    monkeypatch.setattr(canary, "QUIET_S", 0.2)
     with run_server() as running:
         url = running.url
     assert run.main(["--only", "rows", "--minutes", "0.005", "--url", url, "--report", str(report)]) == 1

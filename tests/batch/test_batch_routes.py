@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -146,9 +147,13 @@ def test_an_answer_that_a_sleep_cut_short_is_asked_for_again(tmp_path: Path) -> 
         assert rows(client, batch.output_file_id)["r2"]["response"]["body"]["status"] != "failed"
 
 
-def test_what_misses_the_window_is_expired(serving: RunningServer) -> None:
+def test_what_misses_the_window_is_expired(serving: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serving.client
-    name = begin(client, line("fast"), line("STUCK"), completion_window="2s")
+    name = begin(client, line("fast"), line("STUCK"), completion_window="1h")
+    while not client.batches.retrieve(name).request_counts.completed:
+        time.sleep(0.02)
+    now = time.time() + 3601
+    monkeypatch.setattr("core_apis.batches.run.time", SimpleNamespace(time=lambda: now))
     batch = ended(client, name)
     assert batch.status == "expired" and batch.expired_at >= batch.expires_at
     assert set(rows(client, batch.output_file_id)) == {"fast"}

@@ -13,7 +13,7 @@ import pytest
 
 from core.api.errors import UserError
 from core.commands.main import main
-from core_commands.bench.plot import lines_of, marks, read_rows, svg
+from core_commands.bench.plot import frontier, lines_of, marks, read_rows, svg
 from core_commands.bench.sweep import combinations, name_of, sweep
 from core_commands.bench.sweep_options import SweepOptions
 from core_commands.bench.sweep_runs import SweepError, words_of
@@ -186,6 +186,51 @@ def test_a_picture_has_every_point(tmp_path, capsys):
     for circle in picture.iter(f"{space}circle"):
         assert 0 <= float(circle.get("cx")) <= float(picture.get("width"))
         assert 0 <= float(circle.get("cy")) <= float(picture.get("height"))
+
+
+SLOWER = BENCH.replace('"output_throughput": 7.0', '"p99_ttft_ms": 100 * float(value["--request-rate"])')
+
+
+def test_the_highest_load_that_keeps_to_a_limit_is_found(commands, capfd):
+    (commands / "bench.py").write_text(SLOWER)
+    searched = options(
+        commands, bench_params=None, sla=["p99_ttft_ms<=530"], serve_cmd=f"{sys.executable} {commands}/server.py"
+    )
+    rows = sweep(searched)
+    (found,) = json.loads((commands / "out" / "sla.json").read_text())
+    assert 5.0 <= found["request_rate"] <= 5.3
+    assert {row["request_rate"] for row in rows} >= {1.0, 2.0, 4.0, 8.0}
+    assert "is the highest that keeps to p99_ttft_ms<=530" in capfd.readouterr().out
+    times = {path: path.stat().st_mtime_ns for path in (commands / "out").rglob("run*.json")}
+    assert sweep(options(commands, bench_params=None, sla=["p99_ttft_ms<=530"], resume=True)) == rows
+    assert times == {path: path.stat().st_mtime_ns for path in (commands / "out").rglob("run*.json")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sla": ["p99_ttft_ms"], "bench_params": None}, "such as p99_ttft_ms<=500"),
+        ({"sla": ["a<1"], "dry_run": True}, "--dry-run"),
+        ({"sla": ["a<1"], "sla_from": 9.0, "sla_to": 8.0}, "--sla-from 9"),
+        ({"sla": ["output_through>1"], "bench_params": None}, "output_throughput"),
+        ({"sla": ["a<1"]}, "leave it out there"),
+    ],
+)
+def test_searches_that_cannot_be_are_sentences(commands, changes, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        sweep(options(commands, **changes))
+
+
+def test_the_frontier_has_what_nothing_beats(tmp_path, capsys):
+    points = [(1.0, 5.0), (2.0, 4.0), (3.0, 4.5), (4.0, 1.0), (4.0, 0.5)]
+    assert frontier(points, "output_throughput_per_user", "output_throughput") == [(1.0, 5.0), (3.0, 4.5), (4.0, 1.0)]
+    assert frontier(points, "p99_ttft_ms", "output_throughput") == [(1.0, 5.0)]
+    rows = [
+        {"output_throughput": speed, "max_concurrency": users} for speed, users in ((10, 1), (30, 4), (25, 5), (40, 8))
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    assert main(["bench", "plot", str(tmp_path / "results.json"), "--pareto", "-o", str(tmp_path / "a.svg")]) == 0
+    assert (tmp_path / "a.svg").read_text().count("<circle") == 3
 
 
 def test_a_field_that_some_results_lack_makes_a_line_of_its_own():

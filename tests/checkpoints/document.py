@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.specs import PartPlan
-from core_config.stages.quantization_names import ALIASES, REFUSED
+from core_config.stages.quantization_names import ALIASES, REFUSED, TOOLS
 from core_quantization.gguf.blocks import FORMATS
 from tests.quantization.packed import KEPT, Packed
 
@@ -134,6 +134,10 @@ def document() -> str:
     lines += _kv_accuracy()
     lines += ["", "## Other names", "", "| name | means |", "|---|---|"]
     lines += [f"| `{name}` | `{own}` |" for name, own in ALIASES.items()]
+    lines += [
+        f"| `{name}` | what the checkpoint declares; where it declares nothing: {way_out} |"
+        for name, way_out in TOOLS.items()
+    ]
     lines += [f"| `{name}` | refused: {why} |" for name, why in REFUSED.items()]
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core_config.resolve import resolve
+from core_config.script_objects import MambaConfig
 
 
 def connectors(model, **given):
@@ -213,12 +214,17 @@ def test_names_that_mean_what_is_so_are_accepted(tiny_lfm2):
         "kv_offloading_backend": "native",
         "enable_mamba_shared_prefix_checkpoint": True,
         "kv_offloading_size": 0.1,
+        "mamba_config": MambaConfig(backend="triton", ssu_algorithm=None, enable_stochastic_rounding=False),
     }
     assert resolved(tiny_lfm2, **given).engine.cache.host_bytes
     for wrong, why in (
         ({"kv_offloading_backend": "lmcache"}, "LMCache"),
         ({"use_replayssm": True}, "a state is the same however it was computed"),
         ({"mamba_backend": "flashinfer"}, "use --kernels"),
+        ({"mamba_config": {"backend": "flashinfer"}}, r"mamba_config.backend|--mamba-config.backend.*use --kernels"),
+        ({"mamba_config": {"enable_stochastic_rounding": True}}, "it is not rounded by chance"),
+        ({"mamba_config": {"stochastic_rounding_philox_rounds": 7}}, "it is not rounded by chance"),
+        ({"mamba_config": {"backends": "triton"}}, "backend"),
         ({"prefix_match_unit": 7}, "set --block-size 7"),
         ({"swa_bounded_replay": False}, "leave it out|use true"),
     ):

@@ -61,6 +61,7 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
+NODES = RANKS | {"nnodes": 2}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
 MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
@@ -95,6 +96,13 @@ CASES = [
      [{"model": "/", "tokenizer": "/", "hf_token": "t"}], "--hf-token: no effect"),
     ("servers_read_their_arguments", [{"request_timeout": 1.0}, {"context": "serve"}],
      [{"request_timeout": 1.0}, {"context": "llm"}], "request_timeout: only a server reads this"),
+    ("extensions_are_of_one_engine", [{"worker_extension_cls": "a:B"}],
+     [{"worker_extension_cls": "a:B", "data_parallel_size": 2}], "serves one engine"),
+    ("a_fingerprint_of_ones_own_has_a_value", [{"fingerprint_mode": "custom", "fingerprint_value": "a"}, {}],
+     [{"fingerprint_mode": "custom"}], "give --fingerprint-value"),
+    ("a_fingerprint_of_ones_own_has_a_value", [{}], [{"fingerprint_value": "a"}], "needs --fingerprint-mode custom"),
+    ("a_log_file_has_levels_of_its_own", [{"log_level": "debug"}, {}],
+     [{"log_level": "debug", "log_config_file": "a"}], "levels of its own"),
     ("llm_is_watched_otherwise", [{"enable_log_requests": False}, {"context": "llm"}],
      [{"enable_log_requests": True}, {"context": "llm"}], "--enable-log-requests: no effect here"),
     ("model_has_a_name", [{"model": "m"}], [{"model": " "}], "expected a path or a hub name"),
@@ -197,7 +205,7 @@ CASES = [
     ("states_behind_drafts_are_known", [{"async_scheduling": True}, LFM2],
      [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], "--async-scheduling has no effect"),
     ("single_modes_are_served", [compiled(mode=3, cudagraph_mode="FULL_DECODE_ONLY")],
-     [compiled(mode=1)], "compilation-config.mode 1: it compiles whole models"),
+     [compiled(mode=1)], "compilation-config.mode 1 means 3"),
     ("single_modes_are_served", [compiled(level=0)], [compiled(cudagraph_mode="PIECEWISE")], "NONE, FULL or FULL_DECODE_ONLY"),
     ("repeated_values_agree", [{"optimization_level": 0, "enforce_eager": True}],
      [{"optimization_level": 1, "enforce_eager": True}], "--enforce-eager and --optimization-level 1 contradict"),
@@ -493,6 +501,26 @@ CASES = [
      [RANKS | {"speculative_config": SPEC}], "ngram or suffix"),
     ("ranks_generate_text", [RANKS], [RANKS | {"runner": "pooling"}], "--runner pooling: not with"),
     ("ranks_compute_on_processors", [{}, platform()], [RANKS, platform()], "--device cpu alone"),
+    ("nodes_share_out_ranks", [NODES], [{"node_rank": 1}], "--node-rank 1: is not among --nnodes 1"),
+    ("nodes_share_out_ranks", [NODES], [{"master_port": 5}], "--master-port: no effect with --nnodes 1"),
+    ("nodes_share_out_ranks", [NODES | {"node_rank": 1}], [NODES | {"node_rank": 2}], "is not among --nnodes 2"),
+    ("nodes_share_out_ranks", [NODES], [{"nnodes": 2}], "each node has equally many ranks"),
+    ("nodes_share_out_ranks", [NODES | {"tensor_parallel_size": 8}], [NODES | {"tensor_parallel_size": 6}],
+     "3 ranks a node divide --tensor-parallel-size 6 unevenly"),
+    ("nodes_share_out_ranks", [NODES | {"pipeline_parallel_size": 3, "nnodes": 3}],
+     [NODES | {"tensor_parallel_size": 4, "pipeline_parallel_size": 3}], "6 ranks a node divide --tensor-parallel-size 4"),
+    ("nodes_prove_who_they_are", [NODES], [NODES | {"master_addr": "10.0.0.1"}], "give all nodes the same --engine-key-file"),
+    ("nodes_prove_who_they_are", [NODES], [NODES | {"engine_key_file": "/nowhere"}], "/nowhere: cannot be read"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"data_parallel_size": 2}], "not with several engines"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"disable_custom_all_reduce": True}], "gloo knows no keys"),
+    ("nodes_have_one_engine", [NODES], [NODES | {"enable_eplb": True}], "--enable-eplb: not with --nnodes 2"),
+    ("nodes_have_one_engine", [NODES | {"headless": True, "node_rank": 1}], [NODES | {"headless": True}],
+     "node 0 of --nnodes 2 answers requests"),
+    ("nodes_have_one_engine", [NODES | {"node_rank": 1}], [NODES | {"node_rank": 1}, {"context": "llm"}],
+     "only `core serve` computes for the engine of another node"),
+    ("meeting_needs_two", [NODES | {"engine_connect_timeout": 5.0}], [{"engine_connect_timeout": 5.0}], "no effect here"),
+    ("api_servers_read_their_arguments", [NODES | {"api_key": ["k"]}], [NODES | {"node_rank": 1, "api_key": ["k"]}],
+     "beside --node-rank 1"),
 ]  # fmt: skip
 
 

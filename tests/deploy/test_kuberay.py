@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from core.version import __version__
 from core_apis.server.service import FLUSH_SECONDS
 from tests.deploy.test_manifests import (
     DEPLOY,
@@ -72,7 +73,7 @@ def test_the_rendered_files_are_valid() -> None:
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= group["template"]["metadata"]["labels"].items()
         (container,) = group["template"]["spec"]["containers"]
-        assert container["image"] == "core:0.1.0-ray"
+        assert container["image"] == f"core:{__version__}-ray"
 
 
 def test_every_misspelled_key_is_found() -> None:

@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from core.commands.main import main
 from core_apis.callers.access import ACCESS
 from core_apis.server.service import FLUSH_SECONDS
 from core_commands.cli.options import parse_engine_arguments
@@ -202,6 +203,28 @@ def test_compose_asks_for_what_the_server_takes() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) >= drain + FLUSH_SECONDS + ENGINE_END_S
     assert service["build"]["dockerfile"] == (DEPLOY / "Containerfile").relative_to(ROOT).as_posix()
     assert "127.0.0.1:8000/ready" in service["healthcheck"]["test"][-1] and service["read_only"] is True
+
+
+def test_what_runs_beside_the_server_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (service,) = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
+    folder = DEPLOY / "monitoring"
+    beside = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    for other in beside.values():
+        for volume in other["volumes"]:
+            source, _, mode = volume.partition(":")[0], *volume.rpartition(":")[1:]
+            assert not source.startswith(".") or (
+                (DEPLOY / source).exists() and mode == "ro"
+            )  # of the first file's folder
+    (job,) = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == [f"core:{service['ports'][0].rpartition(':')[2]}"]
+    assert ACCESS[job["metrics_path"]] == "public"
+    (source,) = yaml.safe_load((folder / "datasource.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090" and "prometheus" in beside
+    (provider,) = yaml.safe_load((folder / "provider.yaml").read_text())["providers"]
+    assert any(volume.split(":")[1] == provider["options"]["path"] for volume in beside["grafana"]["volumes"])
+    assert main(["dashboard"]) == 0
+    kept = folder / "dashboards" / "core.json"
+    assert kept.read_text() == capsys.readouterr().out, f"run: core dashboard > {kept.relative_to(ROOT)}"
 
 
 def test_the_image_is_that_of_the_manifests() -> None:

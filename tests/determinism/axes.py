@@ -1,6 +1,6 @@
 """What must not change a request's tokens, as a table, and the choice of cases from it.
 
-`covering` picks cases so that every pair of values of two axes occurs in one case: the whole product would be 4608 cases
+`covering` picks cases so that every pair of values of two axes occurs in one case: the whole product would be 27648 cases
 for each model, type and KV type, the pairs are about a dozen.
 """
 
@@ -13,6 +13,7 @@ RUN_AXES: dict[str, tuple[str, ...]] = {
     "block": ("16", "1", "128"), "memory": ("ample", "tight"), "planning": ("sync", "async"),
     "drafts": ("none", "ngram"), "client": ("inproc", "zmq"), "threads": ("2", "1"),
     "adapters": ("none", "beside", "own"), "interrupted": ("no", "sleep", "death"),
+    "steps": ("recorded", "eager"),
 }  # fmt: skip
 TYPE_AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("bfloat16", "float32"),
@@ -21,7 +22,7 @@ TYPE_AXES: dict[str, tuple[str, ...]] = {
 BASELINE: Case = {
     "company": "alone", "chunk": "whole", "cache": "cold", "block": "16", "memory": "ample", "planning": "sync",
     "drafts": "none", "client": "inproc", "threads": "1", "adapters": "none",
-    "interrupted": "no",
+    "interrupted": "no", "steps": "eager",
 }  # fmt: skip
 """How the expected results are made: the plainest way."""
 

@@ -75,6 +75,7 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
         "async_scheduling": case["planning"] == "async",
         "kv_cache_memory_bytes": 1 << 27,
         "platform_config": {"threads": int(case["threads"])},
+        "enforce_eager": case["steps"] == "eager",
     }
     if case["chunk"] in ("7", "1"):  # in steps that still have a token for everybody
         found["long_prefill_token_threshold"] = int(case["chunk"])

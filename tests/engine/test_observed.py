@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_llm_is_profiled_and_its_steps_are_logged(
     assert 0.0 < times.arrival_time <= times.first_scheduled_time <= times.first_token_time <= times.last_token_time
     num_steps = len(lines)
     assert sum(stats.step_sizes[:-1]) == num_steps and stats.step_sizes[-1] == 3 + num_steps - 1
+
+
+def test_chosen_steps_are_profiled(tiny_llama: Path, tmp_path: Path) -> None:
+    keys = {"profiler": "torch", "torch_profiler_dir": str(tmp_path), "torch_profiler_with_stack": False}
+    window = {"delay_iterations": 1, "max_iterations": 1}
+    with LLM(str(tiny_llama), max_model_len=64, num_gpu_blocks_override=16, profiler_config=keys | window) as llm:
+        assert llm.start_profile() == "after 1 steps"
+        llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
+        for writing in [thread for thread in threading.enumerate() if thread.name == "core-profile"]:
+            writing.join()
+        assert len(list(tmp_path.iterdir())) == 1, "it has ended by itself"
+        path = Path(llm.stop_profile())
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_profiler_that_is_said(tiny_llama: Path) -> None:

@@ -66,9 +66,10 @@ class Batch:
         self.blocks[slot] = [self.new(count), self.new(count), self.new(2)]
         self.tables.start(slot, self.blocks[slot])
 
-    def grow(self, slot: int, count: int) -> None:
+    def grow(self, slot: int, count: int, room: int = 0) -> None:
+        """room: tokens beyond the length for which the sequence gets blocks too, as for drafts."""
         self.lengths[slot] += count
-        missing = -(-self.lengths[slot] // BLOCK) - len(self.blocks[slot][0])
+        missing = max(-(-(self.lengths[slot] + room) // BLOCK) - len(self.blocks[slot][0]), 0)
         added = [self.new(missing), self.new(missing), []]
         self.tables.append(slot, added)
         for known, more in zip(self.blocks[slot], added, strict=True):
@@ -103,7 +104,7 @@ def test_after_any_history_the_device_has_the_hosts_tables(seed: int) -> None:
                 else:
                     batch.start(slot, int(random.integers(1, 30)))
             elif batch.lengths.get(slot, 12 * BLOCK) < 12 * BLOCK:
-                batch.grow(slot, 1)
+                batch.grow(slot, 1, int(random.integers(0, min(2 * BLOCK, 12 * BLOCK - batch.lengths[slot]))))
         still = order and all(slot in batch.lengths for slot in order)
         if changed or not still:
             alive = list(batch.lengths)

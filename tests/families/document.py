@@ -10,12 +10,14 @@ from typing import Any
 
 import transformers
 
+from core_media.families import FAMILIES
 from core_models import remote
 from core_runtime.models.families import Family, decoder_spec, families
 from tests.families import results
 from tests.families.architectures import tiny_config, variants
 from tests.families.expected import REFUSED, UNMENDED
 from tests.families.words import in_words
+from tests.media import classes
 
 HEAD = """# Models
 
@@ -55,6 +57,15 @@ TAIL = """
 | RecurrentGemma, RWKV, xLSTM, MiniMax (lightning) | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
 """
+MEDIA = """
+## Classes with pictures or sounds
+
+All that transformers' mappings of models with several modalities, and of models from speech to text, have, each tried with the
+configuration of its class (`tests/media/classes.py`):
+
+| served | model types |
+|---|---|
+"""
 
 
 def document(families: Iterable[Family], measured: list[dict[str, Any]]) -> str:
@@ -62,7 +73,21 @@ def document(families: Iterable[Family], measured: list[dict[str, Any]]) -> str:
     rows = list(families)
     lines = [_line(family, measured) for family in rows]
     head = HEAD.format(version=transformers.__version__, tokens=32, count=len(rows))
-    return head + "\n".join(lines) + "\n" + TAIL
+    return head + "\n".join(lines) + "\n" + TAIL + _of_media()
+
+
+def _of_media() -> str:
+    """The classes of transformers that write text about pictures or sounds, by what is served of them."""
+    found = classes.known()
+    text = [kind for kind, refusal in found.items() if not refusal and kind not in (*FAMILIES, "whisper")]
+    groups = {
+        "pictures": [kind for kind in found if kind in FAMILIES],
+        "transcriptions": ["whisper"],
+        "the text alone; a picture or sound is a 400": text,
+        "nothing: the start is refused, and names the architecture or the key": [kind for kind in found if found[kind]],
+    }
+    rows = [f"| {what} | {', '.join(f'`{kind}`' for kind in kinds)} |" for what, kinds in groups.items()]
+    return MEDIA + "\n".join(rows) + "\n"
 
 
 def missing(families: Iterable[Family], measured: list[dict[str, Any]]) -> list[str]:

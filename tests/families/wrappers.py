@@ -19,6 +19,8 @@ WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "qwen2_5_vl": ("qwen2_5_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl_moe": ("qwen3_vl_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
+    "glm4v": ("glm4v_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2, "image_size": 28}),
+    "glm46v": ("glm4v_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2, "image_size": 28}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5_moe": ("qwen3_5_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
 }
@@ -48,6 +50,16 @@ WRAPPED_TEXT: dict[str, dict[str, Changes]] = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 2, 2]},
             "use_sliding_window": False,
             "layer_types": None,
+        }
+    },
+    "glm4v_text": {
+        "plain": {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 5000.0,
+                "mrope_section": [1, 1, 1],
+                "partial_rotary_factor": 0.5,
+            }
         }
     },
     "qwen3_vl_text": {

@@ -1,6 +1,7 @@
 """vLLM's module paths: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -115,3 +116,17 @@ def test_vectors_are_printed_short(capsys: pytest.CaptureFixture[str]) -> None:
         "Short: [1.0000] (size=1)",
         "Rewards: [[1.0000, 2.0000], [3.0000, 4.0000]] (size=2)",
     ]
+
+
+def test_the_older_start_of_a_server_is_core_serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["api_server", "--model", "/nowhere", "--max-model-len", "x"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("core.entrypoints.openai.api_server", run_name="__main__")
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "is last in release 0.3; use `core serve`" in said and "--max-model-len x" in said
+    from core.entrypoints.llm import LLM  # vLLM's other modules of the package are where they were
+
+    assert LLM.__name__ == "LLM"

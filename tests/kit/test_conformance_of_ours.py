@@ -12,6 +12,7 @@ from core_kit.worker import Answer, Task
 from core_runtime.models.tensors.shards import DEFAULT
 from tests.adapters.made import converted, save_adapter
 from tests.kit.forked_workers import ForkedWorkers
+from tests.kv.test_peers import free_port
 from tests.loaders.gguf_files import write_gguf
 
 OURS = [(row.kind, row.name) for row in discover() if is_own(row.distribution)]
@@ -62,6 +63,8 @@ def test_ours(case, request, workers, monkeypatch):
         subject.model = str(request.getfixturevalue("shards"))
     if subject.kind == "kv_connector" and subject.name in ("file", "shm"):
         subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
+    if subject.kind == "kv_connector" and subject.name == "tcp":
+        subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])
     elif subject.name == "gguf":

@@ -16,6 +16,7 @@ from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.tiers import KVTiers
+from core_observers.engine.pinned_prefix import blocks_in_pool
 from tests.kv.tier_fakes import look_up
 
 FULL = KVGroup("full", (0,))
@@ -164,7 +165,9 @@ class ManagerMachine(RuleBasedStateMachine):
         if len(self.pins) < 3:
             like = self.running[index % len(self.running)]
             options = {"tenant": like.tenant, "num_public_tokens": like.num_public_tokens}
-            self.pins.append(self.kv.pin(KVSequence(like.token_ids[:length], like.cache_salt, **options)))
+            pinned = KVSequence(like.token_ids[:length], like.cache_salt, **options)
+            self.pins.append(blocks_in_pool(self.kv, pinned, [length]))
+            self.kv.pool.pin(self.pins[-1])
             self.sure = self.sure or len(self.pins) == 1
 
     @precondition(lambda self: self.pins)

@@ -18,6 +18,12 @@ from transformers import (
     Gemma3Config,
     Gemma3ImageProcessor,
     Gemma3Processor,
+    Glm4vConfig,
+    Glm4vImageProcessor,
+    Glm4vProcessor,
+    Glm46VConfig,
+    Glm46VImageProcessor,
+    Glm46VProcessor,
     GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ImageProcessor,
@@ -25,8 +31,16 @@ from transformers import (
     InternVLConfig,
     InternVLProcessor,
     LlavaConfig,
+    LlavaNextConfig,
+    LlavaNextImageProcessor,
+    LlavaNextProcessor,
+    LlavaOnevisionConfig,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
     LlavaProcessor,
     Mistral3Config,
+    PaliGemmaConfig,
+    PaliGemmaProcessor,
     PixtralImageProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
@@ -37,10 +51,12 @@ from transformers import (
     Qwen3VLConfig,
     Qwen3VLMoeConfig,
     Qwen3VLProcessor,
+    SiglipImageProcessor,
     SmolVLMConfig,
     SmolVLMImageProcessor,
     SmolVLMProcessor,
 )
+from transformers.utils import is_torchvision_available
 
 from core_media.processing.image_processor import NoVideo, without_video
 from tests.tiny_models import byte_tokenizer
@@ -108,6 +124,58 @@ def save_llava(directory: Path) -> Path:
         images, tokenizer, 14, "default", num_additional_image_tokens=1, chat_template=template("<image>")
     )
     return save(directory, config, processor)
+
+
+PINPOINTS = [[28, 56], [56, 28], [56, 56]]
+"""Sizes to which the tiles of a picture add up."""
+
+
+def save_llava_next(directory: Path) -> Path:
+    """LLaVA-NeXT: CLIP's tower, a picture and its tiles without their margins, lines that end with a row of their own."""
+    made, tokenizer = tokenizer_with("<image>")
+    config = LlavaNextConfig(
+        vision_config={"model_type": "clip_vision_model", "projection_dim": 32, **VISION},
+        text_config={"model_type": "llama", **TEXT},
+        image_token_index=made.token_to_id("<image>"), image_grid_pinpoints=PINPOINTS,
+    )  # fmt: skip
+    images = LlavaNextImageProcessor(
+        size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, image_grid_pinpoints=PINPOINTS
+    )
+    processor = LlavaNextProcessor(
+        images, tokenizer, 14, "default", num_additional_image_tokens=1, chat_template=template("<image>")
+    )
+    return save(directory, config, processor)
+
+
+def save_llava_onevision(directory: Path) -> Path:
+    """LLaVA-OneVision: SigLIP's tower; a single picture has tiles, shrunk to the area of two, and several have none."""
+    without_video()
+    made, tokenizer = tokenizer_with("<image>", "<video>")
+    config = LlavaOnevisionConfig(
+        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
+        text_config={"model_type": "qwen2", **TEXT}, image_grid_pinpoints=PINPOINTS, vision_aspect_ratio="anyres_max_2",
+        image_token_index=made.token_to_id("<image>"), video_token_index=made.token_to_id("<video>"),
+    )  # fmt: skip
+    images = LlavaOnevisionImageProcessor(size={"height": 28, "width": 28}, image_grid_pinpoints=PINPOINTS)
+    settings = {"num_image_tokens": 4, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_2"}
+    processor = LlavaOnevisionProcessor(images, tokenizer, NoVideo(), chat_template=template("<image>"), **settings)
+    return save(directory, config, processor, **settings)
+
+
+def save_paligemma(directory: Path, kind: str = "gemma") -> Path:
+    """PaliGemma: all tokens of a prompt with pictures see each other."""
+    named = {"image_token": "<image>"}
+    made, tokenizer = tokenizer_with(*named.values(), **named)
+    text = {"model_type": kind, "head_dim": 16, **TEXT, "vocab_size": 1500}  # its processor adds 1,152 tokens
+    if kind == "gemma2":
+        text |= {"sliding_window": 20, "layer_types": KINDS, "query_pre_attn_scalar": 16}
+    config = PaliGemmaConfig(
+        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
+        text_config=text, image_token_index=made.token_to_id("<image>"), projection_dim=64, hidden_size=64,
+    )  # fmt: skip
+    images = SiglipImageProcessor(size={"height": 28, "width": 28})
+    images.image_seq_length = 4
+    return save(directory, config, PaliGemmaProcessor(images, tokenizer, template("<image>")))
 
 
 def save_mistral3(directory: Path) -> Path:
@@ -223,6 +291,58 @@ def save_qwen(directory: Path, kind: str) -> Path:
     )
 
 
+def save_glm4v(directory: Path, kind: str = "glm4v") -> Path:
+    """GLM-4.1V and 4.6V: rotary positions in three directions, of neighbouring pairs on a half of each head."""
+    without_video()
+    names = ["<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"]
+    made, tokenizer = tokenizer_with("<|image|>", "<|video|>", *names)
+    starts = zip(("image_start", "image_end", "video_start", "video_end"), names, strict=True)
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+    settings, reads, processor = GLM[kind]
+    config = settings(
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 64, "depth": 2, "num_heads": 2, "image_size": 56, "patch_size": 14,
+            "out_hidden_size": 64,
+        },
+        text_config={**TEXT, "rope_parameters": rope},
+        image_token_id=made.token_to_id("<|image|>"), video_token_id=made.token_to_id("<|video|>"),
+        **{f"{name}_token_id": made.token_to_id(token) for name, token in starts},
+    )  # fmt: skip
+    images = reads(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140})
+    shown = template("<|begin_of_image|><|image|><|end_of_image|>")
+    whole = processor(images, tokenizer, NoVideo(), chat_template=shown)
+    return save(directory, config, whole, video_processor_type="")
+
+
+GLM: dict[str, Any] = {
+    "glm46v": (Glm46VConfig, Glm46VImageProcessor, Glm46VProcessor),
+    "glm4v": (Glm4vConfig, Glm4vImageProcessor, Glm4vProcessor),
+}
+
+
+def save_lfm2_vl(directory: Path) -> Path:
+    """LFM2-VL: tiles and a thumbnail, and convolutions among the layers of the text. Needs torchvision."""
+    from transformers import Lfm2VlConfig, Lfm2VlImageProcessor, Lfm2VlProcessor
+
+    names = ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"]
+    names += [f"<|img_row_{row}_col_{column}|>" for row in (1, 2) for column in (1, 2)]
+    named = {"image_token": "<image>", "image_start_token": names[0], "image_end_token": names[1]}
+    named["image_thumbnail_token"] = names[2]
+    made, tokenizer = tokenizer_with("<image>", *names, **named)
+    text = {**TEXT, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention", "conv"]}
+    config = Lfm2VlConfig(
+        vision_config={
+            "model_type": "siglip2_vision_model", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "patch_size": 14, "num_patches": 16, "vision_use_head": False,
+        },
+        text_config={"model_type": "lfm2", **text}, image_token_id=made.token_to_id("<image>"), projector_hidden_size=48,
+    )  # fmt: skip
+    images = Lfm2VlImageProcessor(
+        tile_size=56, encoder_patch_size=14, min_tiles=2, max_tiles=4, min_image_tokens=1, max_image_tokens=10,
+    )  # fmt: skip
+    return save(directory, config, Lfm2VlProcessor(images, tokenizer, template("<image>")))
+
+
 QWEN: dict[str, Any] = {
     "qwen2_vl": (Qwen2VLConfig, {"embed_dim": 32, "hidden_size": 64}),
     "qwen2_5_vl": (
@@ -241,13 +361,19 @@ QWEN["qwen3_vl_moe"] = (Qwen3VLMoeConfig, QWEN["qwen3_vl"][1])
 
 SAVE = {
     "gemma3": save_gemma3,
+    **{kind: partial(save_glm4v, kind=kind) for kind in GLM},
     "idefics3": save_idefics3,
     "internvl": save_internvl,
     "llava": save_llava,
+    "llava_next": save_llava_next,
+    "llava_onevision": save_llava_onevision,
     "mistral3": save_mistral3,
+    "paligemma": save_paligemma,
     **{kind: partial(save_qwen, kind=kind) for kind in QWEN},
     "smolvlm": lambda directory: save_idefics3(directory, "smolvlm"),
 }
+if is_torchvision_available():
+    SAVE["lfm2_vl"] = save_lfm2_vl
 
 
 def picture(seed: int = 0, width: int = 50, height: int = 40) -> Image.Image:

@@ -48,10 +48,18 @@ class Reference:
         config = media_of(llm._config)
         assert config is not None
         self._processor = ImageProcessor(config).processor  # without torchvision, as the engine's
-        self._model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
+        # Others ignore the soft caps of Gemma 2, and show later tokens to PaliGemma's prompts of text.
+        attention = "eager"
+        model = AutoModelForImageTextToText.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation=attention
+        )
+        self._model = model.eval()
 
     def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:
-        return self.answered(self._processor(text=text, images=list(images) or None, return_tensors="pt"))
+        if images:
+            return self.answered(self._processor(text=text, images=[list(images)], return_tensors="pt"))  # one conversation
+        # PaliGemma's processor takes no text alone
+        return self.answered(self._processor.tokenizer(text, return_tensors="pt", return_token_type_ids=False))
 
     def answered(self, given: Any) -> Answer:
         """given: what a processor made of a prompt."""

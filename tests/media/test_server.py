@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import psutil
 import pytest
@@ -58,6 +59,9 @@ def test_clients_own_calls_see_pictures(server: Server, client: openai.OpenAI, l
     tokens = answer.choices[0].token_ids
     other = ask(client, text("a <image> b"), shown(2), text("c"), shown(1))
     assert other.choices[0].token_ids != tokens
+    for path in ("/reset_mm_cache", "/reset_encoder_cache"):
+        assert httpx.post(server.base + path).json() == {"reset": True}
+    assert ask(client, text("a <image> b"), shown(1), text("c"), shown(2)).choices[0].token_ids == tokens
     parts = [text("a <image> b"), shown(1), text("c"), shown(2)]
     with LLM(model=str(llava), dtype="float32", max_model_len=512, seed=0) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

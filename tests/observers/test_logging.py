@@ -10,6 +10,7 @@ from core import logging_setup
 from core.api.errors import UserError
 from core.engine.observer import EngineStart
 from core.logging_setup import LOGGERS, log_line
+from core_config.served.log_file import log_config
 from core_observers.engine.flood_guard import FloodGuard
 from core_observers.logging import setup_logging
 from tests.engine.fakes import make_config
@@ -64,6 +65,16 @@ def test_a_file_of_the_users_own_decides(tmp_path: Path) -> None:
     assert target.read_text() == "DEBUG|text 7\n"
     for handler in logging.getLogger("core").handlers:
         handler.close()
+
+
+def test_a_level_is_that_of_all_our_loggers_and_changes_no_format(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("info", "engine", config=log_config(None, "DEBUG"))
+    logging.getLogger("core_loaders").debug("told")
+    setup_logging("info", "engine", config=log_config(None, "error"))
+    logging.getLogger("core.engine").warning("hidden")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("DEBUG engine core_loaders: told")
+    assert log_config(None) == {}
 
 
 def test_a_file_that_asks_for_what_is_not_there_is_told() -> None:

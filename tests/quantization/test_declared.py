@@ -76,6 +76,26 @@ def test_other_names_are_told_and_followed() -> None:
         select_quantization(registry, "nf4", facts("fbgemm_fp8"), METHOD_NAMES)
 
 
+@pytest.mark.parametrize(
+    ("tool", "declared", "own"), [("ipex", "awq", "awq"), ("ipex", "gptq", "gptq"), ("inc", "gptq", "gptq")]
+)
+def test_names_of_tools_mean_what_the_checkpoint_declares(tool: str, declared: str, own: str) -> None:
+    own_keys = {"version": "gemm", "zero_point": True} if declared == "awq" else {"desc_act": False, "sym": True}
+    config = {"quant_method": declared, "bits": 4, "group_size": 32, **own_keys}
+    known = CheckpointFacts("x", "safetensors", "llama", quantization=declared, declaration=config)
+    choice = select_quantization(PluginRegistry(), tool, known, METHOD_NAMES)
+    assert choice.selection.chosen == (own,)
+    assert choice.selection.why == f"--quantization {tool}, which means what the checkpoint declares: {own}"
+
+
+@pytest.mark.parametrize(("tool", "words"), [("ipex", "leave the argument out"), ("inc", "int8 or --quantization fp8")])
+def test_names_of_tools_say_what_to_do_with_a_plain_checkpoint(tool: str, words: str) -> None:
+    plain = CheckpointFacts("x", "safetensors", "llama")
+    with pytest.raises(UserError, match=f"--quantization {tool}: the checkpoint declares no method; .*{words}"):
+        select_quantization(PluginRegistry(), tool, plain, METHOD_NAMES)
+    assert METHOD_NAMES.own_name("petit_nvfp4") == "modelopt"
+
+
 BY_WORD = {other: own for other, own in ALIASES.items() if own in ("fp8", "int8", "modelopt")}
 """Other names of methods that look at no more than the word in the declaration."""
 

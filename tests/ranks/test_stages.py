@@ -178,6 +178,15 @@ def test_stages_of_several_ranks(llama: Path, one: LLM) -> None:
 
 
 @pytest.mark.slow
+def test_engines_of_a_group_have_stages_of_their_own(llama: Path, one: LLM) -> None:
+    with staged(llama, data_parallel_size=2, enable_sleep_mode=True) as group:
+        for _ in range(2):
+            assert answers(group, DRAWN) == answers(one, DRAWN)
+            group.sleep()
+            group.wake_up()
+
+
+@pytest.mark.slow
 def test_gloo_gives_the_same_bits(llama: Path, one: LLM) -> None:
     llm = staged(llama, disable_custom_all_reduce=True)
     assert answers(llm, GREEDY) == answers(one, GREEDY)

@@ -26,9 +26,10 @@ class Bench:
         self.scheduler = make_scheduler(num_blocks, clock=lambda: self.now, **settings)
         self.executor = FakeExecutor(num_blocks)
 
-    def add(self, name: str, num_prompt: int, max_tokens: int, **fields: object) -> None:
+    def add(self, name: str, num_prompt: int, max_tokens: int, *, explain: bool = False, **fields: object) -> None:
         prompt = [(sum(name.encode()) + place) % 40 for place in range(num_prompt)]
         self.added.append(make_request(name, prompt, max_tokens, **fields))
+        self.added[-1].explain = explain
         self.scheduler.add(self.added[-1])
 
     def step(self) -> set[str]:
@@ -167,6 +168,28 @@ def test_a_limit_that_no_step_can_meet_starves_nobody_but_beside_others():
     while ("chat", 0) not in bench.client.last or bench.client.last["chat", 0].finish_reason is None:
         assert "line" not in bench.step()
     bench.run()
+
+
+@pytest.mark.parametrize(
+    ("limits", "waited"),
+    [
+        ({"max_num_seqs": 4}, "max_num_seqs"),
+        ({"num_blocks": 100}, "kv_cache"),
+        ({"max_stall_s": 0.02}, "max_stall_ms"),
+        ({}, "max_stall_ms"),
+    ],
+)
+def test_a_waiting_request_names_the_limit_of_its_class(limits, waited):
+    bench = learned(MACHINES["two cores"], **limits)
+    for number in range(20):
+        bench.add(f"line{number}", 60, 60, flex=True, explain=True)
+    for _ in range(3):
+        bench.step()
+    bench.add("chat", 10, 3, explain=True)
+    bench.run()
+    records = {name: output.record for (name, _), output in bench.client.last.items()}
+    assert records["line19"].waited_for == waited
+    assert records["chat"].waited_for in ("", "max_num_seqs", "kv_cache") and not records["line0"].waited_for
 
 
 def test_others_pay_nothing_for_what_their_user_had_in_the_batch_class():

@@ -37,7 +37,7 @@ class PinningClient(LettersClient):
         if method == "pin_prefix":
             self.on_pin()
             return {"fits": self.fits, "bytes": 64, "room": 640}
-        return {"places": {"pool": 64, "disk": 32}, "pinned": 64} if method == "prefix_places" else True
+        return {"places": {"pool": 64, "disk": 32}, "pinned": 64, "held": 32} if method == "prefix_places" else True
 
     def pinned(self) -> list[tuple[str, str, int]]:
         """Name, tenant and number of tokens of each pin that was asked for."""
@@ -175,6 +175,7 @@ def test_pins_follow_their_session(tmp_path: Path) -> None:
         assert call(server, "GET", "/v1/sessions/mine").json()["pinned"] is False
         pinned = call(server, "POST", "/v1/sessions/mine/pin").json()
         assert pinned["pinned"] and pinned["kv_bytes"] == {"pool": 64, "disk": 32} and pinned["pinned_bytes"] == 64
+        assert pinned["held_bytes"] == 32
         (name, tenant, size) = fake.pinned()[-1]
         assert name == "mine" and len(tenant) == 64 and size == pinned["tokens"]
         chat(server, "mine", "Why?")

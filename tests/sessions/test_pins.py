@@ -40,7 +40,8 @@ class Pinned:
         return [*prompt, *output.outputs[0].token_ids], output.num_cached_tokens or 0
 
     def pin(self, ids: list[int], name: str = "s", tenant: str = "", share: float = 0.5, client: int = 0) -> Any:
-        prefix = {"tokens": array("i", ids).tobytes(), "lengths": [len(ids)], "tenant": tenant}
+        tokens = array("i", ids).tobytes()
+        prefix = {"tokens": tokens, "lengths": [len(ids)], "tenant": tenant, "num_public_tokens": len(ids)}
         given = {"server": "", "name": name, "prefix": prefix, "share": share, "lifetime": 60.0}
         answer = self.core.call("pin_prefix", given, client)
         self.core.call("check_integrity")

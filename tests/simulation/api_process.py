@@ -69,6 +69,7 @@ class Front:
             tenant=event.tenant,
             timeout_s=None if answer.again else event.timeout_s or None,
             adapter=answer.adapter,
+            flex=event.is_flex(self.world.settings),
         )
         prompt: Any = {"prompt_token_ids": prompt_of(event.family, event.length)}
         try:

@@ -16,7 +16,8 @@ Part = Literal["weights", "kv_cache"]
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """num_apis: API processes; 0: the server has its engine itself. delay_s: of messages. limit: of sequences in a step.
-    adapters: whether requests have some, see `tests.simulation.adapters`. eviction, share: of the KV cache's blocks."""
+    adapters: whether requests have some, see `tests.simulation.adapters`. eviction, share: of the KV cache's blocks.
+    flex: whether some requests are of the batch class, see `Ask.is_flex`."""
 
     num_apis: int = 0
     num_blocks: int = 32
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     adapters: bool = False
     eviction: str = "lru"
     share: float = 1.0
+    flex: bool = False
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower):
@@ -56,6 +58,10 @@ class Ask(Event, frozen=True):
     timeout_s: float = 0.0
     leave_s: float = 0.0
     aborts: bool = False
+
+    def is_flex(self, settings: Settings) -> bool:
+        """Whether it is of the batch class; without a draw, so that a seed keeps its events."""
+        return settings.flex and (2 * self.length + self.family + self.max_tokens) % 5 < 2
 
 
 class Pause(Event, frozen=True):

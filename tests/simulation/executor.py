@@ -172,7 +172,8 @@ class SimExecutor:
         planned = set(plan.slots.tolist())
         for slot, row in self.rows.items():
             decodes = row.computed == len(row.tokens) - 1
-            row.skipped = 0 if slot in planned or not decodes else row.skipped + 1
+            # The batch class is left out of steps that others fill.
+            row.skipped = 0 if slot in planned or not decodes or row.request.flex else row.skipped + 1
             if row.skipped > MOST_SKIPPED:
                 self.world.violated("starved", f"{row.request.request_id} waits while others have drafts")
                 row.skipped = 0

@@ -35,6 +35,7 @@ def schedule_of(seed: int) -> e.Schedule:
         adapters=seed % 3 == 1,
         eviction=("lru", "arc", "cost")[seed // 3 % 3],
         share=0.5 if seed % 5 == 2 else 1.0,
+        flex=seed % 7 in (1, 4, 6),
     )
     at = 0.0
     events: list[e.AnyEvent] = []

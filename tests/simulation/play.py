@@ -30,6 +30,7 @@ from core_apis.processes import api_process, supervised_engine, supervisor
 from core_grammars import compiler
 from core_kv_connectors.misses import Explanations
 from core_kv_connectors.tiers import local, page_source
+from core_policies.classes import TwoClasses
 from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
@@ -156,7 +157,8 @@ class ForwardedFiles:
 
 def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
     """In the place of loading a plugin, which takes as long as a schedule."""
-    return POLICIES[config.scheduler.policy]()
+    policy = POLICIES[config.scheduler.policy]
+    return TwoClasses(policy(), policy())
 
 
 def new_connector(plugins: object, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:

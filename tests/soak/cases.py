@@ -6,6 +6,7 @@ Every answer follows from its request alone, so that of an undisturbed server is
 and as a stream, and both must say the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +61,11 @@ def chat(name: str, text: str, **fields: Any) -> Case:
     return Case(name, CHAT, {"messages": messages, "max_tokens": 32, "temperature": 0, **fields})
 
 
+def without_adapters(some: Sequence[Case]) -> list[Case]:
+    """Those that an engine without adapters answers."""
+    return [case for case in some if "model" not in case.body]
+
+
 def long_prompt(number: int) -> str:
     """Some hundred tokens, with a beginning that no other prompt has."""
     return f"{number}: " + " ".join(WORDS[(number + step * step) % len(WORDS)] for step in range(300 + 40 * number))
@@ -87,6 +93,8 @@ def cases() -> list[Case]:
         chat("two objects", "Who is it?", response_format=schema, n=2, temperature=0.9, seed=9, max_tokens=48),
         chat("a tool", "Look up a word.", tools=[TOOL], tool_choice="required", max_tokens=48),
         chat("scores of a chat", "Why?", logprobs=True, top_logprobs=2, max_tokens=10),
+        completion("a line of a batch", "The history of the moon", service_tier="flex", max_tokens=60, ignore_eos=True),
+        chat("a chat of a batch", "Write a list.", service_tier="flex", n=2, temperature=0.9, seed=6, max_tokens=24),
     ]
     found += [completion(f"the adapter '{name}'", "Once upon a time", model=name) for name in ADAPTERS]
     found += [

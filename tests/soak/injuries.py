@@ -53,8 +53,11 @@ class Injuries:
             ("stop the server for a moment", 2, self.pause_server),
             ("kill a helper", 2, self.kill_helper),
             ("kill an API process", 2, self.kill_api_process),
-            ("fill the disk", 2, self.fill_disk),
         ]
+        if site.has("kv_offloading_disk_size"):
+            self.kinds.append(("fill the disk", 2, self.fill_disk))
+        if site.has("tensor_parallel_size") or site.has("pipeline_parallel_size"):
+            self.kinds += [("kill a rank", 8, self.kill_rank), ("stop a rank for good", 1, self.stop_rank)]
         if site.clock_moves:
             self.kinds.append(("move the clock", 2, self.move_clock))
         if kill_servers:
@@ -90,6 +93,24 @@ class Injuries:
         if not self._recover(begin, engine.pid):
             with suppress(psutil.Error):
                 engine.resume()
+
+    def kill_rank(self) -> None:
+        """The others cannot go on without it: the engine ends, and the next one starts all of them."""
+        engine = self.site.server.engine
+        rank = self.dice.choice(self.site.ranks() or [engine])
+        begin = time.monotonic()
+        rank.send_signal(self.dice.choice(SIGNALS))
+        self._recover(begin, engine.pid)
+
+    def stop_rank(self) -> None:
+        """The others wait for it no longer than `--distributed-timeout-seconds`, once they have anything to do."""
+        engine = self.site.server.engine
+        rank = self.dice.choice(self.site.ranks() or [engine])
+        begin = time.monotonic()
+        rank.suspend()
+        if not self._recover(begin, engine.pid):
+            with suppress(psutil.Error):
+                rank.resume()
 
     def pause_engine(self) -> None:
         """A machine that is busy with something else, for less time than makes it a hang."""

@@ -46,15 +46,17 @@ class Operators:
         self._trains = threading.Lock()
         self._acts: list[tuple[str, Callable[[random.Random], None]]] = [
             ("pause", self._pause),
-            ("update", self._update),
-            ("gathered update", self._gather),
             ("reset", self._reset),
             ("pause and hang up", self._hang_up),
-            ("replace an adapter", self._replace_adapter),
-            ("load and unload an adapter", self._load_adapter),
         ]
-
-        if site.sleeps:
+        if site.has("weight_transfer_config"):
+            self._acts += [("update", self._update), ("gathered update", self._gather)]
+        if site.has("enable_lora"):
+            self._acts += [
+                ("replace an adapter", self._replace_adapter),
+                ("load and unload an adapter", self._load_adapter),
+            ]
+        if site.has("enable_sleep_mode"):
             self._acts.append(("sleep", self._sleep))
 
     def operate(self, dice: random.Random) -> None:
@@ -68,7 +70,7 @@ class Operators:
     def halted(self) -> str:
         """Why the server computes nothing although every operator has taken back what it did; empty when it computes."""
         sentences = []
-        for path in ("/is_paused", "/is_sleeping")[: 1 + self.site.sleeps]:
+        for path in ("/is_paused", "/is_sleeping")[: 1 + self.site.has("enable_sleep_mode")]:
             answer = self._insist("GET", path)
             if answer is not None and b"true" in answer.body:
                 sentences.append(f"{path} says {answer.body.decode()}")

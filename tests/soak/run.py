@@ -6,6 +6,7 @@ Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong ar
 import argparse
 import platform
 import random
+import re
 import sys
 import tempfile
 import time
@@ -17,7 +18,8 @@ from typing import Any
 
 import psutil
 
-from tests.soak.cases import Case, cases
+from tests.real_models import gemma3_path
+from tests.soak.cases import Case, cases, without_adapters
 from tests.soak.clients import Clients, oracle
 from tests.soak.injuries import Injuries
 from tests.soak.operators import Operators
@@ -32,6 +34,13 @@ MOST_HELPERS = 8
 """Of each API process one that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
 SHARED_GIB = 0.0625
+NOT_WITH_RANKS = (
+    "enable_lora", "max_loras", "max_cpu_loras", "allow_runtime_lora_updating", "lora_directory", "lora_modules",
+    "weight_transfer_config", "kv_offloading_disk_path", "kv_offloading_disk_size",
+)  # fmt: skip
+FIRST_TRACE = re.compile(r"(?<!exception occurred:\n\n)(?<!following exception:\n\n)Traceback")
+"""The beginning of a traceback, with those of the exceptions that followed from it."""
+OF_A_RANK = "EngineDeadError: Rank "
 LONGER = 6.0
 """How many times as long a soak may last until enough has happened: a busy machine takes its time."""
 
@@ -60,12 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep-kv", action="store_true", help="blocks outlive engines, which cannot sleep then")
     parser.add_argument("--shm", action="store_true", help="pages in shared memory too")
     parser.add_argument("--kv-eviction", choices=("lru", "arc", "cost"), default="lru")
+    parser.add_argument("--ngram", action="store_true", help="drafts of the text before")
+    parser.add_argument(
+        "--ranks", type=int, default=1, help="ranks, which are killed too; no adapters, tiers or updates"
+    )
+    parser.add_argument("--stages", type=int, default=1, help="stages, likewise")
+    parser.add_argument("--engines", type=int, default=1, help="engines of one server")
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
         arguments = _arguments(options, Path(home))
-        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed, arguments=arguments)
+        asked = without_adapters(cases()) if options.ranks * options.stages > 1 else None
+        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed, asked, arguments)
     chosen = [f"--kv-eviction {options.kv_eviction}"] + ["--keep-kv"] * options.keep_kv + ["--shm"] * options.shm
+    chosen += ["--ngram"] * options.ngram
+    chosen += [f"--{name} {count}" for name in ("ranks", "stages", "engines") if (count := vars(options)[name]) > 1]
     facts = f"{options.minutes:g} minutes, seed {options.seed}, {' '.join(chosen)}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
@@ -85,7 +103,20 @@ def _arguments(options: argparse.Namespace, home: Path) -> dict[str, Any]:
             "kv_connectors_config.shm.size": SHARED_GIB,
             "kv_connectors_config.shm.directory": shared_memory(home),
         }
-    return found
+    if options.ngram:
+        found["speculative_config"] = '{"method": "ngram", "num_speculative_tokens": 3}'
+    if options.engines > 1:
+        found["data_parallel_size"] = options.engines
+    return found | of_ranks(options.ranks, options.stages)
+
+
+def of_ranks(ranks: int, stages: int) -> dict[str, Any]:
+    """Arguments for ranks, and without what these do not serve yet. The embedded model has 9 heads."""
+    if ranks * stages == 1:
+        return {}
+    sizes = {"tensor_parallel_size": ranks, "pipeline_parallel_size": stages, "distributed_timeout_seconds": 3}
+    model = {} if ranks == 1 else {"model": gemma3_path(), "kv_cache_memory_bytes": "128M"}
+    return dict.fromkeys(NOT_WITH_RANKS) | sizes | model
 
 
 def soak(
@@ -179,10 +210,11 @@ def _look(site: Site, tally: Tally, samples: Sequence[tuple[int, float, int]]) -
         open_files = site.descriptors(until=early_files + MORE_DESCRIPTORS, limit_s=IDLE_LIMIT_S)
         if len(open_files) > early_files + MORE_DESCRIPTORS:
             tally.leak(f"the server's descriptors went from {early_files} to {open_files}")
-    log = site.server.log()
-    if "Traceback" in log:
-        at = log.index("Traceback")
-        tally.leak(f"a traceback in the log: {log[at : at + 1500]}")
+    for trace in FIRST_TRACE.split(site.server.log())[1:]:
+        # An engine that cannot go on without a rank that was killed says where it noticed.
+        if OF_A_RANK not in trace:
+            tally.leak(f"a traceback in the log: {trace[:1500]}")
+            break
     for left in site.end():
         tally.leak(f"after the end: {left}")
 

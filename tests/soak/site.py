@@ -41,7 +41,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Shows tools, which the embedded model's own does not."""
-API = "core_apis.processes.api_process"
+API, RANK, ENGINE = "core_apis.processes.api_process", "core_distributed.rank", "core.engine.process"
 LIVES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
@@ -91,10 +91,9 @@ class Site:
         """Whether the wall clock of the server can be moved."""
         return self._clock is not None
 
-    @property
-    def sleeps(self) -> bool:
-        """Whether the engine can sleep."""
-        return bool(self._arguments["enable_sleep_mode"])
+    def has(self, name: str) -> bool:
+        """Whether the server was given an argument."""
+        return bool(self._arguments.get(name))
 
     def start(self) -> Server:
         """Start a server and wait until it serves."""
@@ -153,9 +152,13 @@ class Site:
             self.cuts += 1
             processes[number % len(processes)].kill()
 
+    def ranks(self) -> list[psutil.Process]:
+        """Ranks of the engine other than the first, which is its own process."""
+        return self._children(lambda words: RANK in words)
+
     def helpers(self) -> list[psutil.Process]:
-        """Processes of the server other than the engine and those that answer requests."""
-        return self._children(lambda words: API not in words and "core.engine.process" not in words)
+        """Processes of the server other than the engine with its ranks and those that answer requests."""
+        return self._children(lambda words: not {API, RANK, ENGINE}.intersection(words))
 
     def _children(self, is_wanted: Callable[[list[str]], bool]) -> list[psutil.Process]:
         with suppress(psutil.Error):

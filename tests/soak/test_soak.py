@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.cases import cases
-from tests.soak.run import Extent, soak
+from tests.soak.cases import cases, without_adapters
+from tests.soak.run import Extent, of_ranks, soak
 from tests.soak.tally import Tally
 
 REST_S = (0.3, 1.0)
@@ -31,3 +31,14 @@ def test_nothing_is_wrong_lost_or_leaked(tmp_path: Path) -> None:
 def test_the_same_with_more_injuries_and_all_kinds_of_requests(tmp_path: Path) -> None:
     tally, _ = soak(tmp_path, Extent(24.0, least=21), seed=3, kill_servers=False, rest_s=REST_S)
     check(tally, 21)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "stages"), [(2, 1), (1, 2)])
+def test_the_same_while_ranks_are_killed(ranks: int, stages: int, tmp_path: Path) -> None:
+    some = without_adapters(cases())[::3]
+    tally, _ = soak(
+        tmp_path, Extent(20.0, least=6), 4, some, of_ranks(ranks, stages), kill_servers=False, rest_s=REST_S
+    )
+    check(tally, 6)
+    assert tally.injuries["kill a rank"], tally.summary("no rank was killed")

@@ -22,10 +22,13 @@ from core_runtime.weights.torch_files import read_tensors
 
 
 def safetensors_of(path: Path) -> dict[str, Tensor]:
-    """Return a copy of all tensors of a safetensors file. Raises CheckpointError."""
-    loader = SafetensorsLoader()
+    """Return all tensors of a safetensors file as views of one copy of it. Raises CheckpointError.
+
+    Mapping and copying each of hundreds of small tensors takes twice as long.
+    """
+    loader = SafetensorsLoader("eager")
     manifest = loader.resolve_tensors(str(path))
-    return {name: tensor.clone() for name, tensor in loader.iter(manifest, list(manifest.tensors))}
+    return dict(loader.iter(manifest, list(manifest.tensors)))
 
 
 def pickled_tensors_of(path: Path) -> dict[str, Tensor]:

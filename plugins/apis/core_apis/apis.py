@@ -17,6 +17,7 @@ from core.api.errors import PluginError
 from core.plugin.distributions import is_own
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_config.served.server_config import ServerConfig
+from core_observers.observer_settings import WORKER_EXTENSION
 
 if TYPE_CHECKING:
     from core_apis.body_kinds import BodyKind
@@ -32,9 +33,13 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "page": lambda server, engine: not server.disable_ui,
         "load": lambda server, engine: server.enable_server_load_tracking,
         "tokenizer_info": lambda server, engine: server.enable_tokenizer_info_endpoint,
+        "quote": lambda server, engine: server.quotes,
         "profile": lambda server, engine: engine.profiler is not None,
         "sleep": lambda server, engine: engine.sleeps,
         "weights": lambda server, engine: engine.weight_transfer is not None,
+        "rpc": lambda server, engine: (
+            engine.weight_transfer is not None or WORKER_EXTENSION in engine.plugins.arguments
+        ),
         "files": lambda server, engine: server.batches is not None,
         "batches": lambda server, engine: server.batches is not None,
         "adapters": lambda server, engine: (
@@ -90,8 +95,8 @@ class OwnApi:
 
 OPENAI: Final = OwnApi(
     "openai",
-    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions",
-    ("models", "completions", "chat", "sessions"),
+    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions, /v1/quote",
+    ("models", "completions", "chat", "sessions", "quote"),
     "core_apis.openai_bodies",
     80,
 )
@@ -115,17 +120,37 @@ AUDIO: Final = OwnApi("audio", "OpenAI's /v1/audio/transcriptions and /v1/audio/
 TOKENS: Final = OwnApi(
     "tokens", "/tokenize, /detokenize, /tokenizer_info", ("tokenize", "tokenizer_info"), "core_apis.text_bodies", 40
 )
+TOKEN_IO: Final = OwnApi(
+    "token_io",
+    "/invocations; /inference/v1/generate with token ids in and out, and the paths that render and read them",
+    ("invocations", "token_io"),
+    "core_apis.token_io.bodies",
+    35,
+)
 OPERATION: Final = OwnApi(
     "operation",
     "health, metrics, and the operator's routes",
-    ("cache", "health", "metrics", "server_info", "load", "profile", "sleep", "weights", "adapters", "pause"),
+    (
+        "cache",
+        "health",
+        "metrics",
+        "server_info",
+        "abort",
+        "load",
+        "profile",
+        "sleep",
+        "weights",
+        "rpc",
+        "adapters",
+        "pause",
+    ),
     "",
     30,
 )
 DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
 PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
 
-OWN: Final = (OPENAI, RESPONSES, BATCHES, MESSAGES, POOLING, AUDIO, TOKENS, OPERATION, DOCS, PAGE)
+OWN: Final = (OPENAI, RESPONSES, BATCHES, MESSAGES, POOLING, AUDIO, TOKENS, TOKEN_IO, OPERATION, DOCS, PAGE)
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:

@@ -29,6 +29,7 @@ from core_apis.context import ServingContext
 from core_apis.durable.kept_responses import ResponseKeeper
 from core_apis.durable.pipeline import DurablePipeline
 from core_apis.durable.streams import DurableStreams
+from core_apis.energy import with_energy
 from core_apis.engine_protocol import ServingEngine
 from core_apis.exchange import Exchange
 from core_apis.openapi import Operation, document
@@ -52,10 +53,11 @@ from core_apis.sessions.service import SessionService
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
 from core_media.config import media_of
-from core_observers.metrics import ServerMetrics
+from core_observers.metrics import PREFIX, ServerMetrics
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
+    from core_apis.quotes import ServerQuotes
     from core_tokens.tokenizer import Tokenizer
 
 
@@ -188,11 +190,15 @@ def _context(
         cache,
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
+        buckets=server.custom_histogram_buckets,
         adapters=adapters,
         engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )
     tracing = _tracing(server, model)
     generate = watched(engine, metrics, tracing)
+    quotes = _quotes(engine, server, metrics, model)
+    if quotes is not None:
+        generate = with_energy(quotes.followed(generate), engine)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching
@@ -223,7 +229,20 @@ def _context(
         receipts=server_receipts(server.receipts, engine, own),
         traffic=traffic_recorder(server, engine, own),
         batches=batch_service(server, engine.config),
+        quotes=quotes,
     )
+
+
+def _quotes(
+    engine: ServingEngine, server: ServerConfig, metrics: ServerMetrics, model: ModelConfig
+) -> ServerQuotes | None:
+    """Return what quotes requests; its modules are imported only if they are quoted."""
+    if not server.quotes:
+        return None
+    from core_apis.quotes import ServerQuotes
+    from core_observers.quote_metrics import QuoteMetrics
+
+    return ServerQuotes(engine, QuoteMetrics(metrics.registry, PREFIX, model.served_names[0]))
 
 
 def _adapters(engine: ServingEngine, server: ServerConfig, names: ServedNames) -> ServedAdapters | None:

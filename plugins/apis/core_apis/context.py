@@ -23,6 +23,7 @@ from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import Tenants
 from core_apis.durable.streams import DurableStreams
 from core_apis.engine_protocol import ServingEngine
+from core_apis.fingerprint import fingerprint_of
 from core_apis.histories.memory import Histories
 from core_apis.prepare.preparer import Preparer
 from core_apis.receipts import ServerReceipts
@@ -40,6 +41,7 @@ from core_observers.recent_requests import RecentRequests
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
+    from core_apis.quotes import ServerQuotes
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class ServingContext:
     histories: the earlier conversations, for explanations of later ones.
     sessions: of all keys.
     batches: files and batches; None: the server has neither.
+    quotes: what requests would take; None: the server quotes nothing.
     """
 
     engine: ServingEngine
@@ -91,6 +94,7 @@ class ServingContext:
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
     histories: Histories = field(default_factory=Histories)
     batches: BatchService | None = None
+    quotes: ServerQuotes | None = None
 
     @property
     def names(self) -> ServedNames:
@@ -101,6 +105,14 @@ class ServingContext:
     def weight_version(self) -> str | UnsetType:
         """Return the version of the current weights; UNSET for those that the engine was started with."""
         return self.engine.stats.weight_version or UNSET
+
+    @property
+    def fingerprint(self) -> str | UnsetType:
+        """Return what `system_fingerprint` of answers says; UNSET: nothing."""
+        mode = self.server.fingerprint_mode
+        if mode == "weights":
+            return self.weight_version
+        return fingerprint_of(self.engine, mode, self.server.fingerprint_value) or UNSET
 
     async def until_idle(self) -> None:
         """Wait until everything that runs has ended, background responses included; for a server that drains.

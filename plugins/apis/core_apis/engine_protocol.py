@@ -53,6 +53,11 @@ class ServingEngine(Protocol):
         ...
 
     @property
+    def live_ids(self) -> list[str]:
+        """Return the ids of the requests that wait or run."""
+        ...
+
+    @property
     def stats(self) -> SchedulerStats:
         """Return the latest state of the scheduler."""
         ...
@@ -92,6 +97,10 @@ class ServingEngine(Protocol):
 
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
         ...
 
     async def reset_prefix_cache(self, *, restart: bool = False) -> bool:

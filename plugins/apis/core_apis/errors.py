@@ -9,6 +9,7 @@ Called by: `core_apis.app`, middleware and event streams.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,6 +22,8 @@ from starlette.types import Scope
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
 from core_apis.protocol.anthropic_answer import MessagesError, MessagesErrorObject
 from core_apis.server.middleware import PathSet, request_id_of
+
+logger = logging.getLogger("core_apis")
 
 CLIENT_CLOSED_REQUEST = 499
 CONTEXT_EXCEEDED = "context_length_exceeded"
@@ -53,6 +56,33 @@ NEEDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The arguments with which a server has paths that vLLM's clients expect."""
+
+UNSERVED: Mapping[str, str] = MappingProxyType(
+    {
+        "/generative_scoring": "For the probability of a label, send prompt and label to /v1/completions with "
+        "`max_tokens` 0, `echo` and `logprobs`.",
+        "/cohere/v2/chat": "Send chats to /v1/chat/completions.",
+        "/v1/chat/completions/batch": "Send each chat to /v1/chat/completions, or a file of them to /v1/batches.",
+        **dict.fromkeys(
+            ("/v1/messages/render", "/v1/responses/render"),
+            "Render the same conversation with /v1/chat/completions/render.",
+        ),
+        **dict.fromkeys(
+            ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
+            "The number of ranks is that of the start (--data-parallel-size).",
+        ),
+        **dict.fromkeys(
+            ("/fault_tolerance/apply", "/fault_tolerance/status"),
+            "An engine that dies is followed by another in any case; GET /health tells of it.",
+        ),
+        "/start_draft_weight_update": "Weights of a draft are those of the start.",
+        "/update_weight_version": "The version of weights comes with them: `weight_version` of /finish_weight_update.",
+        "/weight_checker": "--state-canary compares weights with those of earlier starts.",
+        "/release_kv_cache_memory": "POST /sleep?level=1 releases weights and KV cache.",
+        "/kv_event_sources": "--kv-events-config names the address of the events.",
+    }
+)
+"""What to use instead of paths of vLLM's server that this one does not have."""
 
 LONGEST_MESSAGE = 2000
 LONGEST_PARAM = 200
@@ -184,6 +214,8 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    if isinstance(error, CoreError) and request.app.state.context.server.log_error_stack:
+        logger.warning("%s %s is refused.", request.method, request.url.path, exc_info=error)
     # The server closes the connection after an unexpected exception; a client that is told so sends nothing more on it.
     headers = None if isinstance(error, CoreError) else {"connection": "close"}
     return error_response(error, headers, request.scope)
@@ -196,7 +228,11 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
     message = str(error.detail)
     code = None
     if error.status_code == 404:
-        needed = f" It is served with {NEEDS[path]}." if path in NEEDS else nearest(path, paths)
+        needed = nearest(path, paths)
+        if path in NEEDS:
+            needed = f" It is served with {NEEDS[path]}."
+        elif path in UNSERVED:
+            needed = f" {UNSERVED[path]}"
         message = f"There is nothing at {path}.{needed}"
         code = "not_found"
     elif error.status_code == 405:

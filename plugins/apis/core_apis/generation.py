@@ -103,6 +103,8 @@ class PromptRun:
             terms = replace(terms, adapter=self.context.adapters.facts(prepared.model))
         if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
             terms = replace(terms, explain=explain_terms(prepared, self.context.model))
+        if getattr(prepared.body, "energy", None):
+            terms = replace(terms, energy=True)
         if self.context.receipts is not None and not isinstance(prepared, PreparedPooling) and prepared.body.receipt:
             terms = replace(terms, receipts=self.context.receipts.issuer)
         if self.note is not None:

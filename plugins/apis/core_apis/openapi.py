@@ -33,6 +33,8 @@ from core_apis.protocol.batches import (
 from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core_apis.protocol.completions import CompletionRequest, CompletionResponse
 from core_apis.protocol.operation import (
+    AbortAnswer,
+    AbortRequest,
     HealthAnswer,
     LoadAnswer,
     ModelCard,
@@ -45,6 +47,7 @@ from core_apis.protocol.operation import (
     StatusAnswer,
     VersionAnswer,
 )
+from core_apis.protocol.quote import Quote
 from core_apis.protocol.response_events import StreamedEvent
 from core_apis.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core_apis.protocol.responses import ResponsesRequest
@@ -58,8 +61,17 @@ from core_apis.protocol.weights import (
     RpcAnswer,
     RpcRequest,
     UpdateRequest,
+    WeightInfo,
     WeightsAnswer,
     WorldSize,
+)
+from core_apis.token_io.forms import (
+    AnyAnswer,
+    AnyBody,
+    DerenderChat,
+    DerenderCompletion,
+    GenerateRequest,
+    GenerateResponse,
 )
 
 JSON = "application/json"
@@ -138,6 +150,7 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/quote": Operation(Quote, errors=(*BODY, 404, 429)),
     "/v1/files": Operation(FileObject, errors=(400, 413, 415, 503), listing=FileList, form=UploadForm),
     "/v1/files/{file_id}": Operation(FileObject, errors=(404,), deletion=DeletedFile),
     "/v1/files/{file_id}/content": Operation("application/octet-stream", errors=(404,)),
@@ -159,7 +172,17 @@ OPERATIONS: dict[str, Operation] = {
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/tokenizer_info": Operation(TokenizerInfo),
+    "/invocations": Operation(AnyAnswer, AnyBody, errors=(*BODY, 404, 429)),
+    "/inference/v1/generate": Operation(GenerateResponse, GenerateRequest, GenerateResponse, errors=(*BODY, 404, 429)),
+    "/v1/chat/completions/render": Operation(GenerateRequest, ChatRequest, errors=(*BODY, 404, 429)),
+    "/v1/chat/completions/derender": Operation(ChatResponse, DerenderChat, errors=(*BODY, 404, 429)),
+    "/v1/completions/render": Operation(AnyAnswer, CompletionRequest, errors=(*BODY, 404, 429)),
+    "/v1/completions/derender": Operation(CompletionResponse, DerenderCompletion, errors=(*BODY, 404, 429)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
+    "/reset_mm_cache": Operation(ResetAnswer),
+    "/reset_encoder_cache": Operation(ResetAnswer),
+    "/abort_requests": Operation(AbortAnswer, AbortRequest, errors=BODY),
+    "/inference/v1/abort_requests": Operation(AbortAnswer, AbortRequest, errors=BODY),
     "/load": Operation(LoadAnswer),
     "/start_profile": Operation(ProfileAnswer, errors=(409,)),
     "/stop_profile": Operation(ProfileAnswer, errors=(409,)),
@@ -175,11 +198,13 @@ OPERATIONS: dict[str, Operation] = {
     "/finish_weight_update": Operation(WeightsAnswer, FinishRequest, errors=BODY),
     "/collective_rpc": Operation(RpcAnswer, RpcRequest, errors=BODY),
     "/get_world_size": Operation(WorldSize),
+    "/weight_info": Operation(WeightInfo),
     "/v1/load_lora_adapter": Operation(AdapterAnswer, LoadAdapterRequest, errors=(*BODY, 403, 404)),
     "/v1/unload_lora_adapter": Operation(AdapterAnswer, UnloadAdapterRequest, errors=(*BODY, 404)),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/ready": Operation(HealthAnswer),
+    "/readyz": Operation(HealthAnswer),
     "/live": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
     "/server_info": Operation(ServerInfo),

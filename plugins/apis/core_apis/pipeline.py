@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from core.api.errors import RequestError
 from core_apis.answers.event_stream import EventStream
 from core_apis.answers.explaining import HEADER, explain
 from core_apis.answers.late_events import begun_events
@@ -119,6 +120,10 @@ def note_fields(call: Call) -> None:
         call.context.tolerated.tell(call.request.url.path, unknown)
     if HEADER in call.request.headers:
         explain(call.runs.body, call.request.headers[HEADER])
+    if call.context.quotes is None and getattr(call.runs.body, "energy", None):
+        raise RequestError(
+            "energy is asked for, but this server does not tell it (--quotes); leave it out.", param="energy"
+        )
     note_receipt(call.context.receipts, call.runs.body, call.request.headers)
 
 

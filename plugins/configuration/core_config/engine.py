@@ -20,6 +20,7 @@ from core.api.pooling import PoolingConfig
 from core.plugin.distributions import is_own
 from core.plugin.registry import PluginRegistry
 from core_config.adapters import adapters_config
+from core_config.audit import audit_settings
 from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
 from core_config.media import media_config
@@ -98,7 +99,8 @@ def engine_config(
         compilation=compilation_config(settings),
         profiler=profiler_config(settings["profiler_config"], problems),
         log_steps=settings["enable_logging_iteration_details"],
-        log_config=log_config(settings["log_config_file"]),
+        audit=audit_settings(settings, problems),
+        log_config=log_config(settings["log_config_file"], settings["log_level"]),
         processor_timeout_s=settings["logits_processor_timeout"],
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),

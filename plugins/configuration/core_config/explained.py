@@ -62,6 +62,8 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
         "workspace_bytes": plan.workspace,
         "adapter_bytes": plan.adapter,
         "num_adapters": plan.num_adapters,
+        "tower_bytes": plan.tower,
+        "tower_rows_bytes": plan.tower_rows,
     }
 
 

@@ -33,6 +33,8 @@ ASSUMED: Final = (
 NOT_COUNTED: Final = "not counted: computing, the KV cache, and waiting for the slowest rank"
 GLOO: Final = "--disable-custom-all-reduce: gloo, which is not priced, is slower: about 200 us for a sum of 4 KB"
 
+NODES: Final = "--nnodes: what hosts exchange is not priced: each sum, and each step, takes a delay of the network more"
+
 
 class LayoutCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of steps in a layout. ranks: of an engine. steps: cost by the kind of step. notes: sentences about both."""
@@ -52,13 +54,14 @@ def layout_cost(
     tensor: int,
     stages: int,
     gloo: bool,
+    nodes: int,
     experts: ExpertPlacement,
 ) -> LayoutCost | None:
     """Return the cost of steps in which every sequence gets a token; None for one engine of one rank.
 
     dtype: of tensors between layers.
     tensor, stages: see `core_config.parallel_cost.Layout`.
-    gloo: whether ranks exchange tensors with gloo.
+    gloo: whether ranks exchange tensors with gloo. nodes: hosts that have the ranks.
     experts: how the ranks of a stage share experts.
     """
     engines, ranks = engine.data_parallel_size, tensor * stages
@@ -85,7 +88,7 @@ def layout_cost(
         ranks=ranks,
         engines=engines,
         steps=steps,
-        notes=[*apart, *shared, *([GLOO] if gloo else []), ASSUMED, NOT_COUNTED],
+        notes=[*apart, *shared, *([GLOO] if gloo else []), *([NODES] if nodes > 1 else []), ASSUMED, NOT_COUNTED],
     )
 
 

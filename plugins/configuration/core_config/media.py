@@ -7,17 +7,19 @@ Owns: `media_config`, and why a model's media are not served. Never does: import
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from core.api.pooling import PoolingConfig
+from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
-from core_media.families import SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
-from core_media.sound.config import MODEL_TYPE, missing, sound_config
-from core_runtime.models.families.wrappers import is_wrapper, text_config
+from core_media.families import OF_TORCHVISION, SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
+from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
+from core_runtime.models.families.wrappers import is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
@@ -44,6 +46,7 @@ def media_config(
         return _transcribing(settings, path, config)
     places, refusals = _places(settings, config)
     pictures = places.pop(IMAGE, Place("", 0))
+    two_sided = TWO_SIDED.get(str(config["model_type"]), "")
     return MediaConfig(
         model=path,
         model_type=str(config["model_type"]),
@@ -62,9 +65,24 @@ def media_config(
         processor_kwargs=settings["mm_processor_kwargs"] or {},
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
-        two_sided=TWO_SIDED.get(str(config["model_type"]), ""),
+        two_sided=two_sided,
         max_span=_most_of_a_step(settings),
+        # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
+        window=int(text_config(config).get("sliding_window") or 0) if two_sided == "prompt" else 0,
     )
+
+
+def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> int:
+    """Return the bytes of the tower or encoder that the engine loads; 0 for a model whose prompts carry text."""
+    if why_not(settings, path, manifest):
+        return 0
+    sounds = transcribes(manifest)
+    shapes = [
+        tensor.shape
+        for name, tensor in manifest.tensors.items()
+        if (name.startswith(ENCODER) if sounds else other_module(name) is not None)
+    ]
+    return sum(map(math.prod, shapes)) * ITEM_BYTES[settings["dtype"]]
 
 
 def _most_of_a_step(settings: Settings) -> int:
@@ -99,6 +117,8 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return "the checkpoint has no files of a processor"
     if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
         return "the configuration has no mrope_section"
+    if kind in OF_TORCHVISION and importlib.util.find_spec("torchvision") is None:
+        return f"transformers processes pictures of models of type '{kind}' with torchvision, which is not installed"
     return ""
 
 

@@ -11,6 +11,8 @@ from core.api.config import ProfilerConfig
 from core_config.stages.settings import underscored
 
 PREFIX = "torch_profiler_"
+OF_WINDOW = ("delay_iterations", "max_iterations", "wait_iterations", "warmup_iterations", "active_iterations")
+"""Keys that say which steps are recorded."""
 
 
 def profiler_config(given: dict[str, Any] | None, problems: list[str]) -> ProfilerConfig | None:
@@ -18,10 +20,23 @@ def profiler_config(given: dict[str, Any] | None, problems: list[str]) -> Profil
     keys = underscored(given or {})
     if keys.pop("profiler", None) is None:
         return None
-    values = {name.removeprefix(PREFIX): value for name, value in keys.items()}
+    values = {name.removeprefix(PREFIX): value for name, value in keys.items() if name not in OF_WINDOW}
     directory = values.pop("dir", "")
     if not directory:
         problems.append(
             "--profiler-config.profiler torch: traces need a directory; give --profiler-config.torch_profiler_dir."
         )
     return ProfilerConfig(directory=directory, **values)
+
+
+def profile_window(given: dict[str, Any] | None) -> dict[str, int] | None:
+    """Return how many steps are passed over, and how many are recorded at most; None where no step is chosen."""
+    keys = underscored(given or {})
+    delay, wait, warm_up, length = (
+        keys.get(name, 0) for name in ("delay_iterations", *OF_WINDOW[2:4], "max_iterations")
+    )
+    if wait or warm_up:
+        active = keys.get("active_iterations", 5)
+        length = min(length, active) if length else active
+    window = {"delay": delay + wait + warm_up, "length": length}
+    return window if any(window.values()) else None

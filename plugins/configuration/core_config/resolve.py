@@ -23,7 +23,7 @@ from core_config.engine import engine_config
 from core_config.experts import placement_of
 from core_config.layout_cost import layout_cost
 from core_config.locating.files import magic_of, own_config
-from core_config.media import derive_for_sounds, why_not
+from core_config.media import derive_for_sounds, tower_bytes, why_not
 from core_config.pooled.pooling import find_pooling
 from core_config.resolution import Resolution
 from core_config.rules import Facts
@@ -152,6 +152,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
         spec = without_head(spec, checkpoint.manifest)
     choose_plugins(attempt, checkpoint, model.family, spec, platform)
+    if attempt.facts.pooling is None:
+        attempt.facts.tower_bytes = tower_bytes(attempt.settings, model.located.path, model.located.manifest)
     attempt.draft = attempt.answer_of(lambda: find_draft(attempt, model.located, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings
@@ -197,6 +199,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             tensor=settings["tensor_parallel_size"],
             stages=settings["pipeline_parallel_size"],
             gloo=settings["disable_custom_all_reduce"],
+            nodes=settings["nnodes"],
             experts=placement_of(settings),
         ),
     )

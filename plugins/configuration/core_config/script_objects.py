@@ -33,6 +33,10 @@ class KVTransferConfig(Keys):
     """Keys of the argument `kv_transfer_config`."""
 
 
+class MambaConfig(Keys):
+    """Keys of the argument `mamba_config`."""
+
+
 class PoolerConfig(Keys):
     """Keys of the argument `pooler_config`."""
 
@@ -70,7 +74,6 @@ NOT_SERVED: Mapping[str, str] = {
     "KernelConfig": ARGUMENTS,
     "LoRAConfig": ARGUMENTS,
     "LoadConfig": ARGUMENTS,
-    "MambaConfig": "its keys are arguments of their own here, such as LLM(mamba_cache_mode='all')",
     "ModelConfig": "the engine's configuration is core.api.config.EngineConfig",
     "MultiModalConfig": "requests carry text",
     "ObservabilityConfig": ARGUMENTS,

@@ -1,1 +1,1 @@
-"""Ranks: processes that compute one model together, on one host."""
+"""Ranks: processes that compute one model together, on one host or several."""

@@ -14,6 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from core.api.errors import CoreError, UserError
+from core.kv.fingerprint import weights_digest
+from core_distributed.layout import Layout
 from core_runtime.executor.worker import Worker
 
 Answer = TypeVar("Answer")
@@ -46,15 +48,17 @@ class Standing(msgspec.Struct, frozen=True):
     stage: int = 0
 
 
-def standing_of(worker: Worker, stage: int) -> Standing:
-    """Return how a rank stands whose worker was built. stage: of its layers."""
+def standing_of(worker: Worker, layout: Layout, rank: int) -> Standing:
+    """Return how a rank stands whose worker was built."""
+    # Copies of a file on several hosts have other paths and times.
+    weights = _digest(worker.base_files) if layout.hosts == 1 else weights_digest(worker.config.model.model)
     return Standing(
         version=version("core-engine"),
         numerics=worker.numerics,
-        weights=_digest(worker.base_files),
+        weights=weights,
         groups=_digest(worker.groups),
         num_blocks=worker.num_blocks,
-        stage=stage,
+        stage=layout.stage_of(rank),
     )
 
 

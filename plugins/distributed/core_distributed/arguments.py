@@ -55,6 +55,23 @@ class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(description="steps between two lines of the log about the balance; 0: none"),
     ] = 0
 
+    nodes: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=64)],
+        msgspec.Meta(description="hosts, which have equally many ranks; --nnodes sets it"),
+    ] = 1
+    address: Annotated[str, msgspec.Meta(description="of the first host; --master-addr sets it")] = "127.0.0.1"
+    port: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=65535)],
+        msgspec.Meta(description="of the first host; --master-port sets it"),
+    ] = 29501
+    key_file: Annotated[
+        str | None, msgspec.Meta(description="file with the secret of the hosts; --engine-key-file sets it")
+    ] = None
+    join_seconds: Annotated[
+        Annotated[float, msgspec.Meta(gt=0)],
+        msgspec.Meta(description="how long hosts wait for each other; --engine-connect-timeout sets it"),
+    ] = 600.0
+
     @property
     def experts(self) -> ExpertPlacement:
         """How ranks share experts."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from core.api.errors import CoreError
 from core_distributed.arguments import RanksArguments
 from core_distributed.expert_policy import Loads, Move, balance_of, chosen_moves, rank_loads
-from core_platforms.cpu.ranks import SharedGroup
+from core_distributed.layout import Group
 from core_runtime.contracts import LinearKernel
 from core_runtime.executor.instance import packing_of
 from core_runtime.executor.reloading.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ class Balance:
     num_moves: experts that all ranks together have read so far.
     """
 
-    def __init__(self, worker: Worker, group: SharedGroup, arguments: RanksArguments) -> None:
+    def __init__(self, worker: Worker, group: Group, arguments: RanksArguments) -> None:
         self._worker = worker
         self._group = group
         self._interval = arguments.balance_interval

@@ -1,6 +1,7 @@
-"""The processes of all ranks but the first, which is the engine's own.
+"""The processes of a host's ranks, but for the first rank of all, which is the engine's own process.
 
-Owns: their start, the watch over them, and their end. Never does: move plans. Called by: the executor.
+Owns: their start, the watch over them, and their end. Never does: move plans. Called by: the executor, and the commands of
+further nodes.
 
 A child ends when its standard input is closed, so none outlives the engine, however that ends.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -16,7 +18,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from core.processes import child_environment, python_command
+from core_distributed.hosts.meeting import Meeting
 from core_distributed.layout import Layout
 from core_supervision.death import how_ended
 
@@ -27,16 +32,28 @@ NOTICE_S = 1.0
 
 
 class Children:
-    """The other ranks. The executor owns them.
+    """The ranks of a host that are processes of their own. The executor owns them, or a node's command.
 
-    on_death: called in the watching thread when a child ends before `end`.
+    memory: descriptor of the host's memory. on_death: called in the watching thread when a child ends before `end`.
+    host, meeting: which host this is, and where the processes of several find each other; None: there is one host.
 
     death: what happened to the first child that ended by itself; empty while all run.
+    step: number of the present step; 0: unknown.
     """
 
-    def __init__(self, layout: Layout, memory: int, slot_bytes: int, on_death: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        memory: int,
+        slot_bytes: int,
+        on_death: Callable[[], None],
+        host: int = 0,
+        meeting: Meeting | None = None,
+    ) -> None:
         self.death = ""
         self.step = 0
+        self._meeting = meeting
+        self._of_host = "" if meeting is None else f" of node {host}, {platform.node() or 'a host without a name'}"
         self._size = layout.size
         self._on_death = on_death
         self._ending = False
@@ -44,16 +61,19 @@ class Children:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._words: dict[int, int] = {}
         self._alarm, self._bell = os.pipe()
-        for rank in range(1, layout.size):
+        first = layout.of_host * host
+        for rank in range(max(first, 1), first + layout.of_host):
             self._start(rank, layout, memory, slot_bytes)
         self._watcher = threading.Thread(target=self._watch, name="ranks-watch", daemon=True)
         self._watcher.start()
 
     def _start(self, rank: int, layout: Layout, memory: int, slot_bytes: int) -> None:
         reading, writing = os.pipe()
-        numbers = (memory, writing, rank, layout.tensor, layout.stages, slot_bytes)
-        names = ("memory", "words", "rank", "tensor", "stages", "slot-bytes")
+        numbers = (memory, writing, rank, layout.tensor, layout.stages, layout.hosts, slot_bytes)
+        names = ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes")
         options = [f"--{name}={number}" for name, number in zip(names, numbers, strict=True)]
+        if self._meeting is not None:
+            options.append(f"--meeting={msgspec.json.encode(self._meeting).decode()}")
         self._processes[rank] = subprocess.Popen(
             python_command("core_distributed.rank", *options),
             stdin=subprocess.PIPE,
@@ -69,33 +89,42 @@ class Children:
         """Return the process id of a rank."""
         return self._processes[rank].pid if rank else os.getpid()
 
-    def words(self) -> str:
-        """Return what ranks have said about failures since the last call; empty when they said nothing."""
+    def words(self) -> list[str]:
+        """Return what ranks have said about failures since the last call."""
         said: list[str] = []
         for rank, descriptor in self._words.items():
             with contextlib.suppress(BlockingIOError):
                 text = os.read(descriptor, 1 << 16).decode(errors="replace").strip()
                 said += [f"rank {rank} ({self.name(rank)}): {text}"] if text else []
-        return "; ".join(said)
+        return said
 
     def name(self, rank: int) -> str:
         """Return a rank's process, for people."""
-        return f"process {self.pid(rank)}"
+        return f"process {self.pid(rank)}{self._of_host}"
+
+    def names(self) -> dict[int, str]:
+        """Return the processes for people, by rank."""
+        return {rank: self.name(rank) for rank in self._processes}
+
+    def states(self, *, stacks: bool) -> dict[int, str]:
+        """Return the states of the processes, by rank. stacks: have them write their stacks to the log."""
+        if stacks:
+            for process in self._processes.values():
+                with contextlib.suppress(OSError):
+                    process.send_signal(signal.SIGUSR1)
+        return {rank: _state(self.pid(rank)) for rank in self._processes}
 
     def silence(self, rank: int, seconds: float) -> str:
         """Describe a rank that did not answer, and have all ranks write their stacks to the log.
 
         The rank that rank 0 waits for may itself wait for an earlier stage, whose process has been stopped.
         """
-        stopped = [other for other in self._processes if _state(self.pid(other)).startswith(("T", "t"))]
+        states = self.states(stacks=True)
+        stopped = [other for other, state in states.items() if state.startswith(("T", "t"))]
         rank = stopped[0] if stopped and rank not in stopped else rank
-        state = _state(self.pid(rank))
-        for process in self._processes.values():
-            with contextlib.suppress(OSError):
-                process.send_signal(signal.SIGUSR1)
         return (
             f"Rank {rank} of {self._size} ({self.name(rank)}) did not answer within {seconds:g} s in step {self.step}; "
-            f"its process is {state}."
+            f"its process is {states.get(rank, 'unknown')}."
         )
 
     def look(self) -> None:
@@ -117,11 +146,16 @@ class Children:
                 if descriptor in ranks and not self._ending and not self.death:
                     rank = ranks[descriptor]
                     how = how_ended(self._processes[rank].wait())
-                    self.death = f"Rank {rank} of {self._size} ({self.name(rank)}) {how} in step {self.step}."
-                    self._on_death()
-                    self._noticed.set()
+                    self.bury(f"Rank {rank} of {self._size} ({self.name(rank)}) {how}")
         for descriptor in ranks:
             os.close(descriptor)
+
+    def bury(self, how: str) -> None:
+        """Note the first death, and report it. how: a clause."""
+        if not self.death and not self._ending:
+            self.death = how + (f" in step {self.step}." if self.step else "")
+            self._on_death()
+            self._noticed.set()
 
     def expect_ends(self) -> None:
         """Stop the watch: from now on children may end."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from core_distributed.arguments import RanksArguments
-from core_distributed.layout import Groups
-from core_platforms.cpu.ranks import SharedGroup, SharedLink
+from core_distributed.hosts.communicator import SpanningCommunicator, SpanningLink
+from core_distributed.hosts.spanning import SpanningGroup
+from core_distributed.layout import Group, Groups
+from core_platforms.cpu.ranks import SharedLink
 from core_runtime.contracts import Communicator, Link, Runtime
 from core_runtime.executor.ranks import Ranks
 from core_runtime.executor.stage import Stage
@@ -35,6 +37,14 @@ class GlooRanks(Ranks):
         return GlooCommunicator(self.group, self.timeout_s)
 
 
+class SpanningRanks(Ranks):
+    """Ranks of which some are on other hosts."""
+
+    def _open(self, runtime: Runtime) -> Communicator:
+        assert isinstance(self.group, SpanningGroup)
+        return SpanningCommunicator(self.group)
+
+
 def ranks_of(groups: Groups, arguments: RanksArguments) -> Ranks:
     """Return a worker's place among the ranks."""
     layout = groups.layout
@@ -42,6 +52,8 @@ def ranks_of(groups: Groups, arguments: RanksArguments) -> Ranks:
     # A rank that has its layers alone sums nothing.
     group = groups.stage or groups.world
     stage = None if layout.stages == 1 else _stage(groups, arguments)
+    if isinstance(group, SpanningGroup):
+        return SpanningRanks(share, group, stage)
     if arguments.communicator == "native":
         return Ranks(share, group, stage)
     ranks = GlooRanks(share, group, stage)
@@ -53,9 +65,11 @@ def _stage(groups: Groups, arguments: RanksArguments) -> Stage:
     """Return a rank's place in the row of stages, with its ways from and to the neighbours."""
     layout = groups.layout
 
-    def link(group: SharedGroup | None) -> Link | None:
+    def link(group: Group | None) -> Link | None:
         if group is None:
             return None
+        if isinstance(group, SpanningGroup):
+            return SpanningLink(group)
         if arguments.communicator == "native":
             return SharedLink(group)
         from core_distributed.gloo import GlooLink

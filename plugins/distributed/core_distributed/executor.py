@@ -29,6 +29,7 @@ from core_distributed.calls import Call, Outcome, RanksReloader, perform
 from core_distributed.children import Children
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of, slot_bytes
+from core_distributed.hosts.opening import open_hosts
 from core_distributed.layout import Groups, Layout, layout_bytes
 from core_distributed.rank import Start
 from core_distributed.rank_config import is_crowded, rank_config
@@ -52,33 +53,42 @@ class RanksExecutor:
 
     def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
         self._arguments = arguments
-        self._layout = Layout(arguments.ranks, arguments.stages)
+        self._layout = Layout(arguments.ranks, arguments.stages, arguments.nodes)
         self._size = self._layout.size
         self._number = 0
         self._plans = PlanEncoder()
         self._failure = ""
         self._closed = False
+        self._children: Children
         room = slot_bytes(config.model.vocab_size, self._layout.tensor)
-        memory = anonymous_file("core-ranks", layout_bytes(self._layout, room))
+        configs = self._open(config, room)
+        self._group = self._groups.world
         try:
-            self._groups = Groups(memory, 0, self._layout, room)
-            self._group = self._groups.world
-            self._children = Children(self._layout, memory, room, self._groups.end)
-        finally:
-            os.close(memory)
-        try:
-            self._start(config)
+            self._start(configs)
         except BaseException:
             self._groups.end()
             self._children.end()
+            self._groups.close(0.0)
             raise
 
-    def _start(self, config: EngineConfig) -> None:
-        """Build the workers of all ranks at the same time."""
-        own = rank_config(config, 0, self._size)
-        spin = 0 if is_crowded(own, self._size) else SPIN_MICROSECONDS
+    def _open(self, config: EngineConfig, room: int) -> list[EngineConfig]:
+        """Start the other ranks; returns the configuration of each rank. room: bytes of a slot."""
+        memory = anonymous_file("core-ranks", layout_bytes(self._layout, room))
+        try:
+            if self._layout.hosts > 1:
+                self._groups, self._children, configs = open_hosts(config, self._arguments, self._layout, memory, room)
+                return configs
+            self._groups = Groups(memory, 0, self._layout, room)
+            self._children = Children(self._layout, memory, room, self._groups.end)
+            return [rank_config(config, rank, self._size) for rank in range(self._size)]
+        finally:
+            os.close(memory)
+
+    def _start(self, configs: list[EngineConfig]) -> None:
+        """Build the workers of all ranks at the same time. configs: configuration of each rank."""
+        own = configs[0]
+        spin = 0 if is_crowded(own, self._layout.of_host) else SPIN_MICROSECONDS
         self._groups.set_patience(0, spin)
-        configs = [rank_config(config, rank, self._size) for rank in range(self._size)]
         start = Start(configs, self._arguments, spin)
         self._send(Kind.START, msgspec.msgpack.encode(start))
         try:
@@ -88,7 +98,7 @@ class RanksExecutor:
             self._raise_death(CoreError)
             raise
         try:
-            standing = agreement.standing_of(self.worker, self._layout.stage_of(0))
+            standing = agreement.standing_of(self.worker, self._layout, 0)
             answers = self._group.exchange(agreement.encode(standing))
         except Exception:
             self.worker.close()
@@ -139,7 +149,7 @@ class RanksExecutor:
             raise EngineDeadError(self._failure) from error
         self._raise_death(EngineDeadError)
         give_up()
-        said = self._children.words()
+        said = "; ".join(self._children.words())
         if said and isinstance(error, Exception):
             raise RuntimeError(said) from error
 
@@ -186,6 +196,7 @@ class RanksExecutor:
             self._send(Kind.END, b"")
         self._children.end()
         self._groups.end()
+        self._groups.close(0.0)
         self.worker.close()
 
     def _send(self, kind: Kind, payload: bytes) -> None:

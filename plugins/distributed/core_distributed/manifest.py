@@ -15,7 +15,7 @@ def core_spec() -> PluginSpec:
     """Describe the plugin. It is chosen by `--tensor-parallel-size`, never by itself."""
     return PluginSpec(
         name="mp",
-        summary="models in PyTorch, divided over several processes of this host (--tensor-parallel-size)",
+        summary="models in PyTorch, divided over several processes, of this host or several (--tensor-parallel-size, --nnodes)",
         arguments=RanksArguments,
         priority=-1,
     )

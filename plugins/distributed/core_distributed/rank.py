@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 
 import msgspec
 
@@ -24,6 +25,7 @@ from core_distributed.arguments import RanksArguments
 from core_distributed.balance import Balance
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of
+from core_distributed.hosts.meeting import Meeting
 from core_distributed.layout import Groups, Layout
 from core_distributed.step_wire import decode_step
 from core_platforms.cpu.ranks import GAVE_UP
@@ -34,6 +36,9 @@ from core_runtime.executor.steps.plan_wire import PlanDecoder
 from core_runtime.executor.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0
+"""Limit of seconds in which other hosts get the last messages, such as why this rank cannot start."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -88,7 +93,7 @@ class FollowingRank:
             self._ranks = ranks_of(self._groups, start.arguments)
             self._worker = Worker(config, self._ranks)
             self._reloader = Reloader(self._worker)
-            standing = agreement.standing_of(self._worker, self._groups.layout.stage_of(self._group.rank))
+            standing = agreement.standing_of(self._worker, self._groups.layout, self._group.rank)
             if start.arguments.balance_interval:
                 self._balance = Balance(self._worker, self._group, start.arguments)
         except Exception as error:
@@ -144,15 +149,18 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # rank 0 asks for stacks when a rank is silent
     parser = argparse.ArgumentParser(prog="core_distributed.rank", description="One rank; started by the engine.")
-    for name in ("memory", "words", "rank", "tensor", "stages", "slot-bytes"):
+    for name in ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--meeting", type=partial(msgspec.json.decode, type=Meeting))
     options = parser.parse_args(arguments)
-    layout = Layout(options.tensor, options.stages)
-    rank = FollowingRank(Groups(options.memory, options.rank, layout, options.slot_bytes), options.words)
+    layout = Layout(options.tensor, options.stages, options.hosts)
+    groups = Groups(options.memory, options.rank, layout, options.slot_bytes, options.meeting)
+    rank = FollowingRank(groups, options.words)
     try:
         return rank.run()
     finally:
         rank.close()
+        groups.close(LAST_WORDS_S)
 
 
 if __name__ == "__main__":

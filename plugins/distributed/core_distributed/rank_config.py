@@ -15,8 +15,11 @@ from core_platforms.cpu.processors import place, usable_processors
 CPU = "platform.cpu"
 
 
-def rank_config(config: EngineConfig, rank: int, size: int) -> EngineConfig:
-    """Return the configuration of a rank: its share of threads, processors and cache."""
+def rank_config(config: EngineConfig, rank: int, size: int, *, leads: bool | None = None) -> EngineConfig:
+    """Return the configuration of a rank: its share of threads, processors and cache of its host.
+
+    rank, size: place among the ranks of the host, and their number. leads: whether it is the first rank of all.
+    """
     arguments: dict[str, dict[str, Any]] = {**config.plugins.arguments}
     if config.plugins.platform == "cpu":
         own = dict(arguments.get(CPU, {}))
@@ -30,7 +33,9 @@ def rank_config(config: EngineConfig, rank: int, size: int) -> EngineConfig:
     plugins = msgspec.structs.replace(config.plugins, arguments=arguments)
     cache = msgspec.structs.replace(config.cache, memory_bytes=config.cache.memory_bytes // size)
     config = msgspec.structs.replace(config, plugins=plugins, cache=cache)
-    return config if rank == 0 else msgspec.structs.replace(config, use_tqdm_on_load=False)
+    return (
+        config if (rank == 0 if leads is None else leads) else msgspec.structs.replace(config, use_tqdm_on_load=False)
+    )
 
 
 def is_crowded(config: EngineConfig, size: int) -> bool:

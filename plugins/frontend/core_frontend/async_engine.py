@@ -152,6 +152,11 @@ class AsyncEngine:
         return len(self._live)
 
     @property
+    def live_ids(self) -> list[str]:
+        """Return the ids of the requests that wait or run."""
+        return self._live.streams.names()
+
+    @property
     def grammars(self) -> GrammarCompiler:
         """Return the compiler of the grammars of requests."""
         return self._intake.grammars

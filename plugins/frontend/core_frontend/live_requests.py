@@ -76,6 +76,8 @@ class LiveRequests:
 
     def take(self, message: EngineOutputs) -> ProcessedOutputs:
         """Deliver a message of the engine to the readers of its outputs."""
+        if self.queue.forecast is not None:
+            self.queue.forecast.stepped()
         for news in message.outputs:
             # With its first tokens a request no longer waits.
             if news.start == 0:

@@ -265,7 +265,7 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         worker = self._live_client().worker
         if callable(method):
             return [method(worker, *args, **(kwargs or {}))]
-        found = getattr(worker, method, None)
+        found = getattr(getattr(worker, "extension", worker), method, None)
         if method.startswith("_") or not callable(found):
             raise RequestError(
                 f"The worker has no method {method!r}; pass a function, which is called with the worker.",

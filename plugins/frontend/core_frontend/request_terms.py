@@ -51,6 +51,7 @@ class RequestTerms:
     adapter:       facts about the adapter that it uses; None: the base model.
     receipts:      makes the receipt of its answers; None: it gets none.
     flex:          whether it belongs to the batch class.
+    energy:        whether its last output says what it took.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -69,6 +70,7 @@ class RequestTerms:
     receipts: Issuer | None = None
     gives_prompt: bool = False
     flex: bool = False
+    energy: bool = False
 
     def deadline(self, default_s: float) -> float:
         """Return the monotonic seconds at which the request ends; 0.0: never.

@@ -52,6 +52,10 @@ class RequestStreams:
         finally:
             del self._streams[request_id]
 
+    def names(self) -> list[str]:
+        """Return the ids of the requests that are being read."""
+        return list(self._streams)
+
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
         """Put outputs into their streams; outputs of requests without a stream are dropped."""
         for output in outputs:

@@ -12,7 +12,7 @@ import math
 import time
 
 from core.kv.connector import BlockCache, Copy
-from core_kv_connectors.tiers.disk import DiskTier
+from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
 STEP_SHARE = 0.01
@@ -31,7 +31,7 @@ LAST_BYTES = 32 << 20
 class BlockSaver:
     """Feeds the disk of `tiers`. page_bytes: bytes of one block in all layers of its group."""
 
-    def __init__(self, tiers: KVTiers, disk: DiskTier, page_bytes: int) -> None:
+    def __init__(self, tiers: KVTiers, disk: SlowTier, page_bytes: int) -> None:
         self._tiers = tiers
         self._disk = disk
         self._page_bytes = max(page_bytes, 1)

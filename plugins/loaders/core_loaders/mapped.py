@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Bytes = mmap.mmap | bytearray
+Bytes = mmap.mmap | memoryview | bytearray
 """A file's content."""
 Make = Callable[[Bytes, TensorInfo], "Tensor"]
 
@@ -95,14 +95,17 @@ def open_map(path: str) -> mmap.mmap:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def read_whole(path: str) -> bytearray:
-    """Return the file's bytes. Raises CheckpointError."""
+def read_whole(path: str) -> memoryview:
+    """Return the file's bytes, writable. Raises CheckpointError."""
+    import torch
+
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(0, 2)
-            data = bytearray(file.tell())
+            # A bytearray would be written twice, the first time with the interpreter's lock, while steps wait for it.
+            data = memoryview(torch.empty(file.tell(), dtype=torch.uint8).numpy())
             file.seek(0)
-            rest = memoryview(data)
+            rest = data
             while rest:
                 count = file.readinto(rest)
                 if not count:

@@ -55,6 +55,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     domains:           hosts from which media may be fetched; empty: none is.
     two_sided:         what sees each other in both directions: `rows` of a picture, or the whole `prompt`; empty: nothing does.
     max_span:          most tokens of what does.
+    window:            keys that a token of a layer with a window sees, where a whole prompt must fit; 0: no limit.
     local_path:        directory below which files may be read; empty: none is.
     sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
     """
@@ -78,6 +79,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     two_sided: str = ""
     max_span: int = 0
+    window: int = 0
     local_path: str = ""
     sound: SoundConfig | None = None
 

@@ -15,10 +15,16 @@ from typing import Any, Final
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "<start_of_image>",
+    "glm46v": "<|image|>",
+    "glm4v": "<|image|>",
     "idefics3": "<image>",
     "internvl": "<IMG_CONTEXT>",
+    "lfm2_vl": "<image>",
     "llava": "<image>",
+    "llava_next": "<image>",
+    "llava_onevision": "<image>",
     "mistral3": "[IMG]",
+    "paligemma": "<image>",
     "qwen2_5_vl": "<|image_pad|>",
     "qwen2_vl": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
@@ -45,11 +51,23 @@ VIDEOS: Final[Mapping[str, str]] = MappingProxyType(
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
-THREE_POSITIONS: Final = frozenset({"qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"})
+THREE_POSITIONS: Final = frozenset({
+    "glm46v", "glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
+})  # fmt: skip
 """Model types whose rows of pictures rotate by three positions; a text configuration without `mrope_section` has one."""
 
-TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows"})
+TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows", "paligemma": "prompt"})
 """Model type → what of a prompt with pictures sees each other in both directions, see `MediaConfig`."""
+
+REWRITTEN: Final[Mapping[str, str]] = MappingProxyType({"paligemma": "\n"})
+"""Model type whose processor begins the text of a prompt, with the tokenizer's first token, behind the last picture → what
+it puts at the end."""
+
+BY_COMPANY: Final = frozenset({"llava_onevision"})
+"""Model types whose processor divides a picture into tiles only where a prompt has no other."""
+
+OF_TORCHVISION: Final = frozenset({"lfm2_vl"})
+"""Model types for which transformers has no processor without torchvision."""
 
 
 def placeholder_of(hf_config: Mapping[str, Any]) -> str:

@@ -33,6 +33,11 @@ def spans_of(token_ids: Sequence[int], items: Sequence[MediaItem], config: Media
 def why_too_long(spans: Spans, config: MediaConfig) -> str:
     """Return why no step could compute one of the spans; empty if each fits."""
     longest = max((stop - start for start, stop in spans), default=0)
+    if config.window and longest > config.window:
+        return (
+            f"{longest} tokens of the prompt see each other in both directions, but the model has layers whose windows hold "
+            f"{config.window}. Shorten the prompt, or leave a picture out."
+        )
     if longest <= config.max_span:
         return ""
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core_models.llama import SECTIONS
 from core_runtime.models.configuration import configuration
 from core_runtime.models.families.row import Family
 from core_runtime.models.weight_rules import Ignored, modules
@@ -37,6 +38,12 @@ REQUIRED = {
     "apply_residual_connection_post_layernorm": False,
 }
 """Options of ChatGLM's code that have the same value in all of its models."""
+
+NORMS_OF_GLM4 = modules(
+    ("post_attention_layernorm", "pre_feedforward_layernorm"),
+    ("post_self_attn_layernorm", "post_attention_layernorm"),
+    ("post_mlp_layernorm", "post_feedforward_layernorm"),
+)
 
 ROWS = (
     Family(
@@ -101,10 +108,18 @@ ROWS = (
         fused_gate_up=True,
         biases={"out": False, "mlp": False},
         sandwich_norms=True,
-        weights=modules(
-            ("post_attention_layernorm", "pre_feedforward_layernorm"),
-            ("post_self_attn_layernorm", "post_attention_layernorm"),
-            ("post_mlp_layernorm", "post_feedforward_layernorm"),
-        ),
+        weights=NORMS_OF_GLM4,
+    ),
+    Family(
+        name="glm4v",
+        model_types=("glm4v_text",),
+        architectures=("Glm4vForConditionalGeneration",),
+        wrappers=("glm4v", "glm46v"),
+        neutral=SECTIONS,
+        interleaved=True,
+        fused_gate_up=True,
+        biases={"query": True, "key": True, "value": True, "out": False, "mlp": False},
+        sandwich_norms=True,
+        weights=NORMS_OF_GLM4,
     ),
 )

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
+from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
 from core_observers.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
@@ -67,6 +67,7 @@ class ServerMetrics:
     vllm_names: whether each metric also has vLLM's name.
     adapters: says which adapters are in use; None: there are none.
     engines: returns the state of each engine of a group, which the label `engine` then names; None: there is one.
+    buckets: bounds of histograms that replace the usual ones, see `core_observers.request_families.BUCKETS`.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ServerMetrics:
         vllm_names: bool = False,
         adapters: AdapterUse | None = None,
         engines: Callable[[], Sequence[SchedulerStats]] | None = None,
+        buckets: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ) -> None:
         self.registry = CollectorRegistry()
         self._vllm_names = vllm_names
@@ -87,7 +89,7 @@ class ServerMetrics:
             self._scheduler = _GroupCollector(model_name, engines, cache)
         self._number = 0
         self._ask_others: AskOthers | None = None
-        families = Families(self.registry, PREFIX, model_name)
+        families = Families(self.registry, PREFIX, model_name, buckets)
         self.registry.register(_RestartCollector(model_name, restarts))
         self.recovery = families.histogram(
             "engine_recovery_seconds", "Pauses between the death of an engine and the next.", RECOVERY_BUCKETS
@@ -154,6 +156,7 @@ class _SchedulerCollector(Collector):
         yield from step_metrics.sizes(PREFIX, self.model_name, stats.step_sizes)
         yield from lifecycle_metrics.lifecycle(PREFIX, self.model_name, stats)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
+        yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

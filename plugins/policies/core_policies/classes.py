@@ -21,14 +21,17 @@ class TwoQueues:
     def __init__(self, first: WaitingQueue, last: WaitingQueue) -> None:
         self._first = first
         self._last = last
+        self._length = 0  # each step asks for it several times
 
     def push(self, sequence: Queued, /) -> None:
         """Add a new arrival to the queue of its class."""
         self._of(sequence).push(sequence)
+        self._length += 1
 
     def restore(self, sequence: Queued, /) -> None:
         """Return a sequence to its former place in the queue of its class."""
         self._of(sequence).restore(sequence)
+        self._length += 1
 
     def peek(self) -> Queued:
         """Return the next sequence: one of the batch class only where there is no other."""
@@ -36,14 +39,17 @@ class TwoQueues:
 
     def pop(self) -> Queued:
         """Remove and return the next sequence."""
-        return self._next().pop()
+        sequence = self._next().pop()
+        self._length -= 1
+        return sequence
 
     def remove(self, sequence: Queued, /) -> None:
         """Remove a queued sequence."""
         self._of(sequence).remove(sequence)
+        self._length -= 1
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._last)
+        return self._length
 
     def __iter__(self) -> Iterator[Queued]:
         yield from self._first

@@ -27,7 +27,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stored_response_lifetime: seconds that one of them is not used before it goes.
     max_sessions_per_key: sessions of one API key; 0: the server keeps none.
     kv_session_lifetime: seconds that a session is not used before it goes.
-    kv_session_share: fraction of the KV cache that pinned sessions may hold.
+    kv_session_share: fraction of the KV cache, and of other places, that pinned sessions may hold.
     """
 
     max_connections: int = 2048

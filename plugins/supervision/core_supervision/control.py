@@ -157,7 +157,7 @@ class EngineControl:
         with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has ended with the engine
             await self.call("let_go", hold=hold)
 
-    async def call(self, method: str, **arguments: Any) -> Any:
+    async def call(self, method: str, /, **arguments: Any) -> Any:
         """Call a utility of the engine by name; returns its result."""
         try:
             state = await self._client().call(method, arguments)

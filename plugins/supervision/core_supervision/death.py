@@ -26,8 +26,9 @@ CRASHES: Final = frozenset({
 """Signals that a process causes itself; others come from outside."""
 
 _OF_RANK: Final = re.compile(
-    r"Rank \d+ of \d+ \(process \d+\) "
-    r"(was killed by signal \d+ \(\w+\)|exited with code \d+|did not answer within [\d.]+ s) in step \d+"
+    r"(Rank \d+ of \d+ \((?:process \d+(?: of node \d+)?|on node \d+))(?:, [^()]*)?(\) "
+    r"(?:was killed by signal \d+ \(\w+\)|exited with code \d+|did not answer within [\d.]+ s) in step \d+)"
+    r"|(Node \d+) \([^()]*\)( (?:gave no sign of life for [\d.]+ s|lost the connection to this engine|was stopped) in step \d+)"
 )
 
 
@@ -99,9 +100,9 @@ def _signal_name(number: int) -> str:
 
 
 def of_rank(sentence: str) -> str:
-    """Return what a sentence about a death says of a rank; empty: nothing.
+    """Return what a sentence about a death says of a rank or node; empty: nothing.
 
-    It consists of fixed words and numbers, so anybody may read it: the rest may quote an exception.
+    It consists of fixed words and numbers, so anybody may read it: the rest may quote an exception, or name hosts.
     """
     found = _OF_RANK.search(sentence)
-    return "" if found is None else found[0]
+    return "" if found is None else "".join(part or "" for part in found.groups())

@@ -114,7 +114,7 @@ class ChatWriter:
             model=model,
             choices=choices,
             usage=self.usage.usage(),
-            system_fingerprint=self.context.weight_version,
+            system_fingerprint=self.context.fingerprint,
         )
         if self.request.prompt_logprobs is not None and output.prompt_logprobs is not None:
             answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
@@ -214,7 +214,7 @@ class ChatAnswer:
             created=self._created,
             model=self._prepared.model,
             choices=[],
-            system_fingerprint=self._context.weight_version,
+            system_fingerprint=self._context.fingerprint,
         )
         return AnswerStream(self._context, self._prepared.body, first, outputs).events(chunk, self._writer)
 

@@ -180,12 +180,12 @@ class CompletionAnswer:
     async def whole(self, outputs: Outputs) -> Response:
         """Return the whole answer, as in `Answer`. A long one is serialized in a thread."""
         num_written = await self._fill(outputs)
-        self._head.system_fingerprint = self._context.weight_version
+        self._head.system_fingerprint = self._context.fingerprint
         return await in_thread_if(num_written > LIGHT, lambda: json_response(self._head))
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the events of a streamed answer, as in `Answer`."""
-        self._head.system_fingerprint = self._context.weight_version
+        self._head.system_fingerprint = self._context.fingerprint
         return AnswerStream(self._context, self._body, first, outputs).events(self._head, self._writer)
 
     async def _fill(self, outputs: Outputs) -> int:

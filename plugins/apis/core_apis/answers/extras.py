@@ -1,4 +1,4 @@
-"""Optional parts of an answer besides its choices and usage: its explanation, its receipt, and its timings.
+"""Optional parts of an answer besides its choices and usage: its explanation, receipt, timings and energy.
 
 Owns: `Extras`, which gathers them for one HTTP request. Never does: explain or measure. Called by: routes, answer
 writers.
@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from core_apis.protocol.timings import Timings, timings_of
 from core_frontend.api.explanation import Explanation
 from core_frontend.api.outputs import RequestOutput
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Asking(Protocol):
     explain: bool | None
     receipt: bool | None
     timings: bool | None
+    energy: bool | None
 
 
 class Answer(Protocol):
@@ -36,6 +38,7 @@ class Answer(Protocol):
     explain: Explanation | list[Explanation] | UnsetType
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType
     timings: Timings | list[Timings] | UnsetType
+    energy: EnergyUse | list[EnergyUse] | UnsetType
 
 
 class Extras:
@@ -50,7 +53,8 @@ class Extras:
         self._explanations: dict[int, Explanation] = {}
         self._receipts: dict[int, IssuedReceipt] = {}
         self._timings: dict[int, Timings] = {}
-        self.wanted = self._times or bool(body.explain) or bool(body.receipt)
+        self._energy: dict[int, EnergyUse] = {}
+        self.wanted = self._times or bool(body.explain) or bool(body.receipt) or bool(body.energy)
 
     def add(self, prompt_index: int, output: RequestOutput) -> None:
         """Add the extras of an output, if it is the last one of its prompt."""
@@ -58,6 +62,8 @@ class Extras:
             self._explanations[prompt_index] = output.explain
         if output.receipt is not None:
             self._receipts[prompt_index] = output.receipt
+        if output.energy is not None:
+            self._energy[prompt_index] = output.energy
         if self._times and output.finished:
             self._timings[prompt_index] = timings_of(output, self._num_choices)
 
@@ -66,6 +72,7 @@ class Extras:
         answer.explain = _one_or_all(self._explanations)
         answer.receipt = _one_or_all(self._receipts)
         answer.timings = _one_or_all(self._timings)
+        answer.energy = _one_or_all(self._energy)
 
 
 def _one_or_all(found: dict[int, T]) -> T | list[T] | UnsetType:

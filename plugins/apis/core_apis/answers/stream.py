@@ -24,6 +24,7 @@ from core_apis.protocol.timings import Timings
 from core_apis.protocol.usage import Usage, UsageCounter
 from core_frontend.api.explanation import Explanation
 from core_frontend.api.outputs import RequestOutput
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Chunk(Protocol):
     """The message of one event. The same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
-    explain, receipt, timings: set on the last chunk only.
+    explain, receipt, timings, energy: set on the last chunk only.
     """
 
     choices: list[Any]
@@ -52,6 +53,7 @@ class Chunk(Protocol):
     explain: Explanation | list[Explanation] | UnsetType
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType
     timings: Timings | list[Timings] | UnsetType
+    energy: EnergyUse | list[EnergyUse] | UnsetType
 
 
 ChunkT = TypeVar("ChunkT", bound=Chunk)

@@ -30,7 +30,7 @@ from core_tokens.chat.chat_template import ChatTemplate
 
 PASSED_ON = (
     *("temperature", "top_p", "top_k", "max_tokens", "stream"),
-    *("explain", "receipt", "service_tier", "session", "timings"),
+    *("energy", "explain", "receipt", "service_tier", "session", "timings"),
 )
 """Fields of the same name and meaning in both shapes."""
 

@@ -99,11 +99,13 @@ class MessagesWriter:
         return answer
 
     def _fill_extras(self, answer: MessagesAnswer | MessageDelta, output: RequestOutput) -> None:
-        """Set the optional fields that the client requested (explanation, receipt, timings). output: the last one."""
+        """Set the optional fields that the client requested (explanation, receipt, energy, timings). output: the last one."""
         if output.explain is not None:
             answer.explain = output.explain
         if output.receipt is not None:
             answer.receipt = output.receipt
+        if output.energy is not None:
+            answer.energy = output.energy
         if self.prepared.chat.body.timings:
             answer.timings = timings_of(output, num_choices=1)
 

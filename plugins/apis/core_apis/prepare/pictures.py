@@ -47,6 +47,10 @@ class PicturePreparation:
                 room = self._here.settings.max_model_len - len(prompt.token_ids)
                 runs.params.max_tokens = min(prepared.max_tokens, room)
 
+    def forget(self) -> None:
+        """Drop the processed pictures that are kept for later requests."""
+        self._prompts.forget()
+
     async def close(self) -> None:
         """End the processes."""
         await self._prompts.close()

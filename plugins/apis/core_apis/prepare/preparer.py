@@ -141,6 +141,13 @@ class Preparer:
             )
         return self._sound, self._sounds
 
+    def forget_media(self) -> None:
+        """Drop the processed pictures and sounds that are kept for later requests."""
+        if self._pictures is not None:
+            self._pictures.forget()
+        if self._sounds is not None:
+            self._sounds.forget()
+
     async def _model_of(self, pieces: Sequence[Buffer]) -> str | None:
         """Return the model that a body names; None: it names none."""
         num_bytes = sum(map(len, pieces))

@@ -146,7 +146,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
     max_tokens: may be more than the context has room for.
     explain, timings: whether the answer reports how it came about, and how long it took; fields of this server.
-    receipt: whether the answer has a receipt; a field of this server.
+    receipt, energy: whether the answer has a receipt, and says what it took; fields of this server.
     session: name of a session, whose earlier answers keep their tokens; a field of this server.
     service_tier: `flex`, which is this server's own value, is the batch class.
     """
@@ -162,6 +162,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     receipt: bool | None = None
     session: SessionName | None = None
     timings: bool | None = None
+    energy: bool | None = None
     service_tier: ServiceTier | None = None
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from core_apis.protocol.timings import Timings
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 
@@ -72,7 +73,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at
         first.
     stop_sequence: the one that ended it.
-    explain, receipt, timings: of a whole answer, if they were requested.
+    explain, receipt, timings, energy: of a whole answer, if they were requested.
     """
 
     id: str
@@ -85,6 +86,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     explain: Explanation | UnsetType = UNSET
     receipt: IssuedReceipt | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    energy: EnergyUse | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, tag="message_start"):
@@ -152,7 +154,7 @@ class Ending(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct, tag="message_delta"):
-    """The ending, the total usage, and the explanation, receipt and timings if they were requested.
+    """The ending, the total usage, and the explanation, receipt, timings and energy if they were requested.
 
     These are here and not in the very last event because Anthropic's own client rebuilds that one from what it knows.
     """
@@ -162,6 +164,7 @@ class MessageDelta(msgspec.Struct, tag="message_delta"):
     explain: Explanation | UnsetType = UNSET
     receipt: IssuedReceipt | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    energy: EnergyUse | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, tag="message_stop"):

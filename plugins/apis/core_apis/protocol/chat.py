@@ -20,6 +20,7 @@ from core_apis.protocol.usage import Usage
 from core_formats.server_limits import ServerLimits
 from core_formats.tool_use import ToolUse
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 UNSERVED: Mapping[str, str] = {
@@ -214,7 +215,7 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
 class ChatResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer to a request that is not streamed.
 
-    system_fingerprint: the version of replaced weights. service_tier: `flex` for one of the batch class.
+    system_fingerprint: see --fingerprint-mode. service_tier: `flex` for one of the batch class.
     """
 
     id: str
@@ -228,6 +229,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     service_tier: str | UnsetType = UNSET
 
@@ -254,7 +256,7 @@ class ChunkChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunk(msgspec.Struct, omit_defaults=True):
-    """One event of a stream. system_fingerprint: the version of replaced weights at the beginning of the stream."""
+    """One event of a stream. system_fingerprint: see --fingerprint-mode at the beginning of the stream."""
 
     id: str
     object: str
@@ -266,4 +268,5 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET

@@ -17,6 +17,7 @@ from core_apis.protocol.timings import Timings
 from core_apis.protocol.usage import Usage
 from core_formats.server_limits import ServerLimits
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 DEFAULT_MAX_TOKENS = 16
@@ -136,7 +137,7 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer, and every chunk of a stream.
 
     explain, receipt, timings: lists with one entry per prompt, if there are several prompts.
-    system_fingerprint: the version of replaced weights.
+    system_fingerprint: see --fingerprint-mode.
     """
 
     id: str
@@ -148,4 +149,5 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET

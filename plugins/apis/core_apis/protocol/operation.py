@@ -82,6 +82,7 @@ class HealthAnswer(msgspec.Struct):
     journal:         why the request journal accepts no requests, if that is so.
     holders:         why requests wait, if they do and the engine runs.
     engines:         each engine of a group.
+    audit_mismatches: rows that were not the same when they were computed again alone (--audit-share), if there were any.
     """
 
     state: State
@@ -90,6 +91,7 @@ class HealthAnswer(msgspec.Struct):
     journal: str | msgspec.UnsetType = msgspec.UNSET
     holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET
     engines: list[EngineState] | msgspec.UnsetType = msgspec.UNSET
+    audit_mismatches: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class VersionAnswer(msgspec.Struct):
@@ -112,9 +114,22 @@ class ServerInfo(msgspec.Struct):
 
 
 class ResetAnswer(msgspec.Struct):
-    """The prefix cache is empty."""
+    """A cache is empty."""
 
     reset: bool
+
+
+class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The requests to end. request_ids: empty: all."""
+
+    request_ids: list[str] = []
+
+
+class AbortAnswer(msgspec.Struct):
+    """Requests ended. aborted: their number."""
+
+    status: str
+    aborted: int
 
 
 class LoadAnswer(msgspec.Struct):

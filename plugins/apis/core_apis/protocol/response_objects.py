@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from core_apis.protocol.chat import TokenLogprob
 from core_apis.protocol.timings import Timings
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -131,7 +132,7 @@ class ResponseUsage(msgspec.Struct):
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response, complete or in progress; it repeats the settings of the request. Times are seconds since the epoch.
 
-    explain, receipt, timings: once it has ended, if they were requested.
+    explain, receipt, timings, energy: once it has ended, if they were requested.
     """
 
     id: str
@@ -147,6 +148,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     explain: Explanation | UnsetType = UNSET
     receipt: IssuedReceipt | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    energy: EnergyUse | UnsetType = UNSET
 
     background: bool = False
     instructions: str | None = None

@@ -46,6 +46,7 @@ PASSED_ON = (
     "bad_words",
     "cache_salt",
     "chat_template_kwargs",
+    "energy",
     "explain",
     "frequency_penalty",
     "ignore_eos",
@@ -119,7 +120,7 @@ class TextOptions(msgspec.Struct):
 class ResponsesRequest(msgspec.Struct, kw_only=True):
     """An input to answer.
 
-    Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`). None always means:
+    Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`, `energy`). None always means:
     not given.
     """
 
@@ -165,6 +166,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     explain: bool | None = None
     receipt: bool | None = None
     timings: bool | None = None
+    energy: bool | None = None
 
     client_metadata: Any = None
     max_tool_calls: Any = None

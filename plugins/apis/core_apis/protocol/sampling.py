@@ -93,8 +93,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The common fields. Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`). None
-    always means: not given.
+    """The common fields. Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `receipt`, `timings`,
+    `energy`). None always means: not given.
 
     The last two groups hold the fields of `NEUTRAL` together with `user`, and those of `NOT_SERVED`.
     """
@@ -144,6 +144,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     receipt: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     timings: bool | None = None
+    energy: bool | None = None
     service_tier: ServiceTier | None = None
 
     user: Any = None

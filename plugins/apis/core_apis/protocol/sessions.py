@@ -31,6 +31,7 @@ class SessionAnswer(msgspec.Struct):
     kv_bytes: of its keys and values by place: `pool`, and those of KV connectors, such as `host` and `disk`; a block may be in
         several. null in lists, and while the engine does not answer.
     pinned_bytes: what the pin holds in the pool; null as above.
+    held_bytes: what it holds with a KV connector, pages that are still to come included; null as above.
     """
 
     id: str
@@ -43,6 +44,7 @@ class SessionAnswer(msgspec.Struct):
     pinned: bool = False
     kv_bytes: dict[str, int] | None = None
     pinned_bytes: int | None = None
+    held_bytes: int | None = None
     object: str = "session"
 
 

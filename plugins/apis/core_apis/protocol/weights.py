@@ -58,12 +58,19 @@ class WeightsAnswer(msgspec.Struct):
 
 
 class RpcAnswer(msgspec.Struct):
-    """The results of a call, one per process.
+    """The results of a call, one per process, of which there is one.
 
-    There is one process: the version of the weights if they were replaced, else null.
+    Of our own methods: the version of the weights if they were replaced, else null. Of others what they return, as plain
+    values.
     """
 
-    results: list[str | None]
+    results: list[Any]
+
+
+class WeightInfo(msgspec.Struct):
+    """The version of the current weights; empty for those that the engine was started with."""
+
+    weight_version: str
 
 
 class WorldSize(msgspec.Struct):

@@ -3,8 +3,7 @@
 Owns: how they are made, their limits, and the library's reports about connections. Never does: know messages. Called
 by: both ends.
 
-Both ends derive the same key pair from the secret, so each proves to the other that it has it. The API server asks its
-authenticator about every connection before it reads a message of it.
+The API server asks its authenticator about every connection before it reads a message of it.
 
 A payload travels as frames of at most `PIECE_BYTES`: the library buffers no more than one frame of a peer that has not
 proved anything yet.
@@ -20,12 +19,11 @@ from typing import Any, Final, cast
 import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
-from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from core.api.errors import UserError
-from core_config.served.remote import read_secret
 from core_config.served.server_config import RemoteSettings
+from core_supervision.link.secured import protect, read_secret, url
 
 MOST_BYTES: Final = 1 << 30
 """Maximum size of a message in bytes."""
@@ -138,16 +136,11 @@ class Link:
             self.socket.setsockopt(option, value)
 
     def _protect(self, secret: bytes, *, listens: bool) -> None:
-        private = z85.encode(secret)
-        public = zmq.curve_public(private)
-        self.socket.curve_secretkey = private
-        self.socket.curve_publickey = public
+        key = protect(self.socket, secret, listens=listens)
         if not listens:
-            self.socket.curve_serverkey = public
             return
-        self.socket.curve_server = True
         self._authenticator = AsyncioAuthenticator(self._context)
-        self._authenticator.configure_curve_callback("*", credentials_provider=_OneKey(public))
+        self._authenticator.configure_curve_callback("*", credentials_provider=key)
         self._authenticator.start()
 
     def _attach(self, settings: RemoteSettings, *, listens: bool) -> None:
@@ -155,27 +148,16 @@ class Link:
         try:
             if listens:
                 self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-                self.address = _url(_numeric(settings.address), settings.port)
+                self.address = url(_numeric(settings.address), settings.port)
                 self.socket.bind(self.address)
             else:
-                self.address = _url(settings.address, settings.port)
+                self.address = url(settings.address, settings.port)
                 self.socket.connect(self.address)
         except (zmq.ZMQError, OSError) as error:
             raise UserError(
                 f"--data-parallel-address {settings.address}: {shown} cannot be used ({error.strerror or error}); the API "
                 "server needs a free port (--data-parallel-rpc-port) at an address of its machine."
             ) from None
-
-
-class _OneKey:
-    """A credentials provider for the authenticator: the one key that may connect."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a peer with this key may connect."""
-        return key == self._public
 
 
 def _joined(pieces: list[bytes]) -> bytes:
@@ -186,7 +168,3 @@ def _numeric(address: str) -> str:
     """Resolve a name to the numeric address to listen at. Raises OSError."""
     found: Any = system.getaddrinfo(address, None, type=system.SOCK_STREAM)[0][4]
     return str(found[0])
-
-
-def _url(address: str, port: int) -> str:
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"

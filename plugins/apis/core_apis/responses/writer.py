@@ -88,6 +88,8 @@ class ResponseWriter:
             self.response.explain = output.explain
         if output.receipt is not None:
             self.response.receipt = output.receipt
+        if output.energy is not None:
+            self.response.energy = output.energy
         if self._times and output.finished:
             self.response.timings = timings_of(output, num_choices=1)
         events: list[bytes] = []

@@ -1,4 +1,4 @@
-"""POST /reset_prefix_cache. Owns: its answer."""
+"""POST /reset_prefix_cache, /reset_mm_cache, /reset_encoder_cache. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from core_apis.body import json_response
 from core_apis.context import context_of
 from core_apis.protocol.operation import ResetAnswer
 from core_apis.query import flag_of
+from core_media.config import media_of
 
 router = APIRouter(tags=["operation"])
 
@@ -28,4 +29,20 @@ async def reset_prefix_cache(request: Request, reset_running_requests: str = "fa
             status=409,
             code="prefix_cache_in_use",
         )
+    return json_response(ResetAnswer(reset=True))
+
+
+@router.post("/reset_mm_cache")
+async def reset_mm_cache(request: Request) -> Response:
+    """Drop the processed pictures and sounds that this API process keeps for later requests."""
+    context_of(request).preparer.forget_media()
+    return json_response(ResetAnswer(reset=True))
+
+
+@router.post("/reset_encoder_cache")
+async def reset_encoder_cache(request: Request) -> Response:
+    """Drop the rows of pictures and sounds that the engine keeps for later prompts."""
+    context = context_of(request)
+    if media_of(context.engine.config) is not None:
+        await context.engine.control.call("reset_encoder_cache")
     return json_response(ResetAnswer(reset=True))

@@ -1,14 +1,16 @@
-"""GET /health, GET and POST /ping, GET /ready, GET /live, GET /version. Owns: their answers."""
+"""GET /health, GET and POST /ping, GET /ready and /readyz, GET /live, GET /version. Owns: their answers."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
 
 from core.version import __version__
 from core_apis.body import json_response
 from core_apis.context import ServingContext, context_of
 from core_apis.engine_state import check_ready, check_recovered, holders_of, state_of
 from core_apis.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
+from core_observers.audit_metrics import num_mismatches
 
 router = APIRouter(tags=["operation"])
 
@@ -42,6 +44,7 @@ async def live(request: Request) -> Response:
 
 
 @router.get("/ready")
+@router.get("/readyz")
 async def ready(request: Request) -> Response:
     """Report 200 while a request that comes now is computed; else 503, which says what it would wait for.
 
@@ -68,6 +71,7 @@ async def _alive(context: ServingContext) -> HealthAnswer:
     )
     if engines := context.engine.engines:
         answer.engines = list(engines)
+    answer.audit_mismatches = num_mismatches(context.engine.stats.audits) or UNSET
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."
     return answer

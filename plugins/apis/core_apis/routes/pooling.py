@@ -6,6 +6,7 @@ Owns: a route for each path of `core_apis.pooling.bodies`. Never does: write ans
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,7 +18,8 @@ from core_apis.pooling.writer import PooledAnswer
 router = APIRouter(tags=["pooling"])
 
 
-def _add(path: PoolingPath) -> None:
+def _add(path: PoolingPath) -> Exchange:
+    """Add the route of a path; return its row."""
     kind = path.kind
     exchange = Exchange(
         kind=kind.name, identify=id_with(kind.prefix), answer=partial(PooledAnswer, kind.write, path.version)
@@ -27,7 +29,15 @@ def _add(path: PoolingPath) -> None:
         return await answered(request, exchange)
 
     router.add_api_route(path.path, endpoint, methods=["POST"], name=path.name, description=path.says)
+    return exchange
 
 
-for _path in PATHS:
-    _add(_path)
+def _rows() -> tuple[Exchange, ...]:
+    """Add all routes; return the row of the first path of each kind."""
+    rows: dict[str, Exchange] = {}
+    for path in PATHS:
+        rows.setdefault(path.kind.name, _add(path))
+    return tuple(rows.values())
+
+
+EXCHANGES: Final = _rows()

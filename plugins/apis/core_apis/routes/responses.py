@@ -50,7 +50,7 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation, at once or in the background."""
     context = context_of(request)
     tenant = tenant_of(request)
-    async with intake(context, request, tenant, partial(_prepare, context, tenant)) as (prepared, arrival):
+    async with intake(context, request, tenant, partial(prepare_response_of, context, tenant)) as (prepared, arrival):
         call = Call(context, request, tenant, prepared, arrival)
         note_fields(call)
         session = await join_session(context, tenant, request.headers, prepared)
@@ -137,7 +137,7 @@ async def list_input_items(request: Request, response_id: str) -> Response:
     return json_response(ItemList(page, first, last, start + limit < len(items)))
 
 
-async def _prepare(context: ServingContext, tenant: Tenant, *pieces: bytearray) -> PreparedResponse:
+async def prepare_response_of(context: ServingContext, tenant: Tenant, *pieces: bytearray) -> PreparedResponse:
     """Return the prepared body, with the stored items that it names."""
     reference = await _reference(context, pieces)
     previous = reference.previous_response_id

@@ -99,6 +99,7 @@ def _shown(session: Session, kv: Places | None = None) -> SessionAnswer:
         pinned=session.pinned,
         kv_bytes=None if kv is None else kv.places,
         pinned_bytes=None if kv is None else kv.pinned,
+        held_bytes=None if kv is None else kv.held,
     )
 
 

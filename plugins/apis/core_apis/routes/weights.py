@@ -5,7 +5,6 @@ Owns: which sources are allowed, and the answers. Never does: read a weight.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,15 +20,13 @@ from core_apis.protocol.weights import (
     BeginRequest,
     FinishRequest,
     InitRequest,
-    RpcAnswer,
-    RpcRequest,
     UpdateRequest,
+    WeightInfo,
     WeightsAnswer,
     WorldSize,
 )
 from core_apis.query import mode_of
 from core_apis.server.disconnect import waited_for
-from core_frontend.library.named_calls import Update, named_call
 
 router = APIRouter(tags=["operation"])
 
@@ -39,7 +36,7 @@ T = TypeVar("T")
 @router.post("/init_weight_transfer_engine")
 async def init_weight_transfer_engine(request: Request) -> Response:
     """Do nothing: checkpoints and shared memory need no preparation."""
-    body = await _body(request, InitRequest)
+    body = await decoded_body(request, InitRequest)
     if body.init_info:
         raise RequestError(
             "init_info is not empty; weights come from checkpoints and shared memory, which need no preparation.",
@@ -51,10 +48,10 @@ async def init_weight_transfer_engine(request: Request) -> Response:
 @router.post("/update_weights")
 async def update_weights(request: Request) -> Response:
     """Replace some or all weights, at once, or with others after /start_weight_update."""
-    body = await _body(request, UpdateRequest)
+    body = await decoded_body(request, UpdateRequest)
     context = context_of(request)
     allowed = context.engine.config.weight_transfer or WeightTransferConfig()
-    update = _checked(body.update_info, allowed)
+    update = checked_update(body.update_info, allowed)
     mode = mode_of(body.mode)
     await waited_for(mode, request.receive, context.engine.control.update_weights(update, mode))
     return _answer(request, "Weights updated")
@@ -63,7 +60,7 @@ async def update_weights(request: Request) -> Response:
 @router.post("/start_weight_update")
 async def start_weight_update(request: Request) -> Response:
     """Collect updates until /finish_weight_update."""
-    body = await _body(request, BeginRequest)
+    body = await decoded_body(request, BeginRequest)
     if not body.is_checkpoint_format:
         raise RequestError(
             "is_checkpoint_format is false; expected true: tensors are taken as a checkpoint has them.",
@@ -76,32 +73,11 @@ async def start_weight_update(request: Request) -> Response:
 @router.post("/finish_weight_update")
 async def finish_weight_update(request: Request) -> Response:
     """Apply the collected updates, all or none."""
-    body = await _body(request, FinishRequest)
+    body = await decoded_body(request, FinishRequest)
     control = context_of(request).engine.control
     mode = mode_of(body.mode)
     await waited_for(mode, request.receive, control.finish_weight_update(body.weight_version, mode))
     return _answer(request, "Weight update finished")
-
-
-@router.post("/collective_rpc")
-async def collective_rpc(request: Request) -> Response:
-    """Call a method by name: `reload_weights`, `sleep`, `wake_up`, `update_weights` and related ones."""
-    body = await _body(request, RpcRequest)
-    call = named_call(body.method, body.args, body.kwargs)
-    engine = context_of(request).engine
-    if isinstance(call, Update):
-        call.update_info = _checked(call.update_info, engine.config.weight_transfer or WeightTransferConfig())
-    calling = asyncio.wait_for(call.on(engine.control), body.timeout)
-    try:
-        answer = await waited_for(getattr(call, "mode", ""), request.receive, calling)
-    except TimeoutError:
-        raise RequestError(
-            f"{body.method} was not done within {body.timeout:g} s (timeout); the engine may still be doing it.",
-            param="timeout",
-            status=504,
-            code="timeout",
-        ) from None
-    return json_response(RpcAnswer([answer]))
 
 
 @router.get("/get_world_size")
@@ -110,11 +86,17 @@ async def get_world_size(request: Request) -> Response:
     return json_response(WorldSize(1))
 
 
+@router.get("/weight_info")
+async def weight_info(request: Request) -> Response:
+    """Return the version of the weights that answers come from."""
+    return json_response(WeightInfo(context_of(request).engine.stats.weight_version))
+
+
 def _answer(request: Request, message: str) -> Response:
     return json_response(WeightsAnswer(message, context_of(request).engine.stats.weight_version))
 
 
-async def _body(request: Request, kind: type[T]) -> T:
+async def decoded_body(request: Request, kind: type[T]) -> T:
     """Decode the body, which may be empty. Raises RequestError."""
     with context_of(request).bodies.body() as body:
         data = b"".join(await read_body(request, body))
@@ -124,7 +106,7 @@ async def _body(request: Request, kind: type[T]) -> T:
             raise RequestError(f"The body is not understood: {error}.", param="body") from None
 
 
-def _checked(update: WeightUpdate, allowed: WeightTransferConfig) -> WeightUpdate:
+def checked_update(update: WeightUpdate, allowed: WeightTransferConfig) -> WeightUpdate:
     """Check that an update comes from a source that the operator allows. Raises RequestError (403)."""
     source = "file" if update.path is not None else "shared_memory"
     if allowed.backend not in ("any", source):

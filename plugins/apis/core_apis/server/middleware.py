@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-OPEN = ("/health", "/ping", "/ready", "/live", "/version", "/metrics")
+OPEN = ("/health", "/ping", "/ready", "/readyz", "/live", "/version", "/metrics")
 """The paths that need no key."""
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")

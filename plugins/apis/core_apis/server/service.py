@@ -97,6 +97,7 @@ async def serve_requests(
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
     reading = asyncio.ensure_future(_read_weights(context, engine))
+    learning = asyncio.ensure_future(_learn_costs(context))
     collecting = asyncio.ensure_future(collect_garbage(lambda: context.drain.num_running))
     _settle_process()
     try:
@@ -119,7 +120,7 @@ async def serve_requests(
         await serving
     finally:
         await context.close()
-        for task in (*watching, watching_files, reading, collecting):
+        for task in (*watching, watching_files, reading, learning, collecting):
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
@@ -148,6 +149,12 @@ async def _read_weights(context: ServingContext, engine: AsyncEngine) -> None:
     """Read the weights for receipts, if the server gives any."""
     if context.receipts is not None:
         await context.receipts.read_weights(engine)
+
+
+async def _learn_costs(context: ServingContext) -> None:
+    """Keep the forecast of quotes up to date, if the server gives any."""
+    if context.quotes is not None:
+        await context.quotes.keep_learning()
 
 
 def _settle_process() -> None:

@@ -23,10 +23,12 @@ logger = logging.getLogger("core_apis")
 
 
 class Places(msgspec.Struct):
-    """Where the KV of a session is. places: bytes by place; pinned: bytes that its pin holds."""
+    """Where the KV of a session is. places: bytes by place. pinned, held: bytes that its pin holds in the pool, and with
+    connectors."""
 
     places: dict[str, int]
     pinned: int
+    held: int = 0
 
 
 class PinCalls:
@@ -56,8 +58,8 @@ class PinCalls:
         answer = await self._pin(session)
         if not answer["fits"]:
             raise RequestError(
-                f"The session '{session.name}' has no room: pinned sessions may hold {answer['room']} bytes of the KV cache "
-                "(--kv-session-share). Unpin or delete another one.",
+                f"The session '{session.name}' has no room: pinned sessions may hold {answer['room']} bytes of the KV cache, "
+                "and as large a part of host memory and disks (--kv-session-share). Unpin or delete another one.",
                 param="name",
                 status=409,
                 code="over_share",

@@ -27,8 +27,10 @@ NUM_MARKS = 5
 SMALLEST_SPAN = 1e-9
 """Spans below this count as zero: axis labels have ten decimal digits."""
 MOST_LINES = 24
+SMALL_IS_GOOD = ("_ms", "_s")
+"""Ends of the names of fields that are better when they are small."""
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Point = tuple[float, float]
 Lines = Mapping[str, Sequence[Point]]
 
@@ -47,6 +49,10 @@ def read_rows(paths: Sequence[str]) -> list[Row]:
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
         rows += _decoded(text, path)
+    for row in rows:
+        speed, users = _number(row, "output_throughput"), _number(row, "max_concurrency")
+        if speed is not None and users:
+            row["output_throughput_per_user"] = speed / users
     if not rows:
         raise UserError("There is no result to draw; name files that bench serve or bench sweep has written.")
     return rows
@@ -76,6 +82,16 @@ def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str
         medians = [(at, statistics.median(found)) for at, found in points.items()]
         lines[name] = sorted(medians)
     return lines
+
+
+def frontier(points: Sequence[Point], x: str, y: str) -> list[Point]:
+    """Return the points that no other one equals or beats in both fields."""
+    signs = [-1 if name.endswith(SMALL_IS_GOOD) else 1 for name in (x, y)]
+    kept: list[Point] = []
+    for at, value in sorted(points, key=lambda point: (-signs[0] * point[0], -signs[1] * point[1])):
+        if not kept or signs[1] * value > signs[1] * kept[-1][1]:
+            kept.append((at, value))
+    return sorted(kept)
 
 
 def svg(charts: Mapping[str, Lines], x: str) -> str:

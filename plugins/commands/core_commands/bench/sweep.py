@@ -17,6 +17,7 @@ import msgspec
 
 from core.api.errors import UserError
 from core_commands.bench.report import DETAILS
+from core_commands.bench.sla import Place, search_all
 from core_commands.bench.sweep_options import SweepOptions
 from core_commands.bench.sweep_runs import NAME, Params, Run, run_all
 from core_commands.cli.own_files import own_path, write_whole
@@ -36,6 +37,8 @@ def sweep(options: SweepOptions) -> list[dict[str, Any]]:
     if options.serve_params is not None and options.serve_cmd is None:
         raise UserError("--serve-params: there is no server to start; name its command with --serve-cmd.")
     runs = combinations(serve, bench, options.num_runs, directory)
+    if options.sla:
+        return _searched(options, runs, directory)
     there = [run.path for run in runs if run.path.exists()]
     if there and not options.resume and not options.dry_run:
         raise UserError(f"{there[0]}: is there already; go on with --resume, or name another directory.")
@@ -44,6 +47,22 @@ def sweep(options: SweepOptions) -> list[dict[str, Any]]:
         if todo:
             run_all(options, params, todo)
     return [] if options.dry_run else _table(runs, directory)
+
+
+def _searched(options: SweepOptions, runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
+    """Search the highest load of each combination. Raises UserError, SweepError."""
+    if options.dry_run:
+        raise UserError("--dry-run: the loads that --sla tries follow from results; leave one of the two out.")
+    if options.sla_from > options.sla_to:
+        raise UserError(f"--sla-from {options.sla_from:g} is more than --sla-to {options.sla_to:g}.")
+    firsts = [run for run in runs if run.number == 0]
+    for run in firsts:
+        if options.sla_variable in {name.lstrip("-").replace("-", "_") for name in run.bench}:
+            raise UserError(f"--bench-params: {options.sla_variable} is what --sla searches; leave it out there.")
+        if run.path.parent.exists() and not options.resume:
+            raise UserError(f"{run.path.parent}: is there already; go on with --resume, or name another directory.")
+    places = [Place(run.server, run.serve, run.bench, run.path.parent, run.seed) for run in firsts]
+    return _table(search_all(options, places, directory, _result), directory)
 
 
 def read_params(path: str | None, flag: str) -> list[Params]:

@@ -26,6 +26,19 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     num_runs: Annotated[int, Arg("Runs of each combination.", ge=1)] = 3
     server_ready_timeout: Annotated[float, Arg("Seconds that a server may take to start.", gt=0)] = 600.0
+    sla: Annotated[
+        list[str] | None,
+        Arg(
+            "Search the highest load that keeps to these limits of a result's fields, such as p99_ttft_ms<=500 (quoted).",
+            metavar="LIMIT",
+            commas=True,
+        ),
+    ] = None
+    sla_variable: Annotated[
+        str, Arg("Argument of the measurement that is the load.", choices=("request_rate", "max_concurrency"))
+    ] = "request_rate"
+    sla_from: Annotated[float, Arg("Lowest load, which is doubled until a limit is broken.", gt=0)] = 1.0
+    sla_to: Annotated[float, Arg("Highest load that is tried.", gt=0)] = 1024.0
     dry_run: Annotated[bool, Arg("Print the commands only.")] = False
     resume: Annotated[bool, Arg("Leave out the runs whose results are in the directory.")] = False
 
@@ -34,8 +47,16 @@ class PlotOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of bench plot."""
 
     output: Annotated[str, Arg("The picture, as SVG.", short=("o",), metavar="FILE")] = "bench.svg"
-    x: Annotated[str, Arg("Field on the horizontal axis.")] = "request_rate"
-    y: Annotated[list[str], Arg("Fields, a chart each.", commas=True)] = msgspec.field(
-        default_factory=lambda: ["output_throughput", "median_ttft_ms", "p99_itl_ms"]
-    )
+    x: Annotated[str | None, Arg("Field on the horizontal axis. Unset: request_rate.")] = None
+    y: Annotated[
+        list[str] | None,
+        Arg("Fields, a chart each. Unset: output_throughput, median_ttft_ms and p99_itl_ms.", commas=True),
+    ] = None
+    pareto: Annotated[
+        bool,
+        Arg(
+            "Draw only points that no other beats in both fields; fields that end with _ms or _s are better when small. Unset "
+            "fields are then output_throughput over output_throughput_per_user."
+        ),
+    ] = False
     by: Annotated[list[str] | None, Arg("Fields whose values make a line each.", commas=True)] = None

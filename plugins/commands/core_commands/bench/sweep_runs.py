@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -58,14 +58,28 @@ class SweepError(CoreError):
 
 def run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
     """Run all measurements on one server."""
-    command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
-    log = todo[0].path.parent.parent / f"server{todo[0].server}.log"
-    with _server(command, log, dry=options.dry_run) as process:
+    with measuring(options, params, todo[0].server, todo[0].path.parent.parent) as measure:
         for run in todo:
+            measure(run)
+
+
+@contextlib.contextmanager
+def measuring(options: SweepOptions, params: Params, server: int, directory: Path) -> Iterator[Callable[[Run], None]]:
+    """Run a server inside the context; yield what runs one measurement on it, or prints its command alone.
+
+    server: its number. directory: for its log.
+    """
+    command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
+    log = directory / f"server{server}.log"
+    with _server(command, log, dry=options.dry_run) as process:
+
+        def measure(run: Run) -> None:
             words = _measurement(options, run)
             print(f"\n{run.path}:\n{shlex.join(words)}", flush=True)
             if not options.dry_run:
                 _measure(words, run, process, log)
+
+        yield measure
 
 
 def _measurement(options: SweepOptions, run: Run) -> list[str]:

@@ -118,16 +118,23 @@ def startup(words: list[str]) -> int:
 
 def sweep(words: list[str]) -> int:
     """Run `core bench sweep`; returns the exit code."""
-    if words[:1] == ["serve"]:  # vLLM's spelling
+    searches = words[:1] == ["serve_sla"]
+    if searches or words[:1] == ["serve"]:  # vLLM's spellings
         words.pop(0)
     options = take_options(SweepOptions, words)
     refuse_rest("bench sweep", words, SweepOptions)
+    if searches and not options.sla:
+        raise UserError("core bench sweep serve_sla: say what to keep to, such as --sla 'p99_ttft_ms<=500'.")
     from core_commands.bench.sweep import sweep as run
 
     rows = run(options)
     if rows:
         print(f"{options.output_dir}/summary.csv: {len(rows)} results")
     return 0
+
+
+CHARTS = ("output_throughput", "median_ttft_ms", "p99_itl_ms")
+"""Fields that are drawn when none is named."""
 
 
 def plot(words: list[str]) -> int:
@@ -138,8 +145,12 @@ def plot(words: list[str]) -> int:
     from core_commands.bench import plot as drawing
 
     rows = drawing.read_rows(files)
-    charts = {name: drawing.lines_of(rows, options.x, name, options.by or ()) for name in options.y}
-    write_whole(own_path(options.output), drawing.svg(charts, options.x).encode())
+    x = options.x or ("output_throughput_per_user" if options.pareto else "request_rate")
+    charts = {}
+    for y in options.y or (["output_throughput"] if options.pareto else CHARTS):
+        lines = drawing.lines_of(rows, x, y, options.by or ())
+        charts[y] = {name: drawing.frontier(line, x, y) for name, line in lines.items()} if options.pareto else lines
+    write_whole(own_path(options.output), drawing.svg(charts, x).encode())
     print(f"{options.output}: {len(rows)} results")
     return 0
 

@@ -111,11 +111,13 @@ def _print_memory(plan: MemoryPlan) -> None:
     groups = ", ".join(map(_group, plan.groups))
     states = f"; {human_bytes(plan.state)} of states for each sequence" if plan.state else ""
     resident = f"at most {plan.num_adapters} of {human_bytes(plan.adapter)}: the largest rank on all matrices of blocks"
+    tower = f"in the host's memory, with at most {human_bytes(plan.tower_rows)} of rows for later prompts"
     types = ", ".join(f"{dtype} in {count} layers" for dtype, count in plan.kept_layers.items())
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
         *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
         *([["  adapters", human_bytes(plan.adapters), resident]] if plan.adapters else []),
+        *([["  tower", human_bytes(plan.tower), tower]] if plan.tower else []),
         ["  KV cache", human_bytes(plan.kv), blocks],
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
         ["", "", f"groups of layers: {groups}{states}"],

@@ -18,8 +18,9 @@ from core.commands.printable import safe
 from core.commands.tables import print_json, print_table
 from core.commands.words import refuse_words, take_help
 from core_commands.cli.own_options import option_section, take_options
-from core_config.served.remote import DEFAULT_PORT, is_loopback, read_secret
+from core_config.served.remote import DEFAULT_PORT
 from core_config.served.server_config import RemoteSettings
+from core_supervision.link.secured import is_loopback, read_secret
 
 ANSWER = "core nodes answer [MODEL] [ARGUMENTS]"
 CHECK = "core nodes check HOST[:PORT]... [ARGUMENTS]"

@@ -49,6 +49,9 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         with signals.held():
             process = spawn_early(early_values(words))  # it imports its modules while the arguments are parsed here
         resolution = resolve_words(words)
+        if resolution.server.node_rank:
+            process.discard()
+            return _serve_node(resolution)
         if resolution.server.num_servers > 1:
             from core_apis.processes.several_servers import serve_ports
 
@@ -68,6 +71,24 @@ def _serve(words: list[str], signals: StopSignals) -> int:
     finally:
         if process is not None:
             process.discard()
+
+
+def _serve_node(resolution: Resolution) -> int:
+    """Compute for the engine of another host until a signal (exit code 0), or until none comes (1)."""
+    from core.api.errors import CoreError, UserError
+    from core_distributed.hosts.node import serve_node
+    from core_observers.logging import setup_logging
+
+    number = resolution.server.node_rank
+    setup_logging(process=f"node {number}", config=resolution.server.log_config)
+    try:
+        serve_node(resolution.engine, number)
+    except UserError:
+        raise
+    except CoreError as error:
+        print(f"core serve: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
 
 
 def resolve_words(words: list[str]) -> Resolution:

@@ -56,6 +56,7 @@ WITHOUT_MEANING = {
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",
     "request_journal": "there are no streams to read again",
+    "quotes": "nobody else sends requests",
     "record_traffic": "nobody else sends requests",
     "batch_directory": "nobody else can send requests",
     "batch_directory_size": "nobody else can send requests",
@@ -65,6 +66,7 @@ WITHOUT_MEANING = {
     "request_read_timeout": "no port is opened",
     "keep_alive_timeout": "no port is opened",
     "headless": "the command has an engine of its own",
+    "node_rank": "the command has an engine of its own",
     "data_parallel_size_local": "the command has an engine of its own",
 }
 """Arguments of `core serve` that these commands reject, with the reason."""

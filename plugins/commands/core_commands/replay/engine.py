@@ -37,6 +37,7 @@ DROPPED: Final = (
     "receipt",
     "explain",
     "timings",
+    "energy",
     "request_id",
     "background",
     "store",

@@ -34,6 +34,7 @@ VOLATILE: Final = frozenset(
         "opening",
         "explain",
         "timings",
+        "energy",
         "system_fingerprint",
     }
     | {"tool_call_id", "call_id", "model"}

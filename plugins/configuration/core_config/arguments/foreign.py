@@ -22,6 +22,8 @@ Kind = Literal["not yet", "elsewhere", "removed", "older"]
 Takes = Literal["switch", "value", "list", "keys"]
 
 FILE = Path(__file__).with_name("foreign.txt")
+LAST_RELEASE = "0.3"
+"""Last release that accepts the names of kind `older`."""
 UNSAID = frozenset({"none", '""', "{}", "[]"})  # Neutral words that no error message proposes.
 
 
@@ -76,7 +78,7 @@ class Foreign:
             return f"removed, as {self.text}; leave it out"
         if self.kind == "older":
             way_out = f"use {self.text}" if self.text.startswith("--") else f"{self.text}; leave it out"
-            return f"deprecated; {way_out}"
+            return f"deprecated, last accepted by release {LAST_RELEASE}; {way_out}"
         words = [word for word in self.neutral if word not in UNSAID]
         way_out = f"use {' or '.join(words)}" if len(words) > 1 else "leave it out"
         return f"this engine does not serve it yet: {self.text}; {way_out}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from core.args.schema import Field, schema
 
-NOT_OF_SERVERS = frozenset({"config", "chat_template"})
+NOT_OF_SERVERS = frozenset({"config", "chat_template", "engine_key_file", "engine_connect_timeout"})
 """Exceptions in these groups: arguments that every process reads."""
 
 OF_KEYS = frozenset({"max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key"})
@@ -47,7 +47,7 @@ OF_API_SERVERS = (
 
 OF_EACH = frozenset({
     "config", "model", "tokenizer", "revision", "tokenizer_revision", "hf_token", "hf_endpoint", "download_dir",
-    "log_config_file", "plugins", "shutdown_timeout",
+    "log_config_file", "log_level", "fail_on_environ_validation", "plugins", "shutdown_timeout",
 })  # fmt: skip
 """Arguments that the API server and the engine server each set for themselves: locations of files, and their shutdown."""
 

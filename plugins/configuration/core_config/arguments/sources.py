@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from core.api.errors import nearest
 from core.args.arg import HIDDEN, Given
 from core.args.schema import Field, flag_of, schema
-from core_config.arguments import lookup
+from core_config.arguments import environment, lookup
 from core_config.arguments.convert import convert
 from core_config.arguments.parser import ORIGIN
 
@@ -25,13 +24,10 @@ ENVIRONMENT = {
     "CORE_PLUGINS": "plugins",
     "CORE_API_KEY": "api_key",
     "CORE_ADMIN_API_KEY": "admin_api_key",
+    "CORE_LOG_LEVEL": "log_level",
     "HF_TOKEN": "hf_token",
     "HF_ENDPOINT": "hf_endpoint",
 }
-PREFIX = "CORE_"
-LIKENESS = 0.8
-"""Minimum similarity, from 0 to 1, at which an unknown environment variable is reported as a misspelling of one of ours. It is
-high because the prefix that all of them share counts as similar."""
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]
@@ -81,6 +77,9 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
         out.values[name] = given
     for name, given in winners.items():
         _refuse(name, given, out)
+    refuses = out.value("fail_on_environ_validation")
+    unread = environment.unread(environ, ENVIRONMENT, strict=refuses)
+    (out.problems if refuses else out.warnings).extend(unread)
     return out
 
 
@@ -125,12 +124,6 @@ def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
         if value:
             given = Given(value, f"environment {variable}")
             _take(layer, name, given, variable, out)
-    for variable in environ:
-        if not variable.startswith(PREFIX) or variable in ENVIRONMENT:
-            continue
-        meant = get_close_matches(variable, ENVIRONMENT, n=1, cutoff=LIKENESS)
-        if meant:
-            out.warnings.append(f"environment: {variable} is not read. Did you mean '{meant[0]}'?")
     return layer
 
 

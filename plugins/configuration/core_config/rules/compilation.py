@@ -30,9 +30,9 @@ def single_modes_are_served(facts: Facts) -> Findings:
     for name in ("mode", "level"):
         mode = keys.get(name)
         if mode in (1, 2):
-            yield Problem(
-                f"{PREFIX}.{name} {mode}: it compiles whole models, and this engine compiles what lies between matrices and "
-                "attention; use 3, or 0 for none."
+            yield Warn(
+                f"{PREFIX}.{name} {mode} means 3: this engine never compiles whole models, but what lies between matrices and "
+                "attention."
             )
     recorded = keys.get("cudagraph_mode")
     if recorded is not None and recorded not in SERVED_MODES:

@@ -84,7 +84,9 @@ def _unavailable_bytes(facts: Facts) -> tuple[int, str]:
         what += f", {human_bytes(facts.adapters_bytes)} of adapters"
     reserved = facts.capability("reserved_bytes")
     if reserved is None:
-        return models, what
+        if facts.tower_bytes:  # The device's memory is the host's.
+            what += f", {human_bytes(facts.tower_bytes)} of the tower"
+        return models + facts.tower_bytes, what
     workspace = facts.workspace_bytes
     what += f", {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the driver and recorded graphs"
     return models + workspace + reserved, what

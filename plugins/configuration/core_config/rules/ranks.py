@@ -5,6 +5,8 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from core.args.schema import flag_of
 from core_config.experts import balance_keys, placement_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
@@ -24,6 +26,7 @@ WHOLE = (
     "profiler_config",
     "state_canary",
     "weight_transfer_config",
+    "worker_extension_cls",
 )
 """Arguments for what an executor with several ranks cannot do."""
 
@@ -43,6 +46,12 @@ def num_ranks(facts: Facts) -> int:
 def _asked(facts: Facts) -> str:
     """Return the arguments that ask for several ranks, with their values."""
     return " and ".join(f"{flag_of(name)} {facts[name]}" for name in SIZES if facts[name] > 1)
+
+
+def extensions_are_of_one_engine(facts: Facts) -> Findings:
+    """A method of the worker answers for one engine; of a group only one answer would come back."""
+    if facts["worker_extension_cls"] is not None and facts["data_parallel_size"] > 1:
+        yield Problem("--worker-extension-cls: serves one engine; leave it out, or --data-parallel-size.")
 
 
 def ranks_run_on_mp(facts: Facts) -> Findings:
@@ -65,6 +74,15 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }
+    if facts["nnodes"] > 1:
+        key_file = facts["engine_key_file"]
+        own |= {
+            "nodes": facts["nnodes"],
+            "address": facts["master_addr"],
+            "port": facts["master_port"],
+            "key_file": None if key_file is None else str(Path(key_file).expanduser().absolute()),
+            "join_seconds": facts["engine_connect_timeout"],
+        }
     placement = placement_of(facts.settings)
     if not placement.is_ordered:
         own |= {"placement": placement.strategy, "redundant_experts": placement.redundant}
@@ -117,6 +135,7 @@ def ranks_compute_on_processors(facts: Facts) -> Findings:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(extensions_are_of_one_engine),
     Rule(ranks_run_on_mp),
     Rule(one_rank_has_no_others),
     Rule(ranks_lack_some_features),

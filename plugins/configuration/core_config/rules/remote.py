@@ -16,7 +16,8 @@ OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_fil
 
 def meeting_needs_two(facts: Facts) -> Findings:
     """Arguments about the connection have no effect on a server that starts all engines itself."""
-    given = [flag_of(name) for name in OF_MEETING if facts.given(name)]
+    shared = ("engine_key_file", "engine_connect_timeout") if facts["nnodes"] > 1 else ()
+    given = [flag_of(name) for name in OF_MEETING if facts.given(name) and name not in shared]
     if given and not facts.is_headless and not waits_for_others(facts):
         yield Warn(
             f"{', '.join(given)}: no effect here, since this server starts its engines itself; an API server that engines of "
@@ -39,10 +40,14 @@ def api_servers_read_their_arguments(facts: Facts) -> Findings:
     if given:
         yield Problem(
             f"{', '.join(given)}: only the API server reads this; give it to that command, "
-            "and leave it out beside --headless."
+            f"and leave it out beside {_alone(facts)}."
         )
     if shared:
-        yield Warn(f"{', '.join(shared)}: no effect beside --headless: only the API server reads this.")
+        yield Warn(f"{', '.join(shared)}: no effect beside {_alone(facts)}: only the API server reads this.")
+
+
+def _alone(facts: Facts) -> str:
+    return "--headless" if facts["headless"] else f"--node-rank {facts['node_rank']}"
 
 
 def api_servers_are_one_process(facts: Facts) -> Findings:

@@ -77,6 +77,7 @@ class Facts:
     weights_bytes: bytes of the weights, by the memory plan.
     workspace_bytes: bytes of a step's buffers, by the memory plan.
     adapters_bytes: bytes of adapters, by the memory plan.
+    tower_bytes: bytes of the tower or encoder in the host's memory, by the memory plan.
     block_bytes: bytes of one KV block, by the memory plan.
     host_memory: bytes of memory of this machine.
     """
@@ -101,6 +102,7 @@ class Facts:
     weights_bytes: int = 0
     workspace_bytes: int = 0
     adapters_bytes: int = 0
+    tower_bytes: int = 0
     block_bytes: int = 0
     host_memory: int = 0
 
@@ -127,8 +129,8 @@ class Facts:
 
     @property
     def is_headless(self) -> bool:
-        """Whether this command is an engine server, whose API server runs elsewhere."""
-        return bool(self["headless"])
+        """Whether this command is an engine server or a node, whose API server runs elsewhere."""
+        return bool(self["headless"] or self["node_rank"])
 
     @property
     def is_api_server(self) -> bool:

@@ -90,9 +90,31 @@ def details_need_traces(facts: Facts) -> Findings:
         yield Problem("--collect-detailed-traces: say where traces go; give --otlp-traces-endpoint.")
 
 
+def a_fingerprint_of_ones_own_has_a_value(facts: Facts) -> Findings:
+    """The value of a fingerprint and the mode that shows it need each other."""
+    is_custom, has_value = facts["fingerprint_mode"] == "custom", facts["fingerprint_value"] is not None
+    if is_custom and not has_value:
+        yield Problem("--fingerprint-mode custom: say what answers carry; give --fingerprint-value.")
+    if has_value and not is_custom:
+        yield Problem("--fingerprint-value: needs --fingerprint-mode custom; give it, or leave the value out.")
+
+
+def a_log_file_has_levels_of_its_own(facts: Facts) -> Findings:
+    """A configuration of logging says the level of each logger."""
+    if facts["log_level"] is not None and facts["log_config_file"] is not None:
+        yield Warn("--log-level has no effect with --log-config-file, which has levels of its own.")
+
+
 def llm_is_watched_otherwise(facts: Facts) -> Findings:
     """Traces and the log of requests belong to a server."""
-    names = ("otlp_traces_endpoint", "log_config_file", "vllm_metrics", "enable_log_requests", "max_log_len")
+    names = (
+        "otlp_traces_endpoint",
+        "log_config_file",
+        "log_level",
+        "vllm_metrics",
+        "enable_log_requests",
+        "max_log_len",
+    )
     given = [flag_of(name) for name in names if facts[name] and facts.given(name)]
     if facts.context == "llm" and given:
         yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
@@ -173,6 +195,8 @@ RULES: tuple[Rule, ...] = (
     Rule(restarts_serve_servers),
     Rule(uds_replaces_host_and_port),
     Rule(details_need_traces),
+    Rule(a_fingerprint_of_ones_own_has_a_value),
+    Rule(a_log_file_has_levels_of_its_own),
     Rule(llm_is_watched_otherwise),
     Rule(changing_weights_are_held_by_nobody),
     Rule(sleep_frees_kept_blocks),

@@ -29,10 +29,17 @@ class OtherNames:
 
     aliases: alternative names of methods that are served → the names of their plugins.
     refused: methods that cannot be served → what to do instead.
+    tools: names of tools rather than of methods, which mean the method that the checkpoint declares → what to do where it
+        declares none.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+
+    def way_out_of_tool(self, name: str) -> str | None:
+        """Return what to do with the name of a tool where the checkpoint declares no method, None for all other names."""
+        return _looked_up(self.tools, name)
 
     def own_name(self, name: str) -> str:
         """Return the plugin's name for an alias; every other name unchanged."""
@@ -79,6 +86,12 @@ def select_quantization(
     declared = None
     if facts.quantization is not None:
         declared = _method(registry, facts.quantization, "the checkpoint declares", others)
+    way_out = None if name is None or registry.find("quantization", name) is not None else others.way_out_of_tool(name)
+    if way_out is not None and declared is not None:
+        said = f"--quantization {name}, which means what the checkpoint declares: {declared.own}"
+        return explicit(registry, "quantization", "quantization", declared.own, check, said)
+    if way_out is not None:
+        raise UserError(f"--quantization {name}: the checkpoint declares no method; {way_out}.")
     if name is not None:
         asked = _method(registry, name, "--quantization", others)
         if declared is not None and not _same_method(registry, asked.own, declared.own):

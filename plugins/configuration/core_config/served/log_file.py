@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import ConfigError
+from core.logging_setup import LOGGERS
 
 MAX_BYTES = 1 << 20
 
 
-def log_config(path: str | None) -> dict[str, Any]:
-    """Return the argument of `logging.config.dictConfig`; empty without a file. Raises ConfigError."""
+def log_config(path: str | None, level: str | None = None) -> dict[str, Any]:
+    """Return the argument of `logging.config.dictConfig`; empty without a file or a level. Raises ConfigError.
+
+    level: of our own loggers; a file has levels of its own.
+    """
     if path is None:
-        return {}
+        # Incremental: handlers and formats stay those of our own set-up.
+        loggers = {name: {"level": (level or "").upper()} for name in LOGGERS}
+        return {} if level is None else {"version": 1, "incremental": True, "loggers": loggers}
     import yaml
 
     try:

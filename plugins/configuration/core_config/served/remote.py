@@ -1,33 +1,29 @@
-"""The connection between an API server and engines of other commands, and the secret that they share.
+"""The connection between an API server and engines of other commands.
 
-Owns: `RemoteSettings` from the arguments, the addresses that need a secret, and the reading of the secret. Never does:
-open a socket.
+Owns: `RemoteSettings` from the arguments. Never does: open a socket.
 Called by: the server's settings, API server and engine server.
 """
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
-import os
-import stat
 from pathlib import Path
 
 from core.api.errors import ConfigError, UserError
 from core_config.arguments.sources import Merged
 from core_config.rules.data_parallel import waits_for_others
 from core_config.served.server_config import RemoteSettings, ServerConfig
+from core_supervision.link.secured import is_loopback, read_secret
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 29550
-LEAST_CHARACTERS = 32
-MOST_BYTES = 4096
 
 
 def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | None:
     """Return the settings, None for a server with engines of its own alone. Sentences about problems are added to
     `problems`.
     """
+    if merged.value("node_rank"):
+        return None
     is_engine = merged.value("headless")
     local = merged.value("data_parallel_size_local")
     if not is_engine and not waits_for_others({name: merged.value(name) for name in merged.values}):
@@ -62,40 +58,10 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
 
 def refuse_remote(server: ServerConfig) -> None:
     """Raise UserError for a command that needs an engine of its own."""
+    if server.node_rank:
+        raise UserError(f"--node-rank {server.node_rank}: only `core serve` computes for the engine of another node.")
     if server.num_servers > 1 or server.is_one_of_several:
         raise UserError("--data-parallel-multi-port-external-lb: only `core serve` starts servers; leave it out.")
     if server.remote is not None:
         flag = "--headless" if server.remote.role == "engine" else f"--data-parallel-size-local {server.remote.num_own}"
         raise UserError(f"{flag}: only `core serve` parts API server and engine; leave it out.")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is reachable from this machine only. Among host names only `localhost` counts."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
-def read_secret(path: str) -> bytes:
-    """Return 32 bytes derived from the contents of the file. Raises ConfigError."""
-    shown = f"--engine-key-file {path}"
-    try:
-        with Path(path).open("rb") as file:
-            status = os.fstat(file.fileno())
-            text = file.read(MOST_BYTES + 1).strip()
-    except OSError as error:
-        raise ConfigError([f"{shown}: cannot be read: {error.strerror}."]) from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError([f"{shown}: is no file."])
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mode = stat.S_IMODE(status.st_mode)
-        raise ConfigError([f"{shown}: others may use it (mode {mode:03o}); take their rights away: chmod 600 {path}"])
-    if not LEAST_CHARACTERS <= len(text) <= MOST_BYTES:
-        raise ConfigError(
-            [
-                f"{shown}: has {len(text)} characters; expected {LEAST_CHARACTERS} to {MOST_BYTES} that nobody can guess: "
-                f"openssl rand -hex 32 > {path}"
-            ]
-        )
-    return hashlib.sha256(b"core engine link\0" + text).digest()

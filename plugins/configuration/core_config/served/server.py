@@ -13,6 +13,7 @@ from core.api.errors import ConfigError
 from core.args.schema import flag_of
 from core_config.arguments.sources import Merged
 from core_config.rules.data_parallel import MULTI_PORT, num_engines
+from core_config.served.buckets import histogram_buckets
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
 from core_config.served.remote import remote_settings
@@ -58,7 +59,12 @@ _SAME = (
     "shutdown_timeout",
     "api_server_count",
     "max_callback_ms",
+    "fingerprint_mode",
+    "fingerprint_value",
+    "log_error_stack",
     "default_service_tier",
+    "quotes",
+    "node_rank",
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""
@@ -83,6 +89,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
             problems.append(
                 f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
             )
+    problems += _quote_problems(merged)
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -103,7 +110,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
-        log_config=log_config(merged.value("log_config_file")),
+        log_config=log_config(merged.value("log_config_file"), merged.value("log_level")),
+        custom_histogram_buckets=histogram_buckets(merged.value("custom_histogram_buckets"), problems),
         template=template_settings(merged, problems),
         **values,
     )
@@ -168,6 +176,18 @@ def _receipts(merged: Merged, problems: list[str]) -> ReceiptSettings | None:
             )
         return None
     return ReceiptSettings(every=mode == "all", key_file=key)
+
+
+def _quote_problems(merged: Merged) -> list[str]:
+    """Return why times cannot be foretold: one process has to see every request of one engine."""
+    if not merged.value("quotes"):
+        return []
+    several = {name: merged.value(name) for name in ("api_server_count", "data_parallel_size")}
+    return [
+        f"--quotes: one process has to see every request of one engine, and {flag_of(name)} is {count}; leave one of them out."
+        for name, count in several.items()
+        if count > 1
+    ]
 
 
 def _recording(merged: Merged) -> RecordSettings | None:

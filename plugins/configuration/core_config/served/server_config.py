@@ -132,6 +132,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
     num_servers: servers that the command starts, one a port; 1: it is a server itself.
+    node_rank: number of this node of an engine on several hosts; others than 0 have no server.
     is_one_of_several: whether another command has started this server, and ends it.
 
     uds: path of a unix socket, in place of `host` and `port`.
@@ -149,12 +150,15 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_server_count: processes that answer HTTP requests.
     enable_log_deltas: whether the pieces of logged answers are logged, too.
     sse_keep_alive_interval: seconds of silence after which a stream sends a comment; 0: never.
+    custom_histogram_buckets: bounds by what histograms measure, see `core_observers.request_families`.
+    log_error_stack: whether refusals are logged with a traceback.
     max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
         measured.
     journal: None: no request outlives the server.
     receipts: None: no answer gets one.
     recording: None: no request is recorded.
     batches: None: the server has no files and no batches.
+    quotes: whether it foretells when requests have their first token and their end.
     default_service_tier: class of requests that name none, `default` or `flex`.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
@@ -197,6 +201,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     return_tokens_as_token_ids: bool = False
+    fingerprint_mode: str = "weights"
+    fingerprint_value: str | None = None
+    log_error_stack: bool = False
+    custom_histogram_buckets: dict[str, list[float]] = {}
     enable_log_requests: bool = False
     max_log_len: int | None = None
     enable_log_outputs: bool = False
@@ -212,9 +220,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordSettings | None = None
     batches: BatchSettings | None = None
     default_service_tier: str = "default"
+    quotes: bool = False
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False
+    node_rank: int = 0
     apis: tuple[ResolvedPlugin, ...] | None = None
     adapters: AdapterSettings | None = None
     media_refusal: str = ""

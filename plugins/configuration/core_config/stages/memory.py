@@ -54,6 +54,8 @@ class MemoryPlan:
     draft_limits: limits of a step of its draft; zeros without one.
     adapter: bytes of the largest adapter.
     num_adapters: limit of adapters in memory.
+    tower: bytes of the tower of pictures, or encoder of sounds, in the host's memory.
+    tower_rows: limit of bytes of its rows that are kept for later prompts.
     """
 
     weights: int
@@ -70,6 +72,8 @@ class MemoryPlan:
     draft_limits: StepLimits = NO_LIMITS
     adapter: int = 0
     num_adapters: int = 0
+    tower: int = 0
+    tower_rows: int = 0
 
     @property
     def kv(self) -> int:

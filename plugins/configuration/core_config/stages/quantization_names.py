@@ -28,6 +28,7 @@ ALIASES: Final = {
     "modelopt_fp4": "modelopt",
     "modelopt_mixed": "modelopt",
     "moe_wna16": "gptq",
+    "petit_nvfp4": "modelopt",
     "ptpc_fp8": "fp8",
     "rtn": "int8",
     "sparseml": "compressed-tensors",
@@ -40,12 +41,15 @@ REFUSED: Final = {
     "deepspeedfp": "it packs weights when the model is loaded by DeepSpeed; use --quantization fp8",
     "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
     "gptq_marlin_24": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
-    "ipex": "it names a library of kernels rather than a format; leave --quantization out, the checkpoint says its method",
     "marlin": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "neuron_quant": "it is for one vendor's chip; use --quantization int8",
-    "petit_nvfp4": "its tiles are those of one vendor's GPU; serve the modelopt checkpoint that it was made from",
     "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
 }
 """Method that cannot be served → what to do instead."""
-METHOD_NAMES: Final = OtherNames(ALIASES, REFUSED)
+TOOLS: Final = {
+    "inc": "use --quantization int8 or --quantization fp8, which round a plain checkpoint",
+    "ipex": "leave the argument out, as it names kernels for AWQ and GPTQ checkpoints",
+}
+"""Name of a tool, which means the method that the checkpoint declares → what to do where it declares none."""
+METHOD_NAMES: Final = OtherNames(ALIASES, REFUSED, TOOLS)

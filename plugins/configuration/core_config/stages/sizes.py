@@ -16,6 +16,7 @@ from core.api.step_limits import StepLimits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
 from core_config.experts import copies_bytes, outputs_bytes, placement_of
+from core_config.media import GIB
 from core_config.ranks import part_of, stages_in
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
@@ -58,7 +59,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         state_dtype=settled_state_dtype(settings),
         stages=held,
     )
-    facts.block_bytes *= ranks  # a block has a part on each rank
+    nodes = settings["nnodes"]
+    facts.block_bytes = -(
+        -facts.block_bytes * ranks // nodes
+    )  # a block has a part on each rank; those of this host count
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     if ranks > 1:
         weights += copies_bytes(spec, placement, weights, settings["dtype"])
@@ -79,7 +83,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace += _workspace(attempt, draft.decoder, of_draft)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
-    facts.weights_bytes = weights + proposer
+    facts.weights_bytes = (weights + proposer) // nodes
     facts.workspace_bytes = workspace
     adapter = planned_adapter(settings, chosen, spec)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
@@ -104,6 +108,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         draft_limits=of_draft,
         adapter=adapter,
         num_adapters=num_adapters,
+        tower=facts.tower_bytes,
+        tower_rows=int(settings["mm_encoder_cache_gb"] * GIB) if facts.tower_bytes else 0,
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])

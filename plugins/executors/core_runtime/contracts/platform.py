@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from core.api.kv_transfer import Page
 from core_runtime.contracts.kernels import Kernels
 
 if TYPE_CHECKING:
@@ -125,6 +126,27 @@ class CopiesAside(Uploads, Downloads, Protocol):
         ...
 
 
+class PageCopier(Protocol):
+    """Copies of KV blocks in the buffers of a cache in host memory."""
+
+    def save(self, block_ids: Sequence[int]) -> list[Page]:
+        """Return the bytes of blocks, each in all buffers."""
+        ...
+
+    def load(self, loads: Sequence[tuple[int, Page]]) -> None:
+        """Write pages to blocks."""
+        ...
+
+
+@runtime_checkable
+class CopiesPages(Protocol):
+    """Optional part of a runtime whose memory is the host's: it copies many parts of KV blocks in one call."""
+
+    def page_copies(self, buffers: Sequence[Tensor]) -> PageCopier | None:
+        """Return copies of the blocks in `buffers`, uint8 [num_blocks, block bytes] each; None where it has none."""
+        ...
+
+
 @runtime_checkable
 class Releases(Protocol):
     """Optional part of a runtime: memory of a tag can be released for a while.
@@ -175,8 +197,8 @@ class ExplainsFailures(Protocol):
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
-    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `Releases`,
-    `AllocatesInFiles`, `Trims`, `ExplainsFailures` and `Communicates`.
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `CopiesPages`,
+    `Releases`, `AllocatesInFiles`, `Trims`, `ExplainsFailures` and `Communicates`.
     """
 
     device: torch.device

@@ -281,10 +281,8 @@ class ForwardPass:
         if self._planning or not self._is_recordable or self.changes_head:
             return False
         kind = self._name(DECODE)
-        kinds = (kind, HEAD) if self.has_head else (kind,)
-        if any(recorder.size(one, count) is not None for one in kinds):  # padded
-            return False
-        return all(recorder.has(one, count) for one in kinds)
+        is_padded = recorder.size(kind, count) is not None or (self.has_head and recorder.size(HEAD, count) is not None)
+        return not is_padded and recorder.has(kind, count) and (not self.has_head or recorder.has(HEAD, count))
 
     def replay(self, count: int) -> None:
         """Replay decoding and head for `count` sequences, when `captured`; `logits_view` then has all logits."""

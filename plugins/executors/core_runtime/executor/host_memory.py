@@ -19,12 +19,13 @@ def release_unused_memory() -> None:
 
 def release_dropped_models() -> None:
     """Release memory when frozen objects may be garbage too; the surviving ones are frozen again."""
-    num_frozen = gc.get_freeze_count()
+    if not gc.get_freeze_count():
+        release_unused_memory()
+        return
     # The models were frozen after start-up, and the collector skips frozen objects.
     gc.unfreeze()
     release_unused_memory()
-    if num_frozen:
-        gc.freeze()
+    gc.freeze()
 
 
 def set_aside() -> None:

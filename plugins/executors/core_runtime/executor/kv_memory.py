@@ -23,7 +23,7 @@ from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
 from core_kv_connectors.kept.file import lay_out
-from core_runtime.contracts import CopiesAside
+from core_runtime.contracts import CopiesAside, CopiesPages, PageCopier
 from core_runtime.executor.device import Device
 from core_runtime.executor.page_copies import PageCopies, SavedPages
 from core_runtime.specs.kv_groups import layer_places, page_bytes, place_bytes
@@ -65,6 +65,7 @@ class KVMemory:
         self.num_blocks = num_blocks
         self._device = device
         self._aside: PageCopies | None = None
+        self._pieces: PageCopier | None = None
         self._host: list[NDArray[np.uint8]] = []
         self._buffers: list[Tensor] = []
         self._places = layer_places(groups, layer_bytes)
@@ -101,9 +102,14 @@ class KVMemory:
     def prepare_transfers(self) -> None:
         """Allocate what transfers need, so that the first one does not wait for it."""
         runtime = self._device.runtime
-        if self._aside is None and isinstance(runtime, CopiesAside):
+        if self._aside is not None or self._pieces is not None or self._host:
+            return
+        if isinstance(runtime, CopiesAside):
             self._aside = PageCopies(self._buffers, runtime)
-        elif self._aside is None and self._buffers[0].is_cpu:
+            return
+        if isinstance(runtime, CopiesPages):
+            self._pieces = runtime.page_copies(self._buffers)
+        if self._pieces is None and self._buffers[0].is_cpu:
             # A copy takes several times as long in torch as in numpy, and a block has one for each buffer.
             self._host = [buffer.numpy() for buffer in self._buffers]
 
@@ -117,6 +123,12 @@ class KVMemory:
             self.copy(copies)
             self._aside.load(transfers.loads)
             return saved
+        pieces = self._pieces
+        if pieces is not None:
+            pages = pieces.save(transfers.saves)
+            self.copy(copies)
+            pieces.load(transfers.loads)
+            return SavedPages(pages)
         pages = [self._read(block_id) for block_id in transfers.saves]
         self.copy(copies)
         for block_id, page in transfers.loads:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from core_frontend.api.explanation import Explanation
+from core_observers.energy_use import EnergyUse
 from core_observers.receipts.receipt import IssuedReceipt
 
 
@@ -143,6 +144,7 @@ class RequestOutput:
     num_cached_tokens: prompt tokens that came from the prefix cache.
     explain: how the answer came about, with its last output; None unless requested.
     receipt: what the answers were computed with, to verify them later; None unless requested.
+    energy: what the answers took, with the last output; None unless requested.
     """
 
     request_id: str
@@ -155,3 +157,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     explain: Explanation | None = None
     receipt: IssuedReceipt | None = None
+    energy: EnergyUse | None = None

@@ -27,12 +27,13 @@ from core_frontend.library.absent import AbsentNames
 from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.lora_request import LoRARequest, checked
-from core_frontend.library.named_calls import named_call
+from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.library.processor_names import with_paths
 from core_frontend.library.weight_methods import as_update, check_format, check_init
 from core_frontend.prompts.prompt_parser import PromptInput
 from core_frontend.request_terms import RequestTerms
+from core_observers.observer_settings import WORKER_EXTENSION
 from core_runtime.specs.vllm_config import Section, VllmConfig
 from core_tokens.script_tokenizer import ScriptTokenizer
 
@@ -260,13 +261,17 @@ class AsyncLLM(AbsentNames):
     ) -> list[Any]:
         """Call a method by name in the engine; return its answer in a list of one.
 
-        method: one of `core_frontend.library.named_calls`; the engine is another process, so nothing else is called
-            there.
+        method: one of `core_frontend.library.named_calls`, or a public method of `worker_extension_cls`; the engine is
+            another process, so nothing else is called there.
         timeout: seconds; None: no limit.
         Raises RequestError for another name or for arguments that it does not take, TimeoutError.
         """
+        engine = await self._running()
+        control = engine.control
+        if method not in CALLS and WORKER_EXTENSION in engine.config.plugins.arguments:
+            given = {"method": method, "args": list(args), "kwargs": dict(kwargs or {})}
+            return [await asyncio.wait_for(control.call("call_worker_extension", **given), timeout)]
         call = named_call(method, args, kwargs or {})
-        control = (await self._running()).control
         return [await asyncio.wait_for(call.on(control), timeout)]
 
     async def check_health(self) -> None:

@@ -13,9 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from core.api.config import SchedulerConfig
 from core_frontend.queue.share import QueueShare, ShareLimits
+
+if TYPE_CHECKING:
+    from core_frontend.quote.forecast import Forecast
 
 PER_KEY = "-per-key"
 """The suffix of arguments that limit one API key."""
@@ -36,6 +40,7 @@ class QueueLimit:
     max_tokens: limit on the tokens of their prompts; 0 is no limit.
     per_key: limits of each API key.
     clock: seconds.
+    forecast: foretells when places become free; None: it is guessed from when they did.
 
     Methods take the number of the request's API key; None without keys, in which case only the common limits apply.
     The batch class has shares of its own with the same limits: what waits there takes no place of any other request.
@@ -50,6 +55,7 @@ class QueueLimit:
     ) -> None:
         self.max_requests = max_requests
         self.max_tokens = max_tokens
+        self.forecast: Forecast | None = None
         self._clock = clock
         self._per_key = per_key
         limits = ShareLimits(requests=max_requests, tokens=max_tokens)
@@ -79,7 +85,7 @@ class QueueLimit:
     def check(self, key: int | None = None) -> None:
         """Raise RequestError (429) if no further request is accepted."""
         for share in self._shares(key):
-            share.check()
+            share.check(forecast=self.forecast)
 
     @contextmanager
     def arriving(self, key: int | None = None) -> Iterator[Arrival]:
@@ -107,8 +113,8 @@ class QueueLimit:
         if not again:
             total = sum(new.values())
             for share in shares:
-                share.check(len(new))
-                share.check_tokens(total)
+                share.check(len(new), self.forecast)
+                share.check_tokens(total, self.forecast)
         for request_id, count in new.items():
             place = Place(count, shares)
             self._waiting[request_id] = place
@@ -122,7 +128,9 @@ class QueueLimit:
         if place is None:
             return
         for share in place.shares:
-            share.leave(place.num_tokens)
+            share.leave(request_id)
+        if self.forecast is not None:
+            self.forecast.first(request_id)
 
     def end(self, request_id: str) -> None:
         """Note that a request has ended, whether it waited or ran. Others are ignored."""

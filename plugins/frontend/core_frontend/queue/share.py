@@ -9,9 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from core.api.errors import RequestError
+from core_frontend.queue.foreseen import ForeseenPlaces
 from core_frontend.queue.pace import Durations, Pace
+
+if TYPE_CHECKING:
+    from core_frontend.quote.forecast import Forecast
 
 LONGEST_WAIT_S = 3600
 
@@ -50,6 +55,8 @@ class QueueShare:
         self._code = code
         self._clock = clock
         self._begun: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}
+        self._foreseen = {name: ForeseenPlaces() for name in ("at once", "requests", "tokens")}
         self._durations = Durations()
         self._requests = Pace(clock())
         self._tokens = Pace(clock())
@@ -62,24 +69,28 @@ class QueueShare:
         }
         return {argument: most for argument, most in limits.items() if most}
 
-    def check(self, num_requests: int = 1) -> None:
-        """Raise RequestError (429) if `num_requests` more are not accepted."""
+    def check(self, num_requests: int = 1, forecast: Forecast | None = None) -> None:
+        """Raise RequestError (429) if `num_requests` more are not accepted.
+
+        forecast: foretells when there is room; None: it is guessed.
+        """
         limits = self.limits
         at_once = len(self._begun) + self.num_arriving
         if limits.at_once and at_once + num_requests > limits.at_once:
             self._refuse(
                 f"{at_once} requests are under way already; at most {limits.at_once} may be (--max-num-reqs{self._suffix}).",
-                self._durations.promise(self._clock(), self._begun.values()),
+                self._when(forecast, "at once", at_once + num_requests - limits.at_once)
+                or self._durations.promise(self._clock(), self._begun.values()),
             )
         waiting = self.num_waiting + self.num_arriving
         if limits.requests and waiting + num_requests > limits.requests:
             missing = waiting + num_requests - limits.requests
             self._refuse(
                 f"{waiting} requests wait already; at most {limits.requests} may (--max-num-queued-reqs{self._suffix}).",
-                self._requests.promise(self._clock(), missing),
+                self._when(forecast, "requests", missing) or self._requests.promise(self._clock(), missing),
             )
 
-    def check_tokens(self, num_tokens: int) -> None:
+    def check_tokens(self, num_tokens: int, forecast: Forecast | None = None) -> None:
         """Raise RequestError (429) if `num_tokens` more may not wait.
 
         One request may always wait, however long it is.
@@ -91,7 +102,7 @@ class QueueShare:
         self._refuse(
             f"{self.num_tokens} prompt tokens wait already, and this request has {num_tokens}; at most {most} may wait "
             f"(--max-num-queued-tokens{self._suffix}).",
-            self._tokens.promise(self._clock(), missing),
+            self._when(forecast, "tokens", missing) or self._tokens.promise(self._clock(), missing),
         )
 
     def enter(self, request_id: str, num_tokens: int) -> None:
@@ -101,11 +112,13 @@ class QueueShare:
             self._requests.begin(now)
             self._tokens.begin(now)
         self._begun[request_id] = now
+        self._waiting[request_id] = num_tokens
         self.num_waiting += 1
         self.num_tokens += num_tokens
 
-    def leave(self, num_tokens: int) -> None:
-        """Remove a waiting request with this many prompt tokens, which then runs."""
+    def leave(self, request_id: str) -> None:
+        """Remove a waiting request, which then runs."""
+        num_tokens = self._waiting.pop(request_id)
         now = self._clock()
         self.num_waiting -= 1
         self.num_tokens -= num_tokens
@@ -117,6 +130,20 @@ class QueueShare:
         begun = self._begun.pop(request_id, None)
         if begun is not None:
             self._durations.end(self._clock() - begun)
+
+    def _when(self, forecast: Forecast | None, limit: str, units: int) -> float | None:
+        """Return the seconds until there is room for `units` more under a limit, as foretold; None: nothing is foretold yet."""
+        if forecast is None or not forecast.is_sure:
+            return None
+        if limit == "at once":
+            freeing = [(seconds, 1) for seconds, _ in forecast.ends(self._begun)]
+        else:
+            usual = max(self.num_tokens // max(self.num_waiting, 1), 1) if limit == "tokens" else 1
+            counts = self._waiting if limit == "tokens" else dict.fromkeys(self._waiting, 1)
+            owed = self._foreseen[limit].owed(self._clock())
+            times = forecast.first_tokens(self._waiting, (owed + units) // usual + 1)
+            freeing = [(seconds, counts.get(name, usual)) for seconds, name in times]
+        return self._foreseen[limit].promise(self._clock(), freeing, units)
 
     def _refuse(self, why: str, seconds: float) -> None:
         retry_after = min(LONGEST_WAIT_S, max(1, math.ceil(seconds)))

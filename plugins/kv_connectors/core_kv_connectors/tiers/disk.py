@@ -15,14 +15,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Hashable, Iterator, Set
 from pathlib import Path
 
 from core.api.errors import ConfigError
+from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
+from core_kv_connectors.tiers.page_marks import PageMarks
 from core_kv_connectors.tiers.page_memory import PageMemory
 from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
 from core_kv_connectors.tiers.rest import Rest
@@ -61,8 +64,10 @@ class DiskTier:
         self.page_bytes = page_bytes
         self._secret = secret
         self._memory = PageMemory(page_bytes)
+        self._marks = PageMarks(lambda: self.writer.directory)
+        placed = self._marks.placed
         try:
-            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret))
+            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret, placed))
         except UnsafeDirectoryError as error:
             raise ConfigError([f"{argument} {directory}: {error}."]) from error
         except OSError as error:
@@ -90,6 +95,16 @@ class DiskTier:
     def is_ready(self) -> bool:
         """Whether a page passed now would be written immediately."""
         return self.writer.is_ready and not self._rest.remaining
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a call of the thread that plans steps still has no answer."""
+        return self.calls.is_late
+
+    @property
+    def late_s(self) -> float:
+        """Return the seconds since a call of the thread that plans steps became late; 0 when none is."""
+        return self.calls.late_s
 
     @property
     def resting_s(self) -> float:
@@ -123,6 +138,9 @@ class DiskTier:
         """Whether there is a file for the block, or will be; also when the disk does not say so in time."""
         return self.calls.ask(lambda: self.contains(group, key), late=True)
 
+    def expect(self, load: KVLoad) -> None:
+        """Do nothing: a file is opened when its page is read."""
+
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""
         name = page_name(group, key)
@@ -149,7 +167,8 @@ class DiskTier:
             with self.writer.directory.open(name) as file:
                 page = read_page(file, self.fingerprint, group, key, self.page_bytes, self._secret, self._memory.take)
                 with contextlib.suppress(OSError):  # for example on a disk that has become read-only
-                    os.utime(file.fileno())
+                    if os.fstat(file.fileno()).st_mtime <= time.time():  # otherwise a pin holds it until then
+                        os.utime(file.fileno())
         except FileNotFoundError:
             self.writer.placed.discard(name)
             if self.contains(group, key):
@@ -189,6 +208,17 @@ class DiskTier:
             self._bad.discard(name)
             self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
 
+    def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
+        """Hold pages for an owner, in place of those it had; False, and no change, where they are above the share.
+
+        share: of the capacity that the pages held by this process may take. seconds: after which they give way like others.
+        """
+        return self._marks.hold(owner, names, int(share * self.writer.capacity) // self.page_bytes, seconds)
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Whether a pin of this process holds a page, written or not."""
+        return self._marks.holds(page_name(group, key))
+
     def discard(self, group: int, key: PrefixKey) -> None:
         """Delete a page, written or not."""
         name = page_name(group, key)
@@ -208,8 +238,10 @@ class DiskTier:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing and end the thread; pages not written by then are lost."""
+        deadline = time.monotonic() + timeout_s
         self.calls.close()
         self.writer.close(timeout_s)
+        self._marks.close(max(deadline - time.monotonic(), 0.0))
 
     def _condemn(self, name: str) -> None:
         """Never return the page of this file, until it has been written again."""

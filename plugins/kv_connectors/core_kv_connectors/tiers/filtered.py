@@ -22,7 +22,7 @@ Name = tuple[int, bytes]
 
 
 class FilteredTiers(LocalTiers):
-    """Tiers with a rule for what they keep. States are kept whenever they are reported.
+    """Tiers with a rule for what they keep. States are kept whenever they are reported, and what a pin holds.
 
     store_threshold: number of requests that must have had a block. prompt_only: whether one must have had it in its prompt.
     config, fingerprint, page_bytes: as for `LocalTiers`.
@@ -102,7 +102,7 @@ class FilteredTiers(LocalTiers):
         self._unsaved.add(block for block in cache.cached_blocks() if self._keeps(*block[1:]))
 
     def _keeps(self, group: int, key: PrefixKey) -> bool:
-        if group >= self._num_tables:
+        if group >= self._num_tables or self.is_held(group, key):
             return True
         name = (group, key.digest)
         return name not in self._answers and (self._threshold < 2 or self._counts.get(name, 0) >= self._threshold)

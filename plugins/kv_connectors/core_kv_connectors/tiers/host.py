@@ -7,6 +7,7 @@ Called by: `KVTiers`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable, Set
 
 import numpy as np
 import xxhash
@@ -14,6 +15,7 @@ import xxhash
 from core.api.kv_transfer import Page, PrefixKey
 from core.kv.eviction import load_order
 from core.kv.integrity import require
+from core_kv_connectors.tiers.holds import Holds
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class HostTier:
         self.num_bytes = 0
         self._pages: dict[PageName, Entry] = {}
         self._order = load_order(eviction)
+        self._holds: Holds[PageName] = Holds()
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -61,24 +64,30 @@ class HostTier:
             logger.error("A page of the KV cache has changed in host memory; its tokens are computed again.")
             self.discard(group, key)
             return None
-        self._order.remove(name)
+        is_held = name in self._holds
+        if not is_held:
+            self._order.remove(name)
         self._order.hit(name, key.worth)
-        self._order.push(name)
+        if not is_held:
+            self._order.push(name)
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
-        """Store a page, dropping old ones to make room; a page larger than the tier is not stored."""
+        """Store a page, dropping old ones to make room; a page for which that makes too little is not stored."""
         name = (group, key.digest)
         if name in self._pages or page.nbytes > self.capacity:
             return
         while self.num_bytes + page.nbytes > self.capacity:
+            if not any(True for _ in self._order):  # all are held
+                return
             oldest = self._order.oldest()
             self._order.evict(oldest)
             _, dropped, _ = self._pages.pop(oldest)
             self.num_bytes -= dropped.nbytes
         self._pages[name] = (key.payload, page, self._checksum(page))
         self._order.cached(name, name, key.worth)
-        self._order.push(name)
+        if name not in self._holds:
+            self._order.push(name)
         self.num_bytes += page.nbytes
 
     def discard(self, group: int, key: PrefixKey) -> None:
@@ -88,8 +97,24 @@ class HostTier:
         if entry is not None:
             _, page, _ = entry
             self.num_bytes -= page.nbytes
-            self._order.remove(name)
+            if name not in self._holds:
+                self._order.remove(name)
             self._order.forget(name)
+
+    def hold(self, owner: Hashable, names: Set[PageName], most: int) -> bool:
+        """Hold pages for an owner, in place of those it had; False, and no change, where more than `most` would be held."""
+        changed = self._holds.put(owner, names, most)
+        if changed is None:
+            return False
+        for act, changes in zip((self._order.remove, self._order.push), changed, strict=True):
+            for name in changes:
+                if name in self._pages:
+                    act(name)
+        return True
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Whether a pin holds a page, here or not."""
+        return (group, key.digest) in self._holds
 
     def _checksum(self, page: Page) -> bytes:
         """Return the checksum; empty if checksums are not kept."""
@@ -103,7 +128,8 @@ class HostTier:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless the bytes are counted right and within the bound."""
-        require(set(self._order) == self._pages.keys(), "host_tier", "the pages that may give way are not those held")
+        free = {name for name in self._pages if name not in self._holds}
+        require(set(self._order) == free, "host_tier", "the pages that may give way are not those that no pin holds")
         num_bytes = sum(page.nbytes for _, page, _ in self._pages.values())
         require(num_bytes == self.num_bytes, "host_tier", f"{self.num_bytes} bytes are counted, {num_bytes} are held")
         require(num_bytes <= self.capacity, "host_tier", f"{num_bytes} bytes are held, {self.capacity} may be")

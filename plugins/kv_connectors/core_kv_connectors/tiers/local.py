@@ -7,13 +7,16 @@ background. Never does: keep pages. Called by: the manifest of the connector `ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 from core.api.config import EngineConfig
-from core.kv.connector import BlockCache, Copy
+from core.api.kv_transfer import PrefixKey
+from core.kv.connector import BlockCache, Copy, HeldPage
 from core_kv_connectors.block_saver import LAST_BYTES, BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_directory import page_name
+from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
 logger = logging.getLogger(__name__)
@@ -41,7 +44,7 @@ class LocalTiers(KVTiers):
 
         A failing disk is left out until the weights change again, because the new weights are already in use.
         """
-        disk: DiskTier | None = None
+        disk: SlowTier | None = None
         try:
             self.close(LAST_WRITES_S)
             disk = self._open_disk(config, fingerprint)
@@ -49,6 +52,27 @@ class LocalTiers(KVTiers):
             logger.error("The new weights are served without the disk behind the KV cache: %s", error)
         self.put_on(self._open_host(config), disk)
         self._saver = self._new_saver()
+
+    def hold(self, owner: Hashable, pages: Sequence[HeldPage], share: float, seconds: float) -> int | None:
+        """Hold all pages on the disk, and in host memory those of blocks that the pool does not hold; None if neither can."""
+        held: list[int] = []
+        if self.host is not None:
+            names = {(group, key.digest) for group, key, in_pool in pages if not in_pool}
+            if self.host.hold(owner, names, int(share * self.host.capacity) // self._page_bytes):
+                held.append(len(names))
+        if self.disk is not None:
+            files = {page_name(group, key) for group, key, _ in pages}
+            if self.disk.hold(owner, files, share, seconds):
+                held.append(len(files))
+        return max(held, default=None)
+
+    def release(self, owner: Hashable) -> None:
+        """Let pages give way again."""
+        self.hold(owner, (), 1.0, 0.0)
+
+    def is_held(self, group: int, key: PrefixKey) -> bool:
+        """Whether a pin holds the page of a block, here or not."""
+        return any(tier is not None and tier.is_held(group, key) for tier in (self.host, self.disk))
 
     def after_step(self, cache: BlockCache) -> None:
         """Save a few blocks after a step."""
@@ -77,7 +101,7 @@ class LocalTiers(KVTiers):
             return None
         return HostTier(cache.host_bytes, checked=config.state_canary is not None, eviction=cache.eviction)
 
-    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> SlowTier | None:
         cache = config.cache
         if not cache.enable_prefix_caching or not cache.disk_path:
             return None

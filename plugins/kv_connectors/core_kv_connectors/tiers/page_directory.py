@@ -41,8 +41,8 @@ class UnsafeDirectoryError(OSError):
 
 
 class StoredPage(NamedTuple):
-    """A page file of any fingerprint. used: when it was written or last read, in seconds of the wall clock.
-    path: below the root."""
+    """A page file of any fingerprint. used: when it was written or last read, in seconds of the wall clock, or until when a pin
+    holds it. path: below the root."""
 
     used: float
     size: int
@@ -130,6 +130,11 @@ class PageDirectory:
             if not self._is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False)):
                 raise FileExistsError(f"'{name}' is not a page of ours")
         os.replace(temporary, name, src_dir_fd=self._own, dst_dir_fd=self._own)
+
+    def mark(self, name: str, used: float) -> None:
+        """Set the time at which a page counts as used last, in seconds of the wall clock; one in the future holds it."""
+        if self.has(name):
+            os.utime(name, (used, used), dir_fd=self._own, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Delete a page."""

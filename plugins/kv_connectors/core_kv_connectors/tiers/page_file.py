@@ -1,6 +1,7 @@
 """The file format of one block.
 
-Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier.
+Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier, and
+both ends of the connector `tcp`, which send pages in this format.
 
 A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The
 checksum reveals the remains of a crash or a bad disk (XXH3, 128 bits). With a secret it is a MAC of header and page
@@ -80,8 +81,21 @@ def read_page(
     length = int.from_bytes(file.read(4), "little")
     if not 0 < length < min(MAX_HEADER, size):
         raise PageError("it has no header")
+    header = checked_header(file.read(length), fingerprint, group, key)
+    held = size - 4 - length
+    if not held == header.nbytes == page_bytes:
+        raise PageError(f"it has {held} bytes of values, expected {page_bytes}")
+    page = np.empty(page_bytes, np.uint8) if memory is None else memory()
+    if file.readinto(page.data) != page_bytes:
+        raise PageError("it became shorter while it was read")
+    check_values(header, page, secret)
+    return page
+
+
+def checked_header(encoded: bytes, fingerprint: str, group: int, key: PrefixKey) -> PageHeader:
+    """Return the header of a block's page. Raises PageError when it is damaged, or the header of another page."""
     try:
-        header = msgspec.msgpack.decode(file.read(length), type=PageHeader)
+        header = msgspec.msgpack.decode(encoded, type=PageHeader)
     except UNREADABLE as error:
         raise PageError(f"its header cannot be read ({error})") from error
     if header.magic != MAGIC:
@@ -91,15 +105,13 @@ def read_page(
     is_of_key = header.digest == key.digest and header.payload == key.payload
     if header.group != group or not is_of_key:
         raise PageError("it belongs to other tokens")
-    held = size - 4 - length
-    if not held == header.nbytes == page_bytes:
-        raise PageError(f"it has {held} bytes of values, expected {page_bytes}")
-    page = np.empty(page_bytes, np.uint8) if memory is None else memory()
-    if file.readinto(page.data) != page_bytes:
-        raise PageError("it became shorter while it was read")
+    return header
+
+
+def check_values(header: PageHeader, page: Page, secret: bytes = b"") -> None:
+    """Raise PageError unless a page is the one that its header was made for."""
     if not hmac.compare_digest(_checksum(header, page.data, secret), header.checksum):
         raise PageError("its checksum is wrong")
-    return page
 
 
 def _checksum(header: PageHeader, data: memoryview, secret: bytes) -> bytes:

@@ -13,11 +13,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.slow_tier import ReadableTier
 
 logger = logging.getLogger(__name__)
 
@@ -27,22 +27,6 @@ MAX_HELD_BYTES = 1 << 30
 """No load starts while this many bytes of pages wait for their sequences. A started load is read to its end; it is
 never larger than the pool, into which all of it has to fit.
 """
-
-
-class ReadableTier(Protocol):
-    """A tier that may be slow. All methods are called by the reader's thread."""
-
-    def prepare(self) -> Iterator[None]:
-        """Make ready what the first load needs, a little with each step; a load ends it."""
-        ...
-
-    def contains(self, group: int, key: PrefixKey) -> bool:
-        """Whether a page may be there."""
-        ...
-
-    def read(self, group: int, key: PrefixKey) -> Page | None:
-        """Return the page, verified, or None."""
-        ...
 
 
 class PageReader:
@@ -171,6 +155,8 @@ class PageReader:
             self._asked = self._clock()
             return self._tier.read(group, key)
 
+        self._asked = self._clock()
+        self._tier.expect(load)
         load.fill(contains, get, self._keep)
 
     def _keep(self, load: KVLoad, group: int, index: int, page: Page) -> None:

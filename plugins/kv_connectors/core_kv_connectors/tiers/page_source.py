@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
-from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_reader import STUCK_S, PageReader
+from core_kv_connectors.tiers.slow_tier import SlowTier
 
 
 class PageSource:
@@ -24,7 +24,7 @@ class PageSource:
     """
 
     def __init__(
-        self, host: HostTier | None, disk: DiskTier | None, clock: Callable[[], float] = time.monotonic
+        self, host: HostTier | None, disk: SlowTier | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._host = host
         self._disk = disk
@@ -53,7 +53,7 @@ class PageSource:
             return False
         if not self._disk.may_be_read:
             return False
-        if self.reader.is_stuck or self._disk.calls.late_s > STUCK_S:
+        if self.reader.is_stuck or self._disk.late_s > STUCK_S:
             self._disk.leave_alone()
             self.reader.end_unsure()
             return False
@@ -66,7 +66,7 @@ class PageSource:
     def start(self, load: KVLoad) -> None:
         """Start to read pages from the disk."""
         if self.reader is not None and self._disk is not None:
-            self.reader.start(load, is_unsure=self._disk.calls.is_late)
+            self.reader.start(load, is_unsure=self._disk.is_late)
 
     def collect(self, load: KVLoad) -> bool:
         """Whether a load is done; its pages are then in host memory as well."""

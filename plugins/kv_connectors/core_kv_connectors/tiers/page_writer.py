@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class PageWriter:
     capacity: limit in bytes on all page files below `root`, including other fingerprints; least recently used files are
         deleted.
     secret: for the MAC of each page, with which other users may write to `root`; empty: neither.
+    on_placed: called with the name of each file after it was written, on the thread that writes.
     directory: of the files; replaced when the directory had to be recreated.
     rest: the pause after a failure.
     byte_s: processor time in seconds that writing a byte took, a mean of the last pages; 0 until there is one.
@@ -59,16 +61,24 @@ class PageWriter:
     Raises the errors of `PageDirectory`.
     """
 
-    def __init__(self, root: Path, fingerprint: str, capacity: int, secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: str,
+        capacity: int,
+        secret: bytes = b"",
+        on_placed: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._root = root
         self._fingerprint = fingerprint
         self._secret = secret
+        self._on_placed = on_placed
+        self.capacity = capacity
         self.directory = self._open()
         self.rest = Rest()
         self.byte_s = 0.0
         self.placed: set[str] = set()
         self.num_dropped = 0
-        self._capacity = capacity
         self._lowered = capacity
         self._lowered_until = 0.0
         self._num_bytes: int | None = None
@@ -204,10 +214,11 @@ class PageWriter:
             if self._pending.get(name) is pending:
                 directory.publish(temporary, name)
                 self.placed.add(name)
+                self._on_placed(name)
 
     def _bound(self) -> int:
         """Return the current size limit of all page files."""
-        return self._lowered if time.monotonic() < self._lowered_until else self._capacity
+        return self._lowered if time.monotonic() < self._lowered_until else self.capacity
 
     def _lower_bound(self, size: int) -> bool:
         """On a full disk, free `size` bytes or more and lower the limit for a while. False when nothing can be freed."""

@@ -20,6 +20,7 @@ from core.api.errors import ConfigError
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.local import LocalTiers
+from core_kv_connectors.tiers.slow_tier import SlowTier
 
 ARGUMENT = "--kv-connectors-config"
 SHARED_MEMORY = Path("/dev/shm")
@@ -60,7 +61,7 @@ class SharedFiles(LocalTiers):
     def _open_host(self, config: EngineConfig) -> HostTier | None:
         return None
 
-    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> DiskTier | None:
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> SlowTier | None:
         if not config.cache.enable_prefix_caching:
             return None
         name = fingerprint()
@@ -85,9 +86,9 @@ def directory_in_memory() -> str:
     return str(SHARED_MEMORY / f"core-kv-{os.geteuid()}")
 
 
-def read_key(path: str) -> bytes:
-    """Return 32 bytes derived from the contents of a key file. Raises ConfigError."""
-    shown = f"{ARGUMENT}.file.key_file {path}"
+def read_key(path: str, name: str = "file") -> bytes:
+    """Return 32 bytes derived from the contents of a key file. name: of the connector, for messages. Raises ConfigError."""
+    shown = f"{ARGUMENT}.{name}.key_file {path}"
     try:
         with Path(path).expanduser().open("rb") as file:
             status = os.fstat(file.fileno())

@@ -16,9 +16,9 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core.api.stats import SchedulerStats
 from core.kv.connector import BlockCache, Copy, KVConnector
-from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_source import PageSource
+from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.unsaved import Block, Unsaved
 
 EXAMINED_AT_ONCE = 256
@@ -42,7 +42,7 @@ class KVTiers(KVConnector):
     def __init__(
         self,
         host: HostTier | None = None,
-        disk: DiskTier | None = None,
+        disk: SlowTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class KVTiers(KVConnector):
         self._num_failed = 0
         self.put_on(host, disk)
 
-    def put_on(self, host: HostTier | None, disk: DiskTier | None) -> None:
+    def put_on(self, host: HostTier | None, disk: SlowTier | None) -> None:
         """Use these tiers from now on. The previous ones must have been closed."""
         self.host = host
         self.disk = disk

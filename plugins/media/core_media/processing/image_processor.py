@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,6 +21,12 @@ from core_media.processing.videos import video_class
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+OF_A_PICTURE: Final = ("pixel_values", "image_sizes")
+"""Features with one entry a picture, of processors that treat a single picture differently."""
+MARKS: Final = ("use_image_special_tokens",)
+"""Arguments of a processor that its handling of pictures takes beside those of the image processor."""
 
 
 class ImageProcessor:
@@ -60,18 +66,26 @@ class ImageProcessor:
         self._options = dict(config.processor_kwargs)
         self.identity = fingerprint(Path(config.model), transformers.__version__, self._options)
 
-    def run(self, picture: Image, options: dict[str, Any]) -> tuple[str, bytes]:
-        """Return the text that replaces a picture's placeholder, and its features. Raises RequestError."""
+    def run(self, picture: Image, options: dict[str, Any], company: bool = False) -> tuple[str, bytes]:
+        """Return the text that replaces a picture's placeholder, and its features. Raises RequestError.
+
+        company: whether the picture is processed as one of several, for processors that treat a single one differently.
+        """
         processor = self.processor
+        given, text = ([picture, picture], processor.image_token * 2) if company else (picture, processor.image_token)
         tokens = processor.tokenizer.init_kwargs
         try:
             merged = processor._merge_kwargs(tokenizer_init_kwargs=tokens, **{**self._options, **options})
-            nested = processor.prepare_inputs_layout(images=picture, text=processor.image_token)[0]
-            made, texts = processor._process_images(nested, **{**merged["images_kwargs"], "return_tensors": "np"})
+            nested = processor.prepare_inputs_layout(images=given, text=text)[0]
+            marks = {name: merged[name] for name in MARKS if name in merged}
+            kwargs = {**merged["images_kwargs"], **marks, "return_tensors": "np"}
+            made, texts = processor._process_images([given] if company else nested, **kwargs)
         except (ValueError, TypeError) as error:
             raise RequestError(f"the model's processor refuses the picture: {error}") from error
         unused = set(processor.unused_input_names)
         arrays = {name: np.asarray(value) for name, value in made.items() if name not in unused}
+        if company:
+            arrays |= {name: arrays[name][:1] for name in OF_A_PICTURE}
         return texts[0], pack(arrays)
 
 

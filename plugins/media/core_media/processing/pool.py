@@ -61,12 +61,13 @@ class ProcessingPool:
         modality: str = "",
         *,
         frames: bool = False,
+        company: bool = False,
     ) -> Processed:
         """Return a processed item, from the cache if it was there before. Raises RequestError, without a place.
 
-        frames: see `MediaSource`.
+        frames: see `MediaSource`. company: see `Job`.
         """
-        job = Job(declared, dict(options or {}), modality or self._modality, frames)
+        job = Job(declared, dict(options or {}), modality or self._modality, frames, company)
         noun = NOUNS[job.modality]
         # `sha256` lets go of the interpreter's lock for long data, but its caller would wait.
         key = await asyncio.to_thread(_digest, data, job)
@@ -88,6 +89,11 @@ class ProcessingPool:
         """Start the processes ahead of the first item, in the background: importing transformers takes seconds."""
         for helper in self._helpers:
             helper.start()
+
+    def forget(self) -> None:
+        """Drop what was processed and is kept for later prompts."""
+        self._room += sum(len(made.features) for made in self._cache.values())
+        self._cache.clear()
 
     async def close(self) -> None:
         """End the processes."""

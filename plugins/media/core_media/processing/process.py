@@ -39,13 +39,15 @@ Made = tuple[str, bytes, str]
 class Job(msgspec.Struct, array_like=True):
     """What comes before the bytes of an item.
 
-    declared: see `decoded`. options: arguments of the processor. frames: see `MediaSource`.
+    declared: see `decoded`. options: arguments of the processor. frames: see `MediaSource`. company: whether a picture is
+    processed as one of several.
     """
 
     declared: str = ""
     options: dict[str, Any] = {}
     modality: str = IMAGE
     frames: bool = False
+    company: bool = False
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -116,7 +118,7 @@ class _Worker:
 
     def _picture(self, job: Job, data: bytes) -> Made:
         picture = decoded(data, job.declared, self._config.max_image_pixels)
-        return (*self._pictures.run(picture, job.options), self._pictures.identity)
+        return (*self._pictures.run(picture, job.options, job.company), self._pictures.identity)
 
     def _video(self, job: Job, data: bytes) -> Made:
         if job.frames:

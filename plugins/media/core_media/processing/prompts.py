@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
 from core_media.config import MediaConfig
+from core_media.families import BY_COMPANY, REWRITTEN
 from core_media.processing.pool import Processed, ProcessingPool
 from core_media.reading.expansion import expanded, items_of
 from core_media.reading.fetching import Fetcher
@@ -33,6 +34,10 @@ class MediaPrompts:
         self._row_texts = {
             name: tokenizer.backend.id_to_token(place.token_id) or "" for name, place in config.places.items()
         }
+        self._by_company = config.model_type in BY_COMPANY
+        self._ending = REWRITTEN.get(config.model_type, "")
+        self._opening = tokenizer.special_tokens.get("bos_token", "") if self._ending else ""
+        self._first = tokenizer.bos_token_id
 
     async def run(
         self, text: str, sources: Sequence[MediaSource], encode: Encode
@@ -41,10 +46,13 @@ class MediaPrompts:
 
         encode: tokenizes the whole text; called in a thread.
         """
-        processed = await asyncio.gather(*map(self._processed, sources))
+        company = self._by_company and len(sources) > 1
+        processed = await asyncio.gather(*(self._processed(source, company) for source in sources))
         param = sources[0].param
-        whole, order = expanded(text, self._config, processed, param)
+        whole, order = expanded(text, self._config, processed, param, opening=self._opening, ending=self._ending)
         token_ids = await asyncio.to_thread(encode, whole)
+        if self._opening and token_ids[0] == self._first and not whole.startswith(self._opening):
+            token_ids = token_ids[1:]  # The text has its first token behind the last picture.
         items = items_of(token_ids, self._config, self._row_texts, order, param)
         refusal = why_too_long(spans_of(token_ids, items, self._config), self._config)
         if refusal:
@@ -55,16 +63,22 @@ class MediaPrompts:
         """Start the processes ahead of the first item."""
         self._pool.start()
 
+    def forget(self) -> None:
+        """Drop the processed pictures that are kept for later prompts."""
+        self._pool.forget()
+
     async def close(self) -> None:
         """End the processes."""
         await self._pool.close()
 
-    async def _processed(self, source: MediaSource) -> Processed:
+    async def _processed(self, source: MediaSource, company: bool) -> Processed:
         try:
             data, declared = source.data, source.declared
             if source.url:
                 data, declared = await asyncio.to_thread(self._fetcher.fetch, source.url)
-            return await self._pool.run(data, declared, source.options, source.modality, frames=source.frames)
+            return await self._pool.run(
+                data, declared, source.options, source.modality, frames=source.frames, company=company
+            )
         except RequestError as error:
             raise source.error(error) from None
 

@@ -38,6 +38,10 @@ class Sounds:
         """Start the processes ahead of the first sound."""
         self._pool.start()
 
+    def forget(self) -> None:
+        """Drop the processed sounds that are kept for later prompts."""
+        self._pool.forget()
+
     async def close(self) -> None:
         """End the processes."""
         await self._pool.close()

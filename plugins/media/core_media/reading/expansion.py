@@ -15,12 +15,23 @@ from core_media.processing.pool import Processed
 from core_tokens.chat.written_text import WrittenText, joined, spans_of, written
 
 
-def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], param: str) -> tuple[str, list[Processed]]:
+def expanded(
+    text: str,
+    config: MediaConfig,
+    processed: Sequence[Processed],
+    param: str,
+    *,
+    opening: str = "",
+    ending: str = "",
+) -> tuple[str, list[Processed]]:
     """Return a prompt in which the processor's text stands for each item, and the items in its order. Raises RequestError.
 
     Of a rendered template's text, placeholders count that the template wrote; those in contents stay text. Of any other text,
     all count. Items of one modality are in the order of their placeholders.
+
+    opening: what the processor puts behind the last item. ending: what it puts behind the whole text.
     """
+    mark = written if isinstance(text, WrittenText) else str
     modalities = {place.placeholder: name for name, place in config.places.items()}
     waiting = {name: [each for each in processed if each.modality == name] for name in config.places}
     found = dict.fromkeys(waiting, 0)
@@ -33,7 +44,7 @@ def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], par
         if found[modality] < len(waiting[modality]):
             item = waiting[modality][found[modality]]
             order.append(item)
-            pieces.append(written(item.text) if isinstance(text, WrittenText) else item.text)
+            pieces.append(mark(item.text + (opening if len(order) == len(processed) else "")))
         found[modality] += 1
         end = at + len(placeholder)
     for name, items in waiting.items():
@@ -43,7 +54,7 @@ def expanded(text: str, config: MediaConfig, processed: Sequence[Processed], par
                 f"{NOUNS[name]}s; expected one for each.",
                 param=param,
             )
-    return joined([*pieces, text[end:]]), order
+    return joined([*pieces, text[end:], mark(ending)]), order
 
 
 def _placeholders(text: str, known: Mapping[str, str]) -> Iterator[tuple[int, str]]:

@@ -16,11 +16,10 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.features import unpack
-from core_media.sound.config import SoundConfig
+from core_media.sound.config import ENCODER, SoundConfig
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
 
-PREFIXES = ("model.encoder.", "encoder.")
 FLOAT32 = 4
 
 
@@ -74,9 +73,9 @@ def _tensors(config: EngineConfig) -> dict[str, torch.Tensor]:
     plugins = PluginTable(config.plugins.table)
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
     manifest = loader.resolve(config.model.model)
-    names = [name for name in manifest.tensors if name.startswith(PREFIXES)]
+    names = [name for name in manifest.tensors if name.startswith(ENCODER)]
     found = {}
     for name, tensor in loader.iter(manifest, names):
-        prefix = next(each for each in PREFIXES if name.startswith(each))
+        prefix = next(each for each in ENCODER if name.startswith(each))
         found[name.removeprefix(prefix)] = tensor.clone().float()
     return found

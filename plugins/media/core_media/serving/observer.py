@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -94,6 +94,14 @@ class MediaObserver(WaitingGate):
         self._made[request.key] = self._thread.submit(self._compute, request)
         self.held.append(request)
         return True
+
+    def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
+        """Return the utility that drops the rows kept for later prompts."""
+
+        def reset_encoder_cache() -> None:
+            self._thread.submit(self._rows.clear)  # the thread of the tower is the only user of the rows
+
+        return {"reset_encoder_cache": reset_encoder_cache}
 
     def awaited(self) -> Collection[Future[list[MediaItem]]]:
         """Return the items whose rows are being computed, by sequence."""

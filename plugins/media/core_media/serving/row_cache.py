@@ -23,6 +23,11 @@ class RowCache:
         self._room = num_bytes
         self._rows: OrderedDict[RowKey, bytes] = OrderedDict()
 
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._room += sum(map(len, self._rows.values()))
+        self._rows.clear()
+
     def get(self, key: RowKey) -> bytes | None:
         """Return the rows of an item, if they are kept."""
         found = self._rows.get(key)

@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 
 MODEL_TYPE: Final = "whisper"
+ENCODER: Final = ("model.encoder.", "encoder.")
+"""Beginnings of the names of the encoder's tensors."""
 STRIDE: Final = 2
 """Frames of a spectrogram for a row of the encoder."""
 HOP_SECONDS: Final = 0.01

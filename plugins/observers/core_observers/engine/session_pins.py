@@ -1,10 +1,10 @@
-"""Pins: cached prefixes of sessions that are not evicted from the KV cache.
+"""Pins: prefixes of sessions that are not evicted from the KV cache, and whose pages KV connectors hold.
 
 Owns: `SessionPins`, an observer of the engine: which blocks are pinned, for whom, until when, and the share that pins may take.
 Never does: know sessions (servers do, and pin a session's prefix again after each turn), load pages, or compute anything.
 Called by: the engine core; servers, through its utilities.
 
-Pins never stop the engine: where no sequence runs and one waits for blocks, the longest unused pin is dropped.
+Pins never stop the engine: where no sequence runs and one waits for blocks, the longest unused pin leaves the cache.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import heapq
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import itemgetter
 from typing import Any, Self
 
 import msgspec
@@ -21,7 +23,7 @@ import msgspec
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.kv.manager import KVManager
 from core.scheduler.step import Step
-from core_observers.engine.pinned_prefix import Pin, Prefix, beginning
+from core_observers.engine.pinned_prefix import Pin, Prefix, blocks_in_pool, pages_of
 from core_observers.engine.prefix_places import prefix_places
 
 logger = logging.getLogger(__name__)
@@ -69,13 +71,12 @@ class SessionPins(EngineObserver):
         self._current()
         self._expire()
         self._num_starved += 1
-        if self._num_starved > STARVED_STEPS and self._is_starving():
-            key = next(iter(self._pins))
+        if self._num_starved > STARVED_STEPS and self._is_starving() and any(pin.blocks for pin in self._pins.values()):
+            key, pin = next((key, pin) for key, pin in self._pins.items() if pin.blocks)
             logger.warning(
-                "The pin of a session (%d blocks) gave way to a request that found no room.",
-                len(self._pins[key].blocks),
+                "The pin of a session (%d blocks) gave way to a request that found no room.", len(pin.blocks)
             )
-            self._drop(key)
+            self._leave_pool(key)
 
     def finished(self, step: Step) -> None:
         """Note that something was computed."""
@@ -93,12 +94,14 @@ class SessionPins(EngineObserver):
     def pin(
         self, client: int, server: str, name: str, prefix: dict[str, Any], share: float, lifetime: float
     ) -> dict[str, Any]:
-        """Pin what is in the KV cache of a prefix, in place of an earlier prefix of the same name.
+        """Pin what is in the KV cache of a prefix, in place of an earlier prefix of the same name, and its pages elsewhere.
 
-        share: of the KV cache that all pins together may hold. Where they would hold more, another tenant's longest unused pin
-            goes if that tenant holds more than this one; else nothing changes.
+        share: of the KV cache, and of each place of KV connectors, that all pins together may hold. Where they would hold more
+            of the cache, another tenant's longest unused pin leaves it if that tenant holds more than this one; else this pin
+            holds pages with connectors alone. If they have no room either, nothing changes.
         lifetime: seconds until it is dropped, unless it is pinned again.
-        Returns `fits`, and the bytes that this pin holds and that pins may hold (`bytes`, `room`).
+        Returns `fits`, the bytes that this pin holds in the cache (`bytes`) and with connectors (`held`), and those that pins
+        may hold in the cache (`room`).
         """
         given = msgspec.convert(prefix, Prefix)
         kv, engine = self._current(), self._running
@@ -108,12 +111,19 @@ class SessionPins(EngineObserver):
         sequence = given.sequence()
         if old is not None and old.is_start_of(given):
             sequence.prefix_keys = list(old.sequence.prefix_keys)
-        blocks = [block for length in given.lengths for block in kv.pin(beginning(sequence, length))]
-        new = self._pins[key] = Pin(given, sequence, blocks, client, self._clock() + lifetime)
+        blocks = blocks_in_pool(kv, sequence, given.lengths)
+        kv.pool.pin(blocks)
+        new = self._pins[key] = Pin(given, sequence, blocks, client, share, self._clock() + lifetime)
         room = int(share * kv.pool.capacity)
-        fits = self._make_room(given.tenant, room)
+        in_pool = self._make_room(given.tenant, room)
+        if not in_pool:
+            kv.pool.unpin(new.blocks)
+            new.blocks = []
+        is_held = self._hold(key, new)
+        fits = in_pool or is_held
+        if fits and not is_held:
+            engine.kv_services.release(key)  # what an earlier pin of this name held
         if not fits:
-            kv.pool.unpin(blocks)
             del self._pins[key]
             if old is not None:
                 old.expires, old.client = new.expires, client
@@ -123,9 +133,9 @@ class SessionPins(EngineObserver):
         held = self._pins.get(key)
         heapq.heappush(self._ends, (new.expires, key))
         engine.has_news = True  # usage of the cache, of an engine that may be idle
-        num_held = 0 if held is None else self._held([held])
         size = engine.executor.page_bytes
-        return {"fits": fits, "bytes": num_held * size, "room": room * size}
+        found = {"bytes": 0, "held": 0} if held is None else self._bytes_of(held)
+        return {"fits": fits, "room": room * size, **found}
 
     def unpin(self, server: str, name: str, tenant: str) -> bool:
         """Drop a pin; False if there is none."""
@@ -143,8 +153,9 @@ class SessionPins(EngineObserver):
         size = engine.executor.page_bytes
         blocks = prefix_places(kv, engine.kv_services, given.sequence())
         pin = self._pins.get((server, given.tenant, name))
-        pinned = 0 if pin is None else self._held([pin]) * size
-        return {"places": {place: count * size for place, count in blocks.items()}, "pinned": pinned}
+        found = {"bytes": 0, "held": 0} if pin is None else self._bytes_of(pin)
+        places = {place: count * size for place, count in blocks.items()}
+        return {"places": places, "pinned": found["bytes"], "held": found["held"]}
 
     def num_pins(self) -> list[int]:
         """Return the number of pins, and of the blocks that they hold."""
@@ -161,6 +172,8 @@ class SessionPins(EngineObserver):
         kv = self._running.scheduler.kv
         if kv is not self._kv:
             self._kv = kv
+            for key in self._pins:
+                self._running.kv_services.release(key)
             self._pins.clear()
         return kv
 
@@ -178,8 +191,41 @@ class SessionPins(EngineObserver):
             largest = max(sizes, key=lambda owner: sizes[owner])
             if sizes[largest] <= sizes[tenant]:
                 return False
-            self._drop(next(key for key in self._pins if key[1] == largest))
+            self._leave_pool(next(key for key, pin in self._pins.items() if key[1] == largest and pin.blocks))
         return True
+
+    def _hold(self, key: Key, pin: Pin) -> bool:
+        """Have KV connectors hold the pages of a pin; False where none has room, or none holds pages.
+
+        Where they have no room, the longest unused pin goes of the tenant for which they hold most, if that is more than for
+        this one.
+        """
+        services = self._running.kv_services
+        pages = pages_of(self._current(), services, pin.sequence, pin.prefix.lengths, pin.blocks)
+        pin.num_held = 0
+        while (held := services.hold(key, pages, pin.share, pin.expires - self._clock())) is None:
+            sizes: Counter[str] = Counter()
+            for (_, owner, _), other in self._pins.items():
+                sizes[owner] += other.num_held
+            largest, size = max(sizes.items(), key=itemgetter(1))
+            if size <= sizes[key[1]] + len(pages):
+                return False
+            self._drop(next(other for other, one in self._pins.items() if other[1] == largest and one.num_held))
+        pin.num_held = held
+        return True
+
+    def _leave_pool(self, key: Key) -> None:
+        """Let a pin hold pages with KV connectors alone; without room there it goes."""
+        pin = self._pins[key]
+        self._current().pool.unpin(pin.blocks)
+        pin.blocks = []
+        if not self._hold(key, pin):
+            self._drop(key)
+
+    def _bytes_of(self, pin: Pin) -> dict[str, int]:
+        """Return the bytes that a pin holds in the pool, and with KV connectors."""
+        size = self._running.executor.page_bytes
+        return {"bytes": self._held([pin]) * size, "held": pin.num_held * size}
 
     def _held_by(self, tenant: str) -> int:
         return self._held(pin for (_, owner, _), pin in self._pins.items() if owner == tenant)
@@ -205,4 +251,5 @@ class SessionPins(EngineObserver):
 
     def _drop(self, key: Key) -> None:
         self._current().pool.unpin(self._pins.pop(key).blocks)
+        self._running.kv_services.release(key)
         self._running.has_news = True

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import struct
 import threading
 import weakref
 from collections.abc import Sequence
+from itertools import accumulate
 from types import ModuleType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.reason import Reason
@@ -38,7 +39,7 @@ HEAD_WORDS, PART_WORDS = 3, 8  # of an update and of each of its parts
 
 
 class Arena:
-    """Memory for updates in huge pages: a step reads all of an adapter's updates, one after the other.
+    """Memory for updates, in huge pages after a while: a step reads all of an adapter's updates, one after the other.
 
     A region is freed when the last update in it is dropped. What is left of it is used for later updates.
     """
@@ -46,17 +47,20 @@ class Arena:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: list[tuple[weakref.ref[mmap.mmap], int, int]] = []
+        self._full: list[weakref.ref[mmap.mmap]] = []
 
     def take(self, nbytes: int) -> tuple[mmap.mmap, Tensor]:
-        """Return uint8 [nbytes] that begins at a cache line, and the region, which must outlive its use.
+        """Return zeros, uint8 [nbytes], that begin at a cache line, and the region, which must outlive their use.
 
-        Any thread may call it.
+        No byte of a region is given twice, so it is as the system mapped it. Any thread may call this.
         """
         size = -(-nbytes // CACHE_LINE) * CACHE_LINE
         with self._lock:
             memory, start, end = self._room(size)
             if end - start - size >= LEAST_LEFT:
                 self._open.append((weakref.ref(memory), start + size, end))
+            else:
+                self._full.append(weakref.ref(memory))
         return memory, torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=start)
 
     def _room(self, size: int) -> tuple[mmap.mmap, int, int]:
@@ -67,15 +71,26 @@ class Arena:
             if memory is not None and entry[2] - entry[1] >= size:
                 self._open.remove(entry)
                 return memory, entry[1], entry[2]
+        self._let_full_ones_be_huge()
         return _mapped(-(-size // REGION) * REGION)
+
+    def _let_full_ones_be_huge(self) -> None:
+        """Let the system put full regions into huge pages in its own time.
+
+        Writing to memory that asks for huge pages makes them at once. Where memory is fragmented that takes 10 ms each,
+        210 ms for an adapter of 39 MB instead of 10, and steps wait for the address space meanwhile.
+        """
+        for entry in self._full:
+            memory = entry()
+            if memory is not None and hasattr(mmap, "MADV_HUGEPAGE"):
+                with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+        self._full.clear()
 
 
 def _mapped(nbytes: int) -> tuple[mmap.mmap, int, int]:
-    """Map whole huge pages where the system has them; return the memory with begin and end of them."""
+    """Map memory that whole huge pages can replace; return it with begin and end of them."""
     memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # on a kernel without huge pages, small ones do
-            memory.madvise(mmap.MADV_HUGEPAGE)
     start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
     return memory, start, start + nbytes
 
@@ -90,61 +105,54 @@ class NativeUpdate:
 
     __slots__ = ("_memory", "address", "nbytes")
 
-    def __init__(self, updates: Sequence[LowRank], arena: Arena) -> None:
-        pieces = [torch.zeros(HEAD_WORDS + PART_WORDS * len(updates), dtype=torch.int64)]
-        if updates:
-            pieces.append(_panels(torch.cat([one.a for one in updates]), RANK_LANES))
+    def __init__(self, native: ModuleType, updates: Sequence[LowRank], arena: Arena) -> None:
+        ranks = sum(one.rank for one in updates)
+        sizes = [8 * (HEAD_WORDS + PART_WORDS * len(updates))]
+        sizes.append(_panels_bytes(updates[0].a, ranks, RANK_LANES) if updates else 0)
         for one in updates:
+            sizes.append(_panels_bytes(one.b, one.first % PANEL + one.num_outputs, PANEL))
+            sizes += [0 if vector is None else 4 * _whole(one) for vector in (one.gain, one.shift)]
+        starts = list(accumulate((-(-size // CACHE_LINE) * CACHE_LINE for size in sizes), initial=0))
+        self._memory, block = arena.take(starts[-1])
+        self.address, self.nbytes = block.data_ptr(), block.nbytes
+        a = self.address + starts[1]
+        words = [a if updates else 0, -(-ranks // RANK_LANES), len(updates)]
+        offset = 0
+        for number, one in enumerate(updates):
             before = one.first % PANEL  # panels are those of the layer
-            vectors = [_padded(vector, before) for vector in (one.gain, one.shift) if vector is not None]
-            pieces += [_panels(F.pad(one.b, (0, 0, before, 0)), PANEL), *vectors]
-        self._memory, block, places = _one_block(pieces, arena)
-        block[: pieces[0].nbytes].view(torch.int64).copy_(torch.tensor(_words(updates, places[1:])))
-        self.address = places[0]
-        self.nbytes = block.nbytes
+            b, *vectors = starts[2 + 3 * number : 5 + 3 * number]
+            _lay_panels(native, a, one.a, offset, RANK_LANES)
+            _lay_panels(native, self.address + b, one.b, before, PANEL)
+            words += [one.first, one.num_outputs, offset, one.rank, self.address + b]
+            for vector, start in zip((one.gain, one.shift), vectors, strict=True):
+                words.append(0 if vector is None else self.address + start)
+                if vector is not None:
+                    place = block[start + 4 * before :][: vector.nbytes]
+                    place.copy_(vector.contiguous().view(torch.uint8))
+            words += struct.unpack("q", struct.pack("d", one.scale))
+            offset += one.rank
+        block[: 8 * len(words)].view(torch.int64).copy_(torch.tensor(words))
 
 
-def _panels(matrix: Tensor, lanes: int) -> Tensor:
-    """Return a matrix [N, K] as panels of `lanes` rows: [panels, K, lanes], in bfloat16 [panels, ceil(K / 2), lanes, 2]."""
-    n, k = matrix.shape
+def _panels_bytes(matrix: Tensor, rows: int, lanes: int) -> int:
+    """Return the bytes of panels with so many rows as long as those of a matrix; see `LowRankPart` of `native/native.h`."""
     inputs = 2 if matrix.dtype is torch.bfloat16 else 1
-    whole = F.pad(matrix, (0, -k % inputs, 0, -n % lanes))
-    panels = whole.view(len(whole) // lanes, lanes, whole.shape[1] // inputs, inputs)
-    return panels.transpose(1, 2).contiguous()
+    nbytes: int = -(-rows // lanes) * lanes * -(-matrix.shape[1] // inputs) * inputs * matrix.element_size()
+    return nbytes
 
 
-def _padded(vector: Tensor, before: int) -> Tensor:
-    """Return a vector with some numbers before it, and whole panels of them."""
-    return F.pad(vector, (before, -(before + len(vector)) % PANEL))
+def _whole(update: LowRank) -> int:
+    """Return the outputs of all panels of the layer that an update is in."""
+    return -(-(update.first % PANEL + update.num_outputs) // PANEL) * PANEL
 
 
-def _one_block(pieces: Sequence[Tensor], arena: Arena) -> tuple[mmap.mmap, Tensor, list[int]]:
-    """Copy tensors into one block, each to the beginning of a cache line; return region, block and the address of each."""
-    starts = []
-    end = 0
-    for piece in pieces:
-        starts.append(end)
-        end += -(-piece.nbytes // CACHE_LINE) * CACHE_LINE
-    memory, block = arena.take(end)
-    for start, piece in zip(starts, pieces, strict=True):
-        block[start : start + piece.nbytes] = piece.flatten().view(torch.uint8)
-    return memory, block, [block.data_ptr() + start for start in starts]
-
-
-def _words(updates: Sequence[LowRank], places: Sequence[int]) -> list[int]:
-    """Return the fields of a `LowRankUpdate`; places: address of A, then of each part's B and vectors."""
-    address = iter(places)
-    ranks = sum(one.rank for one in updates)
-    words = [next(address, 0), -(-ranks // RANK_LANES), len(updates)]
-    offset = 0
-    for one in updates:
-        b = next(address)
-        gain = 0 if one.gain is None else next(address)
-        shift = 0 if one.shift is None else next(address)
-        scale = torch.tensor(one.scale, dtype=torch.float64).view(torch.int64)
-        words += [one.first, one.num_outputs, offset, one.rank, b, gain, shift, int(scale)]
-        offset += one.rank
-    return words
+def _lay_panels(native: ModuleType, address: int, matrix: Tensor, first: int, lanes: int) -> None:
+    """Copy the rows of a matrix to their lanes. first: the lane of the first row, counted over all panels."""
+    rows, width = matrix.shape
+    if width > 1 and matrix.stride(1) != 1:
+        matrix = matrix.contiguous()
+    stride = matrix.stride(0) * matrix.element_size()
+    native.low_rank_pack(address, matrix.data_ptr(), stride, rows, width, first, lanes, FORMATS[matrix.dtype])
 
 
 class NativeLowRank(AddressRows[NativeUpdate]):
@@ -161,7 +169,7 @@ class NativeLowRank(AddressRows[NativeUpdate]):
 
     def laid_out(self, updates: Sequence[LowRank]) -> NativeUpdate:
         """Copy updates into the arena."""
-        return NativeUpdate(updates, self._arena)
+        return NativeUpdate(self._native, updates, self._arena)
 
     def __call__(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """Apply to each out[t] the updates in row rows[t] of the table for x[t]."""

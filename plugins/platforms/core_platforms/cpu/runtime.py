@@ -21,6 +21,7 @@ from core.api.reason import Reason
 from core_platforms.cpu.extension import check_isa, kernels_or_reason
 from core_platforms.cpu.follower import Follower
 from core_platforms.cpu.memory import available_memory
+from core_platforms.cpu.pages import PieceCopies
 from core_platforms.cpu.ranks import SharedCommunicator, SharedGroup
 from core_platforms.cpu.tape import record
 from core_runtime.contracts import CapturedCalls, Kernels, MemoryTag
@@ -34,7 +35,7 @@ class CpuRuntime:
     demands.
 
     undo: restores the process state from before the opening, except torch's threads.
-    prefault: makes the system back (address, bytes) with memory in idle time, before the first write.
+    native: the extension, which makes the system back memory in idle time, before the first write; None: not built.
     prefault_bytes: limit on the allocated bytes that are prefaulted.
     """
 
@@ -43,14 +44,14 @@ class CpuRuntime:
         kernels: KernelSet,
         num_threads: int,
         undo: contextlib.ExitStack,
-        prefault: Callable[[int, int], object] | None = None,
+        native: ModuleType | None = None,
         prefault_bytes: int = 0,
     ) -> None:
         self.device = torch.device("cpu")
         self.kernels: Kernels = kernels
         self.num_threads = num_threads
         self._undo = undo
-        self._prefault = prefault
+        self._native = native
         self._prefault_bytes = prefault_bytes
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1 if kernels.native else num_threads)
@@ -89,9 +90,13 @@ class CpuRuntime:
 
     def _back_in_idle_time(self, buffer: Tensor) -> None:
         ahead = min(buffer.nbytes, self._prefault_bytes)
-        if self._prefault is not None and ahead > 0:
-            self._prefault(buffer.data_ptr(), ahead)
+        if self._native is not None and ahead > 0:
+            self._native.prefault(buffer.data_ptr(), ahead)
             self._prefault_bytes -= ahead
+
+    def page_copies(self, buffers: Sequence[Tensor]) -> PieceCopies | None:
+        """Return copies of the KV blocks in these buffers; None without the extension."""
+        return None if self._native is None else PieceCopies(self._native, buffers)
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
         """Run once and keep the native calls as a tape; None when a call's row count was not `num_rows`."""
@@ -165,7 +170,7 @@ class CpuPlatform:
             follower = Follower(self._native, self.num_threads, threading.get_native_id())
             follower.start()
             self._undo.callback(follower.close)
-        return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
+        return CpuRuntime(chosen, self.num_threads, self._undo, self._native, self._prefault_bytes)
 
     def _bind(self, native: ModuleType) -> None:
         """Bind the calling thread, which also computes, and the pool's threads.

@@ -11,7 +11,7 @@ from core_quantization.declared.arguments import DeclaredArguments
 from core_runtime.specs.checkpoint import CheckpointFacts
 
 CONTRACT = 1
-DECLARED = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
+DECLARED = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed", "petit_nvfp4"})
 """Names of this method in checkpoints' declarations."""
 
 

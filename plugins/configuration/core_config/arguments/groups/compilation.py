@@ -17,7 +17,7 @@ class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Arg(
             "0: nothing is compiled. 3: what no provider of kernels serves is compiled, as with --optimization-level 3. 1 and "
-            "2 compile whole models, which this engine does not.",
+            "2 mean 3, with a warning: whole models are never compiled.",
             words=(("none", 0), ("stock_torch_compile", 1), ("dynamo_trace_once", 2), ("vllm_compile", 3)),
             ge=0,
             le=3,

@@ -154,4 +154,14 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
     enable_request_id_headers: Annotated[bool, Arg("Answer with an X-Request-Id header.")] = False
     enable_prompt_tokens_details: Annotated[bool, Arg("Report cached prompt tokens in the usage.")] = False
     enable_force_include_usage: Annotated[bool, Arg("Report the usage in every response, streamed ones too.")] = False
+    fingerprint_mode: Annotated[
+        str,
+        Arg(
+            "What `system_fingerprint` of answers says: weights: the version of weights that were replaced; hash: the version "
+            "of the engine and a hash of all that its numbers depend on; full: with the number of engines between them; "
+            "custom: --fingerprint-value; none: nothing.",
+            choices=("weights", "full", "hash", "custom", "none"),
+        ),
+    ] = "weights"
+    fingerprint_value: Annotated[str | None, Arg("`system_fingerprint` with --fingerprint-mode custom.")] = None
     return_tokens_as_token_ids: Annotated[bool, Arg("Write tokens in log probabilities as token_id:N.")] = False

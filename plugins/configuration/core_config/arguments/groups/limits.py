@@ -54,5 +54,10 @@ class LimitsArgs(ArgumentGroup, frozen=True, kw_only=True):
     ] = 64
     kv_session_lifetime: Annotated[float, Arg("Seconds that a session is not used before it goes.", gt=0)] = 3600.0
     kv_session_share: Annotated[
-        float, Arg("Fraction of the KV cache that pinned sessions may hold, of all API keys together.", ge=0, le=1)
+        float,
+        Arg(
+            "Fraction of the KV cache, of host memory and of the disk that pinned sessions may hold, of all API keys.",
+            ge=0,
+            le=1,
+        ),
     ] = 0.5

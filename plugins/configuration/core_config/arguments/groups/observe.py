@@ -21,6 +21,14 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
     torch_profiler_with_flops: Annotated[bool, Arg("Estimate the arithmetic of operations.")] = False
     torch_profiler_use_gzip: Annotated[bool, Arg("Compress the traces.")] = True
     torch_profiler_record_shapes: Annotated[bool, Arg("Record the shapes of operands.")] = False
+    delay_iterations: Annotated[int, Arg("Steps after POST /start_profile that are not recorded.", ge=0)] = 0
+    max_iterations: Annotated[int, Arg("Steps that are recorded; 0: until POST /stop_profile.", ge=0)] = 0
+    wait_iterations: Annotated[int, Arg("Further steps that are not recorded.", ge=0)] = 0
+    warmup_iterations: Annotated[int, Arg("Further steps that are not recorded.", ge=0)] = 0
+    active_iterations: Annotated[
+        int,
+        Arg("Steps that are recorded with wait_iterations or warmup_iterations, which are without effect else.", ge=1),
+    ] = 5
     torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
 
 
@@ -47,6 +55,31 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = None
+    custom_histogram_buckets: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            "Upper bounds of the buckets of histograms in /metrics, by what they measure: time_to_first_token, "
+            "inter_token_latency and request_latency in seconds, request_tokens, request_params_n. Not given: the usual bounds."
+        ),
+    ] = None
+    log_error_stack: Annotated[
+        bool, Arg("Log each refused request with the place in the code that refused it, as a traceback.")
+    ] = False
+    log_level: Annotated[
+        str | None,
+        Arg(
+            "Lowest level of lines in the log, of all our processes; CORE_LOG_LEVEL in the environment means the same. "
+            "Not given: info. --uvicorn-log-level is that of the HTTP server's own lines.",
+            choices=("debug", "info", "warning", "error", "critical", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+        ),
+    ] = None
+    fail_on_environ_validation: Annotated[
+        bool,
+        Arg(
+            "Refuse to start while the environment has a variable that looks like a setting and is not read (CORE_..., "
+            "VLLM_...). Otherwise each is a warning, with what to use instead."
+        ),
+    ] = False
     log_config_file: Annotated[
         str | None,
         Arg(
@@ -57,6 +90,23 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
     enable_logging_iteration_details: Annotated[
         bool, Arg("Log a line for each step: its prompts, its decodes, their tokens, and how long it took.")
     ] = False
+    audit_share: Annotated[
+        float,
+        Arg(
+            "Share of the engine's steps of which one row, chosen at random, is computed again alone and compared to the bit. "
+            "A step with a difference is discarded and computed again.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
+    audit_budget: Annotated[
+        float, Arg("Most percent of the engine's step time that --audit-share may take.", gt=0, le=100)
+    ] = 1.0
+    audit_dump: Annotated[
+        str | None,
+        Arg("Directory that gets both sides of what an audit finds. Unset: they are not kept.", metavar="DIR"),
+    ] = None
+    audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.")] = False
     max_callback_ms: Annotated[
         float | None,
         Arg(

@@ -31,18 +31,25 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     tensor_parallel_size: Annotated[
         int,
         Arg(
-            "Ranks: processes of this host that each hold an equal part of every layer and compute a step together; threads "
-            "and the KV cache are shared out among them.",
+            "Ranks: processes, of this host or several (--nnodes), that each hold an equal part of every layer and compute a "
+            "step together; threads and the KV cache are shared out among those of a host.",
             short=("tp",),
             ge=1,
             le=64,
         ),
     ] = 1
+    worker_extension_cls: Annotated[
+        str | None,
+        Arg(
+            "A class, as module:Class or module.Class, whose public methods POST /collective_rpc calls between steps; `self` "
+            "has the worker's attributes too. One rank, one engine."
+        ),
+    ] = None
     pipeline_parallel_size: Annotated[
         int,
         Arg(
             "Stages: parts of the model's layers, each on ranks of its own, which compute different steps at the same time; "
-            "threads and the KV cache are shared out among all ranks.",
+            "threads and the KV cache are shared out among all ranks of a host.",
             short=("pp",),
             ge=1,
             le=64,
@@ -51,15 +58,41 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     distributed_executor_backend: Annotated[
         str | None,
         Arg(
-            "What ranks run on: mp (processes of this host), or uni (the engine's own process, for one rank). Unset: what "
+            "What ranks run on: mp (processes), or uni (the engine's own process, for one rank). Unset: what "
             "--tensor-parallel-size and --pipeline-parallel-size need.",
             choices=("uni", "mp"),
         ),
     ] = None
+    nnodes: Annotated[
+        int,
+        Arg(
+            "Nodes: hosts with equally many ranks each. Each runs this command with the same arguments and a --node-rank of "
+            "its own; that of node 0 answers requests.",
+            short=("n",),
+            ge=1,
+            le=64,
+        ),
+    ] = 1
+    node_rank: Annotated[
+        int,
+        Arg(
+            "Number of this node. Others than 0 have no HTTP server and serve the engine of node 0.", short=("r",), ge=0
+        ),
+    ] = 0
+    master_addr: Annotated[
+        str,
+        Arg(
+            "Address of node 0, at which it listens for the others. One that other machines reach needs --engine-key-file; "
+            "other nodes use the interface of their route to it."
+        ),
+    ] = "127.0.0.1"
+    master_port: Annotated[
+        int, Arg("Port at that address; ranks exchange sums at the ports after it.", ge=1, le=65535)
+    ] = 29501
     distributed_timeout_seconds: Annotated[
         float,
         Arg(
-            "Seconds that a rank may be silent in a step; then the engine ends with the rank's name, and is started again.",
+            "Seconds that a rank or a node may be silent in a step; then the engine ends with its name, and is started again.",
             gt=0,
             aliases=("cpu_distributed_timeout_seconds",),
         ),

@@ -1,4 +1,4 @@
-"""Arguments about receipts of answers and recorded traffic. Owns: declarations only. Called by: schema."""
+"""Arguments about receipts of answers, quotes and recorded traffic. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +6,7 @@ from core.args.arg import Arg, ArgumentGroup
 
 
 class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
-    """Receipts, recorded traffic."""
+    """Receipts, quotes, recorded traffic."""
 
     place: ClassVar[int] = 172
     for_servers: ClassVar[bool] = True
@@ -27,6 +27,14 @@ class ReceiptArgs(ArgumentGroup, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    quotes: Annotated[
+        bool,
+        Arg(
+            "Foretell when requests have their first token and their end: /v1/quote answers it, Retry-After follows from it, "
+            "and requests that cannot have their first token within their timeout are refused at once. Answers to requests "
+            "with `energy` say what they took.",
+        ),
+    ] = False
     record_traffic: Annotated[
         str | None,
         Arg(

@@ -81,8 +81,8 @@ class OuterChanges:
         layers = list(own.layers)
         for number, change in changes.items():
             layer = layers[number]
-            weight = layer.weight if change.weight is None else change.weight.float()
-            bias = layer.bias if change.bias is None else change.bias.float()
+            weight = layer.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
+            bias = layer.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
             if change.a is not None and change.b is not None:
                 weight = weight + change.scale * (change.b.float() @ change.a.float())
             if change.added_bias is not None:
@@ -102,4 +102,5 @@ class OuterChanges:
         return TokenRows(ids[order].to(self._device), self._on_device(rows[order], self.dtype))
 
     def _on_device(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        return tensor.to(self._device, dtype).contiguous()
+        # A copy: a view would keep all that was read with it.
+        return tensor.to(self._device, dtype, copy=True).contiguous()

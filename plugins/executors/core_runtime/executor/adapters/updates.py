@@ -25,20 +25,25 @@ def update_of(
     dtype: of the matrices.
     """
     rows, inputs = part.shape
-    a = torch.zeros(0, inputs) if change.a is None else change.a.float()
-    b = torch.zeros(rows, 0) if change.b is None else change.b.float()
+    a = torch.zeros(0, inputs, dtype=dtype) if change.a is None else change.a
+    b = torch.zeros(rows, 0, dtype=dtype) if change.b is None else change.b
     gain: Tensor | None = None
     shift: Tensor | None = None
     if change.added_bias is not None:
         shift = change.scale * change.added_bias.float()
     if change.magnitude is not None:
-        changed = own[f"{part.name}.weight"] + change.scale * (b @ a)
+        changed = own[f"{part.name}.weight"] + change.scale * (b.float() @ a.float())
         gain = change.magnitude.float() / changed.norm(dim=1)
         shift = None if shift is None else gain * shift
     if change.bias is not None or gain is not None:
         more = _new_bias(change, part, own, gain)
         shift = more if shift is None else shift + more
-    return LowRank(a.to(dtype), b.to(dtype), change.scale, first, gain, shift)
+    return LowRank(_rounded(a, dtype), _rounded(b, dtype), change.scale, first, gain, shift)
+
+
+def _rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a matrix in a dtype, by way of float32."""
+    return matrix if matrix.dtype is dtype else matrix.float().to(dtype)
 
 
 def _new_bias(change: ModuleChange, part: LayerSpec, own: Mapping[str, Tensor], gain: Tensor | None) -> Tensor:

@@ -201,7 +201,9 @@ class BlockTables:
                 np.add(starts, offset, out=slots)
             table.slots.changed(num_tokens)
         if self._device is not None:
-            self._device.use(rows, widths)
+            # Blocks for drafts may come before they are needed, and a step that continues this one sends only newer blocks.
+            order = rows.tolist()
+            self._device.use(rows, [max(table.lengths[row] for row in order) for table in self._tables])
 
     def _fill_states(self, rows: Int32Array) -> None:
         """Write the tables of states alone into the buffers of a step with the sequences of the previous one."""

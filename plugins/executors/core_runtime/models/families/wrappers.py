@@ -27,9 +27,13 @@ SHARED: Final = (
     "ignored_tensors",
 )
 """Keys of the whole model that also apply to its text model; the whole model's value takes precedence."""
+FIXED: Final[Mapping[str, Mapping[str, Any]]] = {"paligemma": {"use_bidirectional_attention": False}}
+"""Model type of a whole model → values of its text model, whatever its configuration has: PaliGemma's tokens see later ones in
+prompts with pictures alone, and each request says which they are.
+"""
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
-    "ignore_index|downsample_ratio|^scale_factor$|^encoder_config$|^has_lora_adapter$|^downsample_rate$|^window_size$"
+    "ignore_index|downsample_|^scale_factor$|^projection_dim$|^encoder_config$|^has_lora_adapter$|^window_size$"
 )
 """Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
@@ -70,7 +74,7 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in SHARED:
         if hf_config.get(name) is not None:
             merged[name] = hf_config[name]
-    return merged
+    return {**merged, **FIXED.get(str(hf_config.get("model_type")), {})}
 
 
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

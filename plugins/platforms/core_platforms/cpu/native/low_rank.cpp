@@ -127,6 +127,26 @@ bool LowRankWork::update(long panel, long last, float *out, long out_stride) con
 
 namespace {
 
+// Rows that share a panel, from lane `first` of it on. Item: what a lane has of a step along k.
+template <class Item> void pack_panel(const LowRankPack &p, Item *to, const uint8_t *from, long first, long rows) {
+    const long whole = p.k * (p.format == kF32 ? 4 : 2), steps = whole / (long)sizeof(Item);
+    for (long step = 0; step < steps; step++)
+        for (long row = 0; row < rows; row++)
+            memcpy(to + step * p.lanes + first + row, from + row * p.stride + step * sizeof(Item), sizeof(Item));
+    const long rest = whole - steps * (long)sizeof(Item); // of an odd k in bfloat16
+    for (long row = 0; row < rows && rest; row++)
+        memcpy(to + steps * p.lanes + first + row, from + row * p.stride + steps * sizeof(Item), rest);
+}
+
+template <class Item> void pack_panels(const LowRankPack &p) {
+    const long inputs = p.format == kBF16 ? 2 : 1, panel = ceil_div(p.k, inputs) * p.lanes;
+    for (long row = 0; row < p.rows;) {
+        const long lane = (p.first + row) % p.lanes, count = at_most(p.lanes - lane, p.rows - row);
+        pack_panel(p, (Item *)p.to + (p.first + row) / p.lanes * panel, p.from + row * p.stride, lane, count);
+        row += count;
+    }
+}
+
 struct Job {
     const LowRankWork *work;
     const LowRankCall *call;
@@ -163,4 +183,8 @@ bool run_low_rank(const LowRankCall &call) {
         if (!run_rows(part)) return false;
     }
     return true;
+}
+
+void pack_low_rank(const LowRankPack &pack) {
+    pack.format == kF16 ? pack_panels<uint16_t>(pack) : pack_panels<uint32_t>(pack);
 }

@@ -653,6 +653,19 @@ KERNEL(py_low_rank) {
     return a.ok() ? perform<run_low_rank>(c) : nullptr;
 }
 
+// to, from, stride, rows, k, first, lanes, format
+KERNEL(py_low_rank_pack) {
+    Arguments a(items, count, 8);
+    LowRankPack c = {};
+    c.to = a.pointer<uint8_t>(), c.from = a.pointer<uint8_t>(), c.stride = a.integer(), c.rows = a.integer();
+    c.k = a.integer(), c.first = a.integer(), c.lanes = a.integer(), c.format = a.integer();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS; // steps go on next to it
+    pack_low_rank(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
 // weight, x, x_stride, rows, out, out_stride, accumulate, and those of `read_table`
 KERNEL(py_linear_joined) {
     Arguments a(items, count, 12);
@@ -665,6 +678,19 @@ KERNEL(py_linear_joined) {
     c.updates.x = linear.x, c.updates.x_stride = linear.x_stride, c.rows = c.updates.rows = linear.rows;
     c.updates.outputs = linear.weight->n, c.updates.k = linear.weight->k;
     return perform<run_joined>(c);
+}
+
+// starts, sizes, buffers, blocks, addresses, pages, save
+KERNEL(py_copy_pages) {
+    Arguments a(items, count, 7);
+    PageCopies c = {};
+    c.starts = a.pointer<int64_t>(), c.sizes = a.pointer<int64_t>(), c.buffers = a.integer();
+    c.blocks = a.pointer<int64_t>(), c.addresses = a.pointer<int64_t>(), c.pages = a.integer(), c.save = a.integer() != 0;
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    copy_pages(c);
+    Py_END_ALLOW_THREADS;
+    return none();
 }
 
 KERNEL(py_prefault) { // address, bytes
@@ -861,8 +887,8 @@ PyMethodDef methods[] = {
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(experts_replace),
-    METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(linear_joined), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
-    METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
+    METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(low_rank_pack), METHOD(linear_joined),
+    METHOD(logprobs),     METHOD(pool_spin), METHOD(pool_bind), METHOD(copy_pages), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),
     METHOD(ranks_break),  METHOD(ranks_late), METHOD(ranks_sum), METHOD(ranks_gather), METHOD(ranks_barrier),

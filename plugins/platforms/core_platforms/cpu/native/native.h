@@ -564,6 +564,15 @@ void run_place(const PlaceCall &call);
 // low_rank.cpp; false: out of memory
 bool run_low_rank(const LowRankCall &call);
 
+// Rows of A or B to their lanes of panels, which hold zeros elsewhere; see LowRankPart and LowRankUpdate.
+struct LowRankPack {
+    uint8_t *to;
+    const uint8_t *from;       // [rows, k]
+    long stride, rows, k;      // stride: bytes from row to row
+    long first, lanes, format; // first: the lane of row 0, counted over all panels
+};
+void pack_low_rank(const LowRankPack &pack);
+
 // A product and the updates after it; both are about the same rows.
 struct JoinedRun {
     LinearRun linear;
@@ -571,6 +580,15 @@ struct JoinedRun {
     long rows;
 };
 bool run_joined(const JoinedRun &run); // ops.cpp
+
+// pages.cpp
+// Buffer b of the KV cache begins at starts[b] and has sizes[b] bytes a block; page p is at addresses[p], of block blocks[p].
+struct PageCopies {
+    const int64_t *starts, *sizes, *blocks, *addresses;
+    long buffers, pages;
+    bool save; // from blocks to pages; otherwise back
+};
+void copy_pages(const PageCopies &copies);
 
 // states.cpp
 // Working memory of one update.

@@ -70,8 +70,8 @@ void linear_tile(const void *context, long tile) {
     }
 }
 
-// A product and the updates of adapters after it: tiles of A x, of the product, and of B (A x), in this order. The last
-// ones wait for the others, which threads have claimed before them.
+// A product and the updates of adapters after it: tiles of A x among tiles of the product, then those of B (A x), which wait
+// for the others; threads have claimed them before. A x waits for memory where products of many rows wait for arithmetic.
 struct JoinedJob {
     LinearJob linear;
     const LowRankWork *updates;
@@ -81,14 +81,15 @@ struct JoinedJob {
 
 void joined_tile(const void *context, long tile) {
     const JoinedJob &job = *(const JoinedJob *)context;
-    if (tile < job.updates->tiles()) return job.updates->tile(tile);
-    tile -= job.updates->tiles();
-    if (tile < job.linear_tiles) {
-        linear_tile(&job.linear, tile);
+    const long inner = job.updates->tiles(), first = inner + job.linear_tiles;
+    if (tile < first) {
+        const long before = inner * tile / first; // tiles of A x before this one
+        if (inner * (tile + 1) / first > before) return job.updates->tile(before);
+        linear_tile(&job.linear, tile - before);
         job.finished->fetch_add(1, std::memory_order_release);
         return;
     }
-    tile -= job.linear_tiles;
+    tile -= first;
     pool_wait(*job.finished, job.linear_tiles);
     const long panels = job.linear.panels, panel = panels * tile / job.update_tiles;
     const long last = panels * (tile + 1) / job.update_tiles;

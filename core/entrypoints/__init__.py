@@ -1,0 +1,1 @@
+"""Modules that vLLM's users start with `python -m`."""

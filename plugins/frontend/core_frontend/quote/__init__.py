@@ -1,0 +1,1 @@
+"""Quotes: when requests will have their first token and their end."""

@@ -1,0 +1,1 @@
+"""KV pages of other engines, over TCP: the KV connector `tcp`."""

@@ -1,0 +1,95 @@
+"""Pages of other engines over TCP, as the KV connector `tcp`.
+
+Owns: `Peers`: whom to offer pages and whom to ask, as the configuration says, and what must not listen without a key. Never
+does: keep or send pages. Called by: the manifest of the connector `tcp`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+
+from core.api.config import EngineConfig
+from core.api.errors import ConfigError
+from core_kv_connectors.peers.handshake import Agreement
+from core_kv_connectors.peers.tier import Address, PeerTier
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.local import LocalTiers
+from core_kv_connectors.tiers.shared_files import read_key
+from core_kv_connectors.tiers.slow_tier import SlowTier
+
+ARGUMENT = "--kv-connectors-config.tcp"
+MOST_PEERS = 64
+
+
+class Peers(LocalTiers):
+    """Offers this engine's blocks at `listen`, and takes those that `peers` offer.
+
+    listen: HOST:PORT; None: nothing is offered. peers: HOST:PORT of engines to ask, in this order. capacity: limit in bytes on
+    the pages that are offered. key_file: with the secret of all engines; None: all of them are on this machine.
+    fingerprint, page_bytes: as for `LocalTiers`.
+
+    Raises ConfigError.
+    """
+
+    argument = "kv_connectors"
+    places = ("offered", "tcp")
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        fingerprint: Callable[[], str],
+        page_bytes: int,
+        *,
+        listen: str | None,
+        peers: Sequence[str],
+        capacity: int,
+        key_file: str | None,
+    ) -> None:
+        if listen is None and not peers:
+            raise ConfigError([f"{ARGUMENT}: neither offers pages nor asks for any; give listen, peers, or both."])
+        if len(peers) > MOST_PEERS:
+            raise ConfigError([f"{ARGUMENT}.peers: {len(peers)} engines; expected at most {MOST_PEERS}."])
+        self._listen = None if listen is None else address_of(listen, "listen")
+        self._peers = [address_of(peer, "peers") for peer in peers]
+        self._capacity = capacity
+        self._secret = b"" if key_file is None else read_key(key_file, "tcp")
+        if key_file is None:
+            for name, address in [("listen", self._listen), *(("peers", peer) for peer in self._peers)]:
+                _require_loopback(name, address)
+        super().__init__(config, fingerprint, page_bytes)
+
+    def _open_host(self, config: EngineConfig) -> HostTier | None:
+        return None
+
+    def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> SlowTier | None:
+        if not config.cache.enable_prefix_caching:
+            return None
+        agreement = Agreement(self._secret, fingerprint(), self._page_bytes)
+        return PeerTier(agreement, self._capacity, self._listen, self._peers)
+
+
+def address_of(written: str, name: str) -> Address:
+    """Read HOST:PORT or [HOST]:PORT. Raises ConfigError."""
+    host, colon, port = written.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise ConfigError([f"{ARGUMENT}.{name} {written}: expected HOST:PORT, such as 10.0.0.7:14579."])
+    return host, int(port)
+
+
+def _require_loopback(name: str, address: Address | None) -> None:
+    """Raise ConfigError for an address beyond this machine, which needs a key."""
+    if address is None or address[0] == "localhost":
+        return
+    try:
+        is_here = ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        is_here = False
+    if not is_here:
+        raise ConfigError(
+            [
+                f"{ARGUMENT}.{name} {address[0]}:{address[1]}: beyond this machine pages need a secret that all engines have; "
+                f"give {ARGUMENT}.key_file (openssl rand -hex 32 > FILE; chmod 600 FILE)."
+            ]
+        )

@@ -1,0 +1,93 @@
+"""The agreement of two engines before they exchange pages.
+
+Owns: the proof that both have the secret, and the comparison of what they compute. Never does: exchange pages. Called by: both
+ends, at the start of each connection.
+
+Who listens proves that it has the secret only after the other end has, so that strangers learn nothing. Without a secret the
+proof is that of an empty one: engines of one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+from dataclasses import dataclass
+
+from core_kv_connectors.peers.messages import MAGIC, SMALL_BYTES, Hello, PeerError, Terms, receive, send
+
+PURPOSES = ("names", "pages")
+NONCE_BYTES = 32
+WHY_WEIGHTS = (
+    "of other weights, numerics, plugins or layout; sizes and times of weight files count, so keep them in copies"
+)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What both ends must have in common.
+
+    secret: 32 bytes from the key file; empty: none. fingerprint: 32 hex digits. page_bytes: of a block in all layers.
+    """
+
+    secret: bytes
+    fingerprint: str
+    page_bytes: int
+
+    def proof(self, role: str, first: bytes, second: bytes) -> bytes:
+        """Return what only an end with the secret can say about two nonces. role: of the end that says it."""
+        return hmac.digest(self.secret, b"core kv tcp\0" + role.encode() + b"\0" + first + second, hashlib.sha256)
+
+    def difference(self, terms: Terms) -> str:
+        """Return the field in which another end differs, with both values; empty when they agree."""
+        if terms.fingerprint != self.fingerprint:
+            return f"fingerprint {terms.fingerprint} instead of {self.fingerprint}: {WHY_WEIGHTS}"
+        if terms.page_bytes != self.page_bytes:
+            return f"pages of {terms.page_bytes} bytes instead of {self.page_bytes}"
+        return ""
+
+
+def dial(connection: socket.socket, agreement: Agreement, purpose: str) -> None:
+    """Agree as the end that has dialled. Raises PeerError with the reason when there is no agreement, OSError."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    send(connection, Hello(MAGIC, nonce, purpose))
+    theirs = _hello(connection)
+    proof = agreement.proof("dials", nonce, theirs.nonce)
+    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes))
+    try:
+        terms = receive(connection, Terms, SMALL_BYTES)
+    except PeerError as error:
+        raise PeerError("it hung up: it has another key file, or none") from error
+    if not hmac.compare_digest(terms.proof, agreement.proof("listens", theirs.nonce, nonce)):
+        raise PeerError("it does not know our key: it has another key file, or none")
+    problem = agreement.difference(terms) or terms.problem
+    if problem:
+        raise PeerError(f"it has {problem}")
+
+
+def answer(connection: socket.socket, agreement: Agreement) -> str:
+    """Agree as the end that listens; returns the purpose of the connection. Raises PeerError, OSError."""
+    theirs = _hello(connection)
+    if theirs.purpose not in PURPOSES:
+        raise PeerError(f"it connects for {theirs.purpose!r}, expected one of {', '.join(PURPOSES)}")
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    send(connection, Hello(MAGIC, nonce))
+    terms = receive(connection, Terms, SMALL_BYTES)
+    if not hmac.compare_digest(terms.proof, agreement.proof("dials", theirs.nonce, nonce)):
+        raise PeerError("it does not know our key: it has another key file, or none")
+    problem = agreement.difference(terms)
+    proof = agreement.proof("listens", nonce, theirs.nonce)
+    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes, problem))
+    if problem:
+        raise PeerError(f"it has {problem}")
+    return theirs.purpose
+
+
+def _hello(connection: socket.socket) -> Hello:
+    hello = receive(connection, Hello, SMALL_BYTES)
+    if hello.magic != MAGIC:
+        raise PeerError(f"it speaks {hello.magic!r}, expected {MAGIC!r}")
+    if len(hello.nonce) != NONCE_BYTES:
+        raise PeerError(f"its nonce has {len(hello.nonce)} bytes, expected {NONCE_BYTES}")
+    return hello

@@ -1,0 +1,113 @@
+"""What engines say to each other about KV pages, and how it lies on a connection.
+
+Owns: the messages, their limits, and reading and writing them. Never does: open a connection or decide anything. Called by:
+both ends, `handshake`.
+
+A message is its length (uint32, little-endian) and msgpack of one of the types below, which a tag tells apart. A `Found` is
+followed by the bytes of its page.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeVar
+
+import msgspec
+
+from core.api.errors import UNREADABLE
+
+MAGIC = "core-kv-tcp-1"
+MOST_BYTES = 1 << 20
+"""Largest message; a length beyond it ends the connection before anything is allocated."""
+MOST_NAMES = 1 << 13
+"""Most names of pages in one message: 24 bytes each, with what msgpack adds."""
+SMALL_BYTES = 1 << 12
+"""Largest message of a handshake, from an end that has proved nothing yet."""
+
+
+class PeerError(Exception):
+    """Raised when the other end does not do what was agreed; the message says what."""
+
+
+class Hello(msgspec.Struct, tag=1, array_like=True, forbid_unknown_fields=True):
+    """First message of each end.
+
+    nonce: 32 random bytes. purpose: of the connection, "names" or "pages"; empty from the listener.
+    """
+
+    magic: str
+    nonce: bytes
+    purpose: str = ""
+
+
+class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
+    """Second message of each end.
+
+    proof: HMAC of both nonces. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why the listener
+    refuses; empty: it agrees.
+    """
+
+    proof: bytes
+    fingerprint: str
+    page_bytes: int
+    problem: str = ""
+
+
+class Names(msgspec.Struct, tag=3, array_like=True, forbid_unknown_fields=True):
+    """Names of pages that the listener holds from now on, and of those that it no longer holds. is_new: they replace all."""
+
+    added: list[bytes] = []
+    removed: list[bytes] = []
+    is_new: bool = False
+
+
+class Get(msgspec.Struct, tag=4, array_like=True, forbid_unknown_fields=True):
+    """A question for a page. Answers come in the order of the questions."""
+
+    name: bytes
+
+
+class Found(msgspec.Struct, tag=5, array_like=True, forbid_unknown_fields=True):
+    """The answer: the header of a page file (see `page_file`), whose page follows. header: empty when the page is gone."""
+
+    name: bytes
+    header: bytes = b""
+
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+
+def send(connection: socket.socket, message: msgspec.Struct, page: memoryview | None = None) -> None:
+    """Write a message, and the page behind it. Raises OSError."""
+    body = msgspec.msgpack.encode(message)
+    connection.sendall(len(body).to_bytes(4, "little") + body)
+    if page is not None:
+        connection.sendall(page)  # as it lies in memory
+
+
+def receive(connection: socket.socket, kind: type[Kind], most: int = MOST_BYTES) -> Kind:
+    """Read a message of one type. Raises PeerError for any other, OSError."""
+    length = int.from_bytes(receive_exactly(connection, 4), "little")
+    if not 0 < length <= most:
+        raise PeerError(f"it sends a message of {length} bytes; expected at most {most}")
+    body = receive_exactly(connection, length)
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except UNREADABLE as error:
+        raise PeerError(f"its message is no {kind.__name__} ({error})") from error
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytearray:
+    """Read `count` bytes. Raises PeerError when the other end has closed, OSError."""
+    data = bytearray(count)
+    receive_into(connection, memoryview(data))
+    return data
+
+
+def receive_into(connection: socket.socket, target: memoryview) -> None:
+    """Fill memory from a connection. Raises PeerError when the other end has closed, OSError."""
+    while target:
+        count = connection.recv_into(target)
+        if not count:
+            raise PeerError("it has closed the connection")
+        target = target[count:]

@@ -1,0 +1,1 @@
+"""Live audit: rows of chosen steps are computed again, alone, and compared to the bit."""

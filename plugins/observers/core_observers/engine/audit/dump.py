@@ -1,0 +1,58 @@
+"""Both sides of a mismatch in files.
+
+Owns: their names and contents, and the rights of the directory. Never does: compare. Called by: the audit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from core.api.errors import UserError
+from core_observers.engine.audit.row import AuditedRow, Difference
+
+MOST_FILES = 64
+
+
+def own_directory(path: str) -> Path:
+    """Return the directory, made if need be. Raises UserError if it cannot be written or belongs to others."""
+    directory = Path(path).expanduser()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = directory.stat()
+    except OSError as error:
+        raise UserError(f"--audit-dump {path}: {error.strerror}; give a directory that can be written.") from None
+    if state.st_uid != os.geteuid() or state.st_mode & 0o077:
+        raise UserError(f"--audit-dump {path}: others may enter it; give a directory of your own (chmod 700).")
+    return directory
+
+
+def write(directory: Path, row: AuditedRow, found: Difference, numerics: str, *, ids: bool) -> Path | None:
+    """Write one mismatch; returns its file, or None where as many are kept as may be. Raises OSError."""
+    number = len(list(directory.glob("audit-*.json")))
+    if number >= MOST_FILES:
+        return None
+    request = row.sequence.request
+    told: dict[str, Any] = {
+        "kind": found.kind,
+        "time": time.time(),
+        "numerics": numerics,
+        "request_id": request.request_id,
+        "num_computed_tokens": row.sequence.num_computed_tokens,
+        "num_tokens": row.num_tokens,
+        "blocks": len(row.written),
+    }
+    if found.kind == "cache":
+        assert isinstance(found.served, bytes) and isinstance(found.alone, bytes)
+        told |= {"served": found.served.hex(), "alone": found.alone.hex()}
+    elif ids:
+        told |= {"served": repr(found.served), "alone": repr(found.alone)}
+    if ids:
+        told["token_ids"] = [*request.prompt_token_ids, *row.sequence.output_token_ids]
+    path = directory / f"audit-{os.getpid()}-{number}.json"
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        json.dump(told, file)
+    return path
