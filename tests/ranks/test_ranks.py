@@ -287,6 +287,15 @@ def test_a_stopped_rank_is_named(llama: Path, capfd: Any, caplog: Any) -> None:
     assert groups_in_memory() <= before
 
 
+def test_a_rank_that_is_stopped_during_another_call_is_named(llama: Path) -> None:
+    llm = started(llama, 2, distributed_timeout_seconds=0.5, enable_sleep_mode=True)
+    ranks = ranks_of(llm)
+    os.kill(ranks._children.pid(1), signal.SIGSTOP)
+    with pytest.raises(EngineDeadError, match=r"Rank 1 of 2 \(process \d+\) was stopped for 1 s"):
+        llm.sleep()
+    ranks.close()
+
+
 async def test_the_next_engine_continues_the_streams_of_a_killed_rank(llama: Path, one: LLM) -> None:
     expected, memory = answers(one, GREEDY)[0][0], names_in_memory()
     given = {"model": str(llama), "tensor_parallel_size": 2, **FEW}

@@ -27,6 +27,8 @@ from core_supervision.death import how_ended
 
 END_S = 2.0
 """Seconds that children get to end by themselves."""
+LOOKS = 8
+"""How often within the patience the watch looks whether a child is stopped."""
 NOTICE_S = 1.0
 """Limit of seconds until the watch has named a child that has ended."""
 
@@ -36,6 +38,7 @@ class Children:
 
     memory: descriptor of the host's memory. on_death: called in the watching thread when a child ends before `end`.
     host, meeting: which host this is, and where the processes of several find each other; None: there is one host.
+    patience_s: how long a child may be stopped by a signal.
 
     death: what happened to the first child that ended by itself; empty while all run.
     step: number of the present step; 0: unknown.
@@ -49,8 +52,11 @@ class Children:
         on_death: Callable[[], None],
         host: int = 0,
         meeting: Meeting | None = None,
+        patience_s: float = 30.0,
     ) -> None:
         self.death = ""
+        self._patience_s = patience_s
+        self._stopped_s: dict[int, float] = {}
         self.step = 0
         self._meeting = meeting
         self._of_host = "" if meeting is None else f" of node {host}, {platform.node() or 'a host without a name'}"
@@ -133,7 +139,10 @@ class Children:
             self._noticed.wait(NOTICE_S)
 
     def _watch(self) -> None:
-        """Wait for a child that ends by itself."""
+        """Wait for a child that ends by itself, or is stopped for too long.
+
+        A step has a limit of its own. Other calls have none, since reading weights takes as long as it takes.
+        """
         poller = select.poll()
         poller.register(self._alarm, select.POLLIN)
         ranks: dict[int, int] = {}
@@ -142,13 +151,22 @@ class Children:
             ranks[descriptor] = rank
             poller.register(descriptor, select.POLLIN)
         while not self._ending and not self.death:
-            for descriptor, _ in poller.poll():
+            for descriptor, _ in poller.poll(self._patience_s * 1000 / LOOKS):
                 if descriptor in ranks and not self._ending and not self.death:
                     rank = ranks[descriptor]
                     how = how_ended(self._processes[rank].wait())
                     self.bury(f"Rank {rank} of {self._size} ({self.name(rank)}) {how}")
+            self._look_for_stopped()
         for descriptor in ranks:
             os.close(descriptor)
+
+    def _look_for_stopped(self) -> None:
+        """Report a child that was stopped at all looks within the patience: this process may have stood still, too."""
+        for rank, state in self.states(stacks=False).items():
+            stopped_s = self._stopped_s.get(rank, 0.0) + self._patience_s / LOOKS
+            self._stopped_s[rank] = stopped_s if state.startswith(("T", "t")) else 0.0
+            if self._stopped_s[rank] > self._patience_s:
+                self.bury(f"Rank {rank} of {self._size} ({self.name(rank)}) was stopped for {self._patience_s:g} s")
 
     def bury(self, how: str) -> None:
         """Note the first death, and report it. how: a clause."""

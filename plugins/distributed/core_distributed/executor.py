@@ -79,7 +79,8 @@ class RanksExecutor:
                 self._groups, self._children, configs = open_hosts(config, self._arguments, self._layout, memory, room)
                 return configs
             self._groups = Groups(memory, 0, self._layout, room)
-            self._children = Children(self._layout, memory, room, self._groups.end)
+            patience_s = 2 * self._arguments.timeout_seconds  # A step that waits for a stopped rank says more.
+            self._children = Children(self._layout, memory, room, self._groups.end, patience_s=patience_s)
             return [rank_config(config, rank, self._size) for rank in range(self._size)]
         finally:
             os.close(memory)

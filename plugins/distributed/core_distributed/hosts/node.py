@@ -102,7 +102,13 @@ class NodeServer:
         try:
             meeting = msgspec.structs.replace(begin.meeting, key_file=self._arguments.key_file)
             children = Children(
-                self._layout, memory, begin.slot_bytes, lambda: os.eventfd_write(bell, 1), self._number, meeting
+                self._layout,
+                memory,
+                begin.slot_bytes,
+                lambda: os.eventfd_write(bell, 1),
+                self._number,
+                meeting,
+                2 * self._arguments.timeout_seconds,
             )
         finally:
             os.close(memory)
