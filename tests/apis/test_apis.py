@@ -59,7 +59,9 @@ async def paths_of(**settings: Any) -> set[str]:
     """The paths that a server has which has all that its APIs bring. No path takes PATCH: 405 says that it is there."""
     engine = make_engine(changes=True, profiler=ProfilerConfig(directory="/traces"))
     adapters = AdapterSettings(is_updated=True)
-    config = ServerConfig(enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True, adapters=adapters)
+    config = ServerConfig(
+        enable_server_load_tracking=True, enable_tokenizer_info_endpoint=True, adapters=adapters, quotes=True
+    )
     with TemporaryDirectory() as directory:
         config = msgspec.structs.replace(config, batches=BatchSettings(directory=directory))
         app = create_app(engine, msgspec.structs.replace(config, **settings), engine.model_config)

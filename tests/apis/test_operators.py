@@ -45,6 +45,7 @@ def everything(settings: ServerConfig) -> Any:
         enable_tokenizer_info_endpoint=True,
         adapters=AdapterSettings(is_updated=True),
         root_path="/proxy",
+        quotes=True,
         batches=BatchSettings(directory=BATCHES.name),
     )
     return create_app(engine, whole, engine.model_config)

@@ -31,7 +31,9 @@ def test_every_body_with_a_prompt_is_on_it() -> None:
     adapters = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
     bodies = {path for path, operation in OPERATIONS.items() if operation.body is not None}
     sessions = {"/v1/sessions/{name}/fork", "/v1/sessions/{name}/rewind"}
-    assert bodies == known | small | weights | adapters | sessions | {"/v1/batches"}
+    tokens = {"/inference/v1/generate", "/invocations", "/abort_requests", "/inference/v1/abort_requests"}
+    tokens |= {f"/v1/{api}/{way}" for api in ("completions", "chat/completions") for way in ("render", "derender")}
+    assert bodies == known | tokens | small | weights | adapters | sessions | {"/v1/batches"}
     for body in BODIES:
         listed = {*body.used, *body.neutral, *body.refused}
         assert listed >= set(body.struct.__struct_encode_fields__)

@@ -125,7 +125,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--enable-dbo"], ["--enable-dbo: this engine", "nothing to hide"]),
         (["--eplb-config.communicator", "nccl"], ["'communicator'", "from the checkpoint"]),
         (["--enable-bf16x3-router-gemm"], ["precision of the run", "leave it out"]),
-        (["--mamba-config.backend", "triton"], ["--mamba-config.backend", "float32"]),
+        (["--mamba-config.backend", "flashinfer"], ["--mamba-config.backend flashinfer", "use --kernels"]),
         (["--enable-mm-processor-stats"], ["one device"]),
         (["-cc", "3"], ["-cc 3", "expected a JSON object"]),
         (["-O4"], ["-O 4", "an integer from 0 to 3"]),

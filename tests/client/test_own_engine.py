@@ -6,7 +6,7 @@ from core_commands.client.own_engine import WITHOUT_MEANING, refusals
 MEANT = {
     "config", "chat_template", "response_role", "enable_prompt_tokens_details", "enable_force_include_usage",
     "return_tokens_as_token_ids", "middleware", "chat_template_content_format", "default_chat_template_kwargs",
-    "reasoning_effort_map", "enable_log_outputs", "enable_log_deltas",
+    "reasoning_effort_map", "enable_log_outputs", "enable_log_deltas", "fingerprint_mode", "fingerprint_value",
 }  # fmt: skip
 """Arguments about the server that change answers without a port too."""
 

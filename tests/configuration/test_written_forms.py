@@ -17,7 +17,7 @@ from core_config.arguments.sources import merge
 from core_config.document import as_yaml
 from core_config.resolve import resolve
 
-NOT_FREE = {"config", "model", "plugins", "device", "load_format", "quantization"}
+NOT_FREE = {"config", "model", "plugins", "device", "load_format", "quantization", "node_rank"}
 TEXT = st.text("abcxyz019_", min_size=1, max_size=6)
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

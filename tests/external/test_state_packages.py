@@ -119,7 +119,7 @@ def test_the_text_is_that_of_the_formula(sprig, generate):
         "one token a step": {**plain, "max_num_batched_tokens": 1, "max_num_seqs": 1, "block_size": 1},
         "chunks of 3": {**plain, "max_num_batched_tokens": 3, "max_num_seqs": 2},
         "chunks of 7": {**plain, "max_num_batched_tokens": 7, "block_size": 2},
-        "preempted": {**plain, "num_gpu_blocks_override": 40, "block_size": 4},
+        "preempted": {**plain, "num_gpu_blocks_override": 40, "block_size": 4, "enable_prefix_caching": False},
         "8-bit KV": {**plain, "kv_cache_dtype": "int8_per_token_head", "attention_backend": None},
     }
     expected = [greedy(sprig, ids) for ids in PROMPTS]

@@ -57,7 +57,9 @@ class Reference:
 
     def answer(self, text: str, images: Sequence[Image.Image]) -> Answer:
         if images:
-            return self.answered(self._processor(text=text, images=[list(images)], return_tensors="pt"))  # one conversation
+            return self.answered(
+                self._processor(text=text, images=[list(images)], return_tensors="pt")
+            )  # one conversation
         # PaliGemma's processor takes no text alone
         return self.answered(self._processor.tokenizer(text, return_tensors="pt", return_token_type_ids=False))
 

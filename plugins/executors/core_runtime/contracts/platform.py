@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from core.api.kv_transfer import Page
 from core_runtime.contracts.kernels import Kernels
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from core.api.kv_transfer import Page
 
 
 MemoryTag = Literal["weights", "kv", "workspace"]
