@@ -1,12 +1,13 @@
 """Server processes for tests of their life: from the shell, and over the fake engine."""
 
+import random
 import re
 import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,19 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+def free_ports(count: int) -> int:
+    """A port before `count` further free ones, below those that the system gives to others."""
+    while True:
+        first = random.SystemRandom().randrange(20_000, 32_000 - count)
+        with ExitStack() as opened:
+            try:
+                for port in range(first, first + count + 1):
+                    opened.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+        return first
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from core_distributed.hosts.likeness import config_for
 from core_distributed.hosts.node import NodeServer
 from core_distributed.hosts.nodes import Nodes
 from core_supervision.death import of_rank
-from tests.apis.serving_processes import free_port
+from tests.apis.serving_processes import free_ports
 from tests.ranks.test_ranks import DRAWN, FEW, GREEDY, answers, ranks_of, started
 from tests.tiny_models import save_checkpoint
 
@@ -68,7 +68,7 @@ class Node:
 
 
 def of_two(key: Path) -> dict[str, Any]:
-    shared = {"tensor_parallel_size": 2, "nnodes": 2, "master_port": free_port(), "engine_key_file": str(key)}
+    shared = {"tensor_parallel_size": 2, "nnodes": 2, "master_port": free_ports(4), "engine_key_file": str(key)}
     return {**shared, "master_addr": "127.0.0.2", "enable_sleep_mode": True}
 
 
@@ -172,7 +172,7 @@ def test_a_rank_of_another_node_that_cannot_start_says_why(
 
 
 def test_nodes_that_do_not_fit_are_turned_away(llama: Path) -> None:
-    settings = {"tensor_parallel_size": 2, "nnodes": 2, "master_port": free_port(), "engine_connect_timeout": 0.6}
+    settings = {"tensor_parallel_size": 2, "nnodes": 2, "master_port": free_ports(4), "engine_connect_timeout": 0.6}
     engine = resolve({"model": str(llama), **FEW, **settings}, context="serve", environ={}).engine
     arguments = msgspec.convert(engine.plugins.arguments["executor.mp"], RanksArguments)
     nodes = Nodes(engine, arguments)

@@ -20,7 +20,7 @@ from core_distributed.hosts.meeting import Meeting
 from core_distributed.hosts.spanning import SpanningGroup
 from core_distributed.layout import Groups, Layout, layout_bytes, num_wires
 from core_platforms.cpu.ranks import SharedCommunicator
-from tests.apis.serving_processes import free_port
+from tests.apis.serving_processes import free_port, free_ports
 from tests.ranks.test_communicator import SLOT, numbers, tree
 
 LIMIT_S = 60
@@ -62,11 +62,6 @@ class Hosts:
         for groups in self.all:
             groups.end()
             groups.close(0.0)
-
-
-def free_ports(count: int) -> int:
-    """A port before `count` free ones."""
-    return free_port() if count == 0 else next(p for p in (free_port() for _ in range(99)) if p + count < 65536)
 
 
 @pytest.fixture(scope="module")
