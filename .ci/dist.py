@@ -1,7 +1,8 @@
 """`python .ci/dist.py DIST`: makes the wheels and archives of a folder fit to be handed on.
 
 Owns: the platform tag of the wheel with compiled kernels, which auditwheel decides by the symbols that they need; times and
-owners in source archives, so that equal sources give equal bytes; the list of checksums. Never does: build. Called by: `make dist`.
+owners in source archives, so that equal sources give equal bytes; the list of checksums. Never does: build. Called by:
+`make dist`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def tag(wheel: Path) -> Path:
 
 
 def settle(archive: Path, seconds: int) -> None:
-    """Write a source archive anew, in the order of names, each file of this time and of nobody: setuptools takes those of now."""
+    """Write a source archive anew, in the order of names, with these times and no owners: setuptools takes those of now."""
     with tarfile.open(archive) as read:
         members = sorted(read.getmembers(), key=lambda member: member.name)
         held = io.BytesIO()
