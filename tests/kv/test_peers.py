@@ -318,6 +318,17 @@ def test_strangers_learn_nothing_and_cost_their_own_connection(open_peers, new_k
     assert hits(other, one) == 28
 
 
+def test_a_stranger_cannot_stay_a_byte_at_a_time(open_peers, monkeypatch):
+    monkeypatch.setattr("core_kv_connectors.peers.listener.AGREE_S", 0.1)
+    one = open_peers()
+    with socket.create_connection(one.disk.listener.address) as connection, pytest.raises(OSError):
+        connection.send(b"\xff\x0f\0\0")  # a message of 4,095 bytes
+        for _ in range(4095):
+            connection.send(b"\0")
+            time.sleep(0.01)
+    until(lambda: not one.disk.listener._connections)
+
+
 def test_a_peer_with_the_key_and_hostile_bytes_costs_its_own_connection(open_peers):
     one = open_peers()
     offering(one)

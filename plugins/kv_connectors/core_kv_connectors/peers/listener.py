@@ -61,8 +61,7 @@ class Listener:
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            _hang_up(connection)
 
     def _accept(self) -> None:
         while True:
@@ -82,9 +81,14 @@ class Listener:
     def _serve(self, connection: socket.socket, whom: str) -> None:
         """Serve one connection until it ends. Whatever the other end does costs this connection alone."""
         try:
-            connection.settimeout(AGREE_S)
-            purpose = answer(connection, self._agreement)
             connection.settimeout(SILENT_S)
+            # A limit for all of the agreement: one for each read would let a stranger stay, a byte at a time.
+            limit = threading.Timer(AGREE_S, _hang_up, [connection])
+            limit.start()
+            try:
+                purpose = answer(connection, self._agreement)
+            finally:
+                limit.cancel()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if purpose == "names":
                 self._tell_names(connection)
@@ -108,10 +112,11 @@ class Listener:
                 send(connection, Names(added[start : start + MOST_NAMES]))
 
     def _send_pages(self, connection: socket.socket) -> None:
-        connection.settimeout(None)  # a peer may ask for nothing for hours; that it is gone, `SO_KEEPALIVE` says
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         while True:
+            connection.settimeout(None)  # a peer may ask for nothing for hours; that it is gone, the system finds out
             name = receive(connection, Get, SMALL_BYTES).name
+            connection.settimeout(SILENT_S)
             found = self._offer.get(name)
             if found is None:
                 send(connection, Found(name))
@@ -121,6 +126,12 @@ class Listener:
             header, page = page_parts(agreement.fingerprint, found.group, found.key, found.page, agreement.secret)
             send(connection, Found(name, header[4:]), page)
             self.num_sent += 1
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Wake the thread of a connection, which then closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _bound(host: str, port: int, argument: str) -> socket.socket:

@@ -65,8 +65,6 @@ class Peer:
         self._told = ""
         self._num_failures = 0
         self.rest = Rest()
-        self.num_received = 0
-        self.num_refused = 0
         threading.Thread(target=self._follow, name="kv-peer", daemon=True).start()
 
     def __len__(self) -> int:
@@ -102,11 +100,11 @@ class Peer:
     def close(self) -> None:
         """Hang up."""
         self._closing.set()
-        self._hang_up()
-        listening = self._listening
-        if listening is not None:
-            with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
+        # The threads that read them close them; they may be in the middle of a page.
+        for connection in (self._listening, self._pages):
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _ask(self, block: Block) -> None:
         if self._pages is None:
@@ -131,13 +129,11 @@ class Peer:
         page = self._take()
         receive_into(connection, page.data.cast("B"))
         check_values(header, page, self._agreement.secret)
-        self.num_received += 1
         return page
 
     def _failed(self, error: Exception) -> None:
         """Count a failure; from the third one in a row on it is left alone, for one second to a minute."""
         self._hang_up()
-        self.num_refused += 1
         self._num_failures += 1
         if self._num_failures == 1:
             logger.warning("A KV page of %s is computed here instead: %s.", self.shown, error)
