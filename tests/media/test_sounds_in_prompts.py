@@ -12,7 +12,7 @@ from transformers.models.voxtral.processing_voxtral import VoxtralProcessor
 from core import LLM, SamplingParams
 from core.api.errors import RequestError
 from core_media.families import SOUNDS
-from tests.media.comparison import GREEDY, Answer, Reference, assert_same, ours
+from tests.media.comparison import GREEDY, Answer, Reference, assert_same, crowded, ours
 from tests.media.heard import RATE, SAVE_HEARD, save_granite, sound, wav
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1600, "block_size": 16, "seed": 0}
@@ -98,15 +98,7 @@ def test_a_family_answers_as_transformers_does(checkpoint: Path, kind: str, expe
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
-    blocks = sum(-(-len(answer.prompt) // 16) for answer in expected) + 3  # the prompts fit, their answers do not
-    longest = max(len(answer.prompt) for answer in expected) + len(expected[0].token_ids)
-    small = {
-        "num_gpu_blocks_override": blocks,
-        "max_num_batched_tokens": 29,
-        "max_num_seqs": 4,
-        "max_model_len": longest,
-    }
-    with LLM(model=str(checkpoint), **{**SETTINGS, **small}) as llm:
+    with LLM(model=str(checkpoint), **{**SETTINGS, **crowded(expected)}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
         assert llm.stats().num_preemptions

@@ -14,7 +14,7 @@ from core_media.families import FAMILIES, VIDEOS
 from core_media.frames import decoded_video
 from core_media.processing.videos import chosen_frames, video_class
 from tests.media.checkpoints import SAVE, picture
-from tests.media.comparison import GREEDY, Answer, Reference, assert_same, ours
+from tests.media.comparison import GREEDY, Answer, Reference, assert_same, crowded, ours
 from tests.media.seen import Frames, frames, video_file
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "block_size": 16, "seed": 0}
@@ -96,15 +96,7 @@ def test_a_family_answers_as_transformers_does(checkpoint: Path, kind: str, expe
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
-    blocks = sum(-(-len(answer.prompt) // 16) for answer in expected) + 3  # the prompts fit, their answers do not
-    longest = max(len(answer.prompt) for answer in expected) + len(expected[0].token_ids)
-    small = {
-        "num_gpu_blocks_override": blocks,
-        "max_num_batched_tokens": 29,
-        "max_num_seqs": 4,
-        "max_model_len": longest,
-    }
-    with LLM(model=str(checkpoint), **{**SETTINGS, **small}) as llm:
+    with LLM(model=str(checkpoint), **{**SETTINGS, **crowded(expected)}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
         assert llm.stats().num_preemptions

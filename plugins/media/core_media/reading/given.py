@@ -31,18 +31,7 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
     """
     data = prompt.get(DATA) or {}
     options = prompt.get(OPTIONS) or {}
-    if not isinstance(data, Mapping):
-        raise RequestError(
-            f'{DATA} is a {type(data).__name__}; expected {{"image": picture}}, "audio" or "video".', param=DATA
-        )
-    if (data or options) and config is None:
-        raise RequestError(
-            f"The prompt has {DATA!r}, but {reason or 'the model takes text'}; leave it out.", param=DATA
-        )
-    if prompt.get(UUIDS):
-        raise RequestError(
-            f"{UUIDS} is not served: an item is known by the digest of its bytes; leave it out.", param=UUIDS
-        )
+    _check_prompt(prompt, config, reason)
     sources: list[MediaSource] = []
     for name, given in data.items():
         assert config is not None
@@ -57,6 +46,23 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
             check_room(index, config, place, DATA, name)
             sources.append(_source(item, place, name, options))
     return sources
+
+
+def _check_prompt(prompt: Mapping[str, Any], config: MediaConfig | None, reason: str) -> None:
+    """Raise RequestError for fields about media that the model or this engine does not take."""
+    data = prompt.get(DATA) or {}
+    if not isinstance(data, Mapping):
+        raise RequestError(
+            f'{DATA} is a {type(data).__name__}; expected {{"image": picture}}, "audio" or "video".', param=DATA
+        )
+    if (data or prompt.get(OPTIONS)) and config is None:
+        raise RequestError(
+            f"The prompt has {DATA!r}, but {reason or 'the model takes text'}; leave it out.", param=DATA
+        )
+    if prompt.get(UUIDS):
+        raise RequestError(
+            f"{UUIDS} is not served: an item is known by the digest of its bytes; leave it out.", param=UUIDS
+        )
 
 
 def _items(given: Any, modality: str) -> list[Any]:
