@@ -257,6 +257,7 @@ CASES = [
     ("shares_need_keys", [{"kv_share_per_key": 0.5, "api_key": ["k"]}], [{"kv_share_per_key": 0.5}],
      "--kv-share-per-key has no effect"),
     ("uds_replaces_host_and_port", [{"uds": "/run/s"}], [{"uds": "/run/s", "port": 1}], "leave --port out"),
+    ("one_resolution_is_of_one_model", [{"model": "a"}], [{"model_budget": 1 << 30}], "only `core serve` reads this"),
     ("details_need_traces", [{"collect_detailed_traces": ["all"], "otlp_traces_endpoint": "http://a"}],
      [{"collect_detailed_traces": ["all"]}], "give --otlp-traces-endpoint"),
     ("llm_is_watched_otherwise", [{"log_config_file": "a"}, {"context": "serve"}],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from core.version import __version__
 from core_apis.server.stop_signals import StopSignals
+from core_commands.several.words import is_several
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution
@@ -36,7 +37,7 @@ def serve(words: list[str]) -> int:
             return 0
         raise_limits()
         with best_effort_output():
-            return _serve(words, signals)
+            return _serve_several(words, signals) if is_several(words) else _serve(words, signals)
     return 0  # a signal arrived before the server was started
 
 
@@ -71,6 +72,13 @@ def _serve(words: list[str], signals: StopSignals) -> int:
     finally:
         if process is not None:
             process.discard()
+
+
+def _serve_several(words: list[str], signals: StopSignals) -> int:
+    from core_commands.several.launch import serve_several
+
+    _say(f"Starting version {__version__}.")
+    return serve_several(words, signals)
 
 
 def _serve_node(resolution: Resolution) -> int:

@@ -58,7 +58,7 @@ class HttpEndpoint:
     async def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[HttpAnswer]:
-        """Send one request, as `Endpoint.ask` does."""
+        """Send one request, as `Endpoint.ask` does. headers: in place of our own of the same name."""
         message = self._message(method, path, body, headers or {})
         connection, answer = await self._begin(message)
         try:
@@ -77,7 +77,9 @@ class HttpEndpoint:
 
     def _message(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         """Return a request's bytes. Rejects a header with a line break, which would become two headers."""
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._fixed, f"Content-Length: {len(body)}"]
+        given = {name.lower() for name in headers}
+        fixed = [line for line in self._fixed if line.partition(":")[0].lower() not in given]
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *fixed, f"Content-Length: {len(body)}"]
         for name, value in headers.items():
             if "\n" in value or "\r" in value or not name.isprintable():
                 raise UserError(f"The header {name!r} holds a line break; leave it out.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_HUMAN = re.compile(r"([+-]?\d{1,20}(?:\.\d{1,20})?)([kKmMgGtT]?)", re.ASCII)
+_HUMAN = re.compile(r"([+-]?\d{1,20}(?:\.\d{1,20})?)([kKmMgGtT]?|[KMGT]iB)", re.ASCII)
 _FACTORS = {
     "": 1,
     "k": 10**3,
@@ -23,11 +23,13 @@ _FACTORS = {
 
 
 def human_int(text: str) -> int:
-    """Convert `2048`, `25.6k` (25600), `1K` (1024) or `1G` (2**30) exactly. Raises ValueError unless it is a whole number."""
+    """Convert `2048`, `25.6k` (25600), `1K` (1024), `1G` or `1GiB` (2**30) exactly. Raises ValueError unless it is a whole
+    number.
+    """
     match = _HUMAN.fullmatch(text.strip().replace("_", ""))
     if not match:
-        raise ValueError("expected an integer such as 2048, 25.6k (thousands) or 1K (1024)")
-    digits, suffix = match[1], match[2]
+        raise ValueError("expected an integer such as 2048, 25.6k (thousands), 1K (1024) or 8GiB")
+    digits, suffix = match[1], match[2].removesuffix("iB")
     number = Decimal(digits) * _FACTORS[suffix]
     if suffix.isupper() and "." in digits:
         small = suffix.lower()

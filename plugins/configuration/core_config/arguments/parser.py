@@ -28,10 +28,12 @@ class Parsed:
     """The result of parsing a command line: its values, and every problem.
 
     values: values by name, including those of undeclared names, as they were written.
+    words:  words without a flag, of a command that takes several.
     trees:  mappings under construction from JSON and dotted keys.
     """
 
     values: dict[str, Given] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -65,11 +67,13 @@ class Parser:
     """A parser for the command line of one command.
 
     positional: argument that a word without a flag sets; None: such words are refused.
+    collects: whether words without a flag are collected instead.
     also: flags of the command itself, for suggestions only.
     """
 
-    def __init__(self, *, positional: str | None = "model", also: Sequence[str] = ()) -> None:
+    def __init__(self, *, positional: str | None = "model", collects: bool = False, also: Sequence[str] = ()) -> None:
         self._positional = positional
+        self._collects = collects
         self._also = tuple(also)
 
     def parse(self, argv: Sequence[str]) -> Parsed:
@@ -90,6 +94,9 @@ class Parser:
         return out
 
     def _take_positional(self, word: str, out: Parsed) -> None:
+        if self._collects:
+            out.words.append(word)
+            return
         if self._positional is None:
             out.problems.append(f"'{word}': unexpected; this command takes no such argument.")
             return

@@ -9,6 +9,7 @@ from core.args.schema import flag_of, schema
 from core_config.arguments.reach import means_nothing_to_llm
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
+OF_SEVERAL_MODELS = ("models", "model_budget", "model_turn", "model_idle_timeout")
 OF_RESTARTS = (
     "engine_restart_window",
     "engine_restart_backoff",
@@ -82,6 +83,13 @@ def uds_replaces_host_and_port(facts: Facts) -> Findings:
     given = [flag_of(name) for name in ("host", "port") if facts.given(name)]
     if facts["uds"] and given:
         yield Problem(f"--uds: the server listens there and nowhere else; leave {' and '.join(given)} out.")
+
+
+def one_resolution_is_of_one_model(facts: Facts) -> Findings:
+    """Several models are `core serve`'s, which resolves each by itself."""
+    given = [flag_of(name) for name in OF_SEVERAL_MODELS if facts.given(name)]
+    if given and facts.context != "llm":
+        yield Problem(f"{', '.join(given)}: only `core serve` reads this; leave it out, and name one model.")
 
 
 def details_need_traces(facts: Facts) -> Findings:
@@ -194,6 +202,7 @@ RULES: tuple[Rule, ...] = (
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
     Rule(uds_replaces_host_and_port),
+    Rule(one_resolution_is_of_one_model),
     Rule(details_need_traces),
     Rule(a_fingerprint_of_ones_own_has_a_value),
     Rule(a_log_file_has_levels_of_its_own),

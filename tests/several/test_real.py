@@ -1,0 +1,105 @@
+"""`core serve` with two real models that do not fit together: tokens of each alone, deaths, the end."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from core import LLM, SamplingParams
+from tests.apis.serving_processes import ROOT
+
+SIZES = {"max_model_len": 128, "num_gpu_blocks_override": 40, "max_num_batched_tokens": 64}
+WORDS = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+PROMPT = [7, 100, 3, 55, 9, 31]
+
+
+@contextmanager
+def serving(tmp_path, *words):
+    command = [sys.executable, "-m", "core", "serve", *words, "--port", "0", "--platform-config.threads", "1"]
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = re.search(r" at (http://\S+) ", line)
+            if found:
+                break
+        else:
+            pytest.fail((tmp_path / "log").read_text())
+        yield process, found[1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        log.close()
+
+
+def tokens(url, model, seed=5):
+    body = {"model": model, "prompt": PROMPT, "max_tokens": 16, "temperature": 0.8, "seed": seed, "logprobs": 1}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["logprobs"]["token_logprobs"]
+
+
+def alone(model, seed=5):
+    llm = LLM(str(model), seed=0, platform_config={"threads": 1}, **SIZES)
+    wanted = SamplingParams(max_tokens=16, temperature=0.8, seed=seed, logprobs=1)
+    (output,) = llm.generate([{"prompt_token_ids": PROMPT}], wanted, use_tqdm=False)
+    return [next(iter(step.values())).logprob for step in output.outputs[0].logprobs]
+
+
+def states(url):
+    return {each["id"]: each["state"] for each in httpx.get(f"{url}/v1/models").json()["data"]}
+
+
+def servers_of(process):
+    return [each for each in psutil.Process(process.pid).children() if "core_commands.several.member" in each.cmdline()]
+
+
+def test_two_models_that_do_not_fit_together(tiny_llama, tiny_gemma3, tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text(f"- model: {tiny_llama}\n  served_model_name: l\n- model: {tiny_gemma3}\n  served_model_name: g\n")
+    with serving(tmp_path, "--models", str(file), *WORDS, "--model-budget", "8MiB", "--model-turn", "0.1") as (
+        process,
+        url,
+    ):
+        assert sorted(states(url).values()) == ["asleep", "awake"]
+        wanted = {"l": alone(tiny_llama), "g": alone(tiny_gemma3)}
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            names = ["lg"[number % 2] for number in range(24)]
+            assert list(pool.map(lambda name: tokens(url, name), names)) == [wanted[name] for name in names]
+        client = openai.OpenAI(base_url=f"{url}/models/g/v1", api_key="none", max_retries=0)
+        streamed = client.completions.create(model="g", prompt=PROMPT, max_tokens=4, stream=True)
+        assert len(list(streamed)) >= 4
+        first = servers_of(process)
+        first[0].kill()
+        while len([each for each in servers_of(process) if each.status() != psutil.STATUS_ZOMBIE]) == 2:
+            time.sleep(0.01)
+        assert {name: tokens(url, name) for name in "lg"} == wanted, "a server that died is started again"
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        lasting = servers_of(process)
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(60)
+        assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in lasting)
+
+
+@pytest.mark.slow
+def test_models_end_with_a_server_that_is_killed(tiny_llama, tmp_path):
+    with serving(tmp_path, str(tiny_llama), "--model-budget", "1GiB", *WORDS) as (process, _):
+        (model,) = servers_of(process)
+        process.kill()
+        process.wait()
+        model.wait(30)
+        process.returncode = 0
