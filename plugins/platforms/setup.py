@@ -51,6 +51,7 @@ X86_64 = {
     "avx512": AVX512,
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
     "avx512_vnni_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+    "amx": [*AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8"],
 }
 AARCH64 = {
     **GENERIC,
