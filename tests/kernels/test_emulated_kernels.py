@@ -24,7 +24,16 @@ PROCESSORS = [
     ("x86_64", "Haswell", ["avx2", "generic"]),
     ("x86_64", "Nehalem", ["generic"]),
 ]
-PAIRS = ("activation 1", "over bfloat16", "over latent bfloat16", "over e4m3", "over e5m2", "over int8", "over 8 and 4", "bf16 1")
+PAIRS = (
+    "activation 1",
+    "over bfloat16",
+    "over latent bfloat16",
+    "over e4m3",
+    "over e5m2",
+    "over int8",
+    "over 8 and 4",
+    "bf16 1",
+)
 """What BF16 instructions compute: Arm's add the two products of a pair otherwise than float32 does, one after the other."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # an hour for compilers on a busy machine
@@ -63,8 +72,8 @@ def build(cache, machine, tiles):
     sources |= {native / f"{name}.cpp": [] for name in setup.NAMES if name not in ("module", "dispatch")}
     sources |= {source: here for source in CHECK.glob("*.cpp")}
     if tiles:
-        kernels = [*flags["avx2"], '-DTEST_LANES="lanes_avx2.h"', "-I", str(native), "-I", str(CHECK / "tiles")]
-        sources |= {CHECK / "tiles/kernels_tiles.cpp": kernels, CHECK / "tiles/dispatch.cpp": here}
+        sources[CHECK / "tiles/kernels_tiles.cpp"] = [*flags["avx2"], *here]
+        sources[CHECK / "tiles/dispatch.cpp"] = here
     else:
         sources[native / "dispatch.cpp"] = [f"-DCORE_HAVE_{name.upper()}" for name in sets]
     objects = [compiled(cache, [compiler, *setup.COMMON, "-O2", *more], source) for source, more in sources.items()]
@@ -84,22 +93,24 @@ def compiled(cache, command, source):
     for old in cache.glob(f"{name}.*.o"):
         old.unlink()
     partial = made.with_suffix(f".{os.getpid()}")
-    done = subprocess.run([*command, "-c", str(source), "-o", str(partial)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "-c", str(source), "-o", str(partial)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     partial.rename(made)
     return str(made)
 
 
-def run(*command):
+def ended(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-    return done.stdout.splitlines()
+    return done
 
 
-def digests(*command):
-    """{table: [(case, digest)]} that a program prints."""
+def digests(output):
+    """{table: [(case, digest)]} that a program has printed."""
     tables = {}
-    for line in run(*command, "digests"):
+    for line in output.splitlines():
         if "\t" in line:
             table, case, digest = line.split("\t")
             tables.setdefault(table, []).append((case, digest))
@@ -115,13 +126,14 @@ def other_bits(one, other):
 @pytest.mark.parametrize(("machine", "cpu", "tables"), PROCESSORS)
 def test_every_table_of_a_processor_computes_what_plain_loops_do(programs, machine, cpu, tables):
     """An instruction that the processor lacks would end the program."""
-    assert run(emulator(machine), "-cpu", cpu, programs(machine)) == [f"{table} ok" for table in tables]
+    said = ended(emulator(machine), "-cpu", cpu, programs(machine)).stdout
+    assert said.splitlines() == [f"{table} ok" for table in tables]
 
 
 def test_arm_has_the_bits_of_avx2(programs):
     """Of every kind of result; instructions for BF16 alone have their own way of adding."""
-    arm = digests(emulator("aarch64"), "-cpu", "max", programs("aarch64"))
-    wanted = digests(emulator("x86_64"), "-cpu", "Haswell", programs("x86_64"))["avx2"]
+    arm = digests(ended(emulator("aarch64"), "-cpu", "max", programs("aarch64"), "digests").stdout)
+    wanted = digests(ended(emulator("x86_64"), "-cpu", "Haswell", programs("x86_64"), "digests").stdout)["avx2"]
     for table in ("neon", "neon_dot"):
         assert other_bits(arm[table], wanted) == [], table
     assert [case for case in other_bits(arm["neon_bf16"], wanted) if not any(pair in case for pair in PAIRS)] == []
@@ -129,5 +141,7 @@ def test_arm_has_the_bits_of_avx2(programs):
 
 def test_tiles_have_the_bits_of_vectors(programs):
     """AMX, with tiles in plain C++: no processor at hand and no emulator has them."""
-    tables = digests(emulator("x86_64"), "-cpu", "Haswell", programs("x86_64", tiles=True))
+    done = ended(emulator("x86_64"), "-cpu", "Haswell", programs("x86_64", tiles=True), "digests")
+    tables = digests(done.stdout)
     assert other_bits(tables["amx"], tables["avx2"]) == []
+    assert int(done.stderr.split()[0]) > 10_000, "tiles that were multiplied"

@@ -1,15 +1,25 @@
-// In place of dispatch.cpp: offers the tiles in plain C++, and those of AVX2.
+// In place of the extension's dispatch.cpp: offers AVX2 with the products of tiles in plain C++, then AVX2.
 #include "native.h"
 
 #include <string.h>
 
-static const KernelTable *const tables[] = {&core_kernels_amx, &core_kernels_avx2};
-static const KernelTable *active = tables[0];
+bool tiled_linear(const LinearCall *c, long panel, long begin, long end); // kernels_tiles.cpp
 
-const KernelTable *kernels_at(int index) { return index < 2 ? tables[index] : nullptr; }
+static KernelTable tiled() {
+    KernelTable table = core_kernels_avx2;
+    table.name = "amx", table.linear = tiled_linear;
+    return table;
+}
+static const KernelTable *active = nullptr;
+
+const KernelTable *kernels_at(int index) {
+    static const KernelTable amx = tiled();
+    const KernelTable *const tables[] = {&amx, &core_kernels_avx2};
+    return index < 2 ? tables[index] : nullptr;
+}
 const KernelTable *kernels_active() { return active; }
 bool kernels_select(const char *name) {
-    for (const KernelTable *table : tables)
+    for (int i = 0; const KernelTable *table = kernels_at(i); i++)
         if (!strcmp(table->name, name)) active = table;
-    return !strcmp(active->name, name);
+    return active && !strcmp(active->name, name);
 }
