@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels dist native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-page test-pooling test-ranks test-ray \
-	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test \
+	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -122,6 +122,12 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-arm: $(TEST_STAMP)  ## the kernels of Arm, of older x86-64 processors and of AMX, compiled and run on emulated ones (root installs what is missing)
+	@(command -v aarch64-linux-gnu-g++ && (command -v qemu-aarch64 || command -v qemu-aarch64-static)) > /dev/null || \
+		apt-get install --quiet --yes --no-install-recommends g++-aarch64-linux-gnu qemu-user-static || \
+		{ echo "test-arm: needs a cross compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user-static"; exit 1; }
+	$(PYTHON) -m pytest -m "slow or not slow" tests/kernels/test_emulated_kernels.py
 
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks

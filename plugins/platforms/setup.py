@@ -51,6 +51,7 @@ X86_64 = {
     "avx512": AVX512,
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
     "avx512_vnni_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+    "amx": [*AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8"],
 }
 AARCH64 = {
     **GENERIC,
@@ -127,8 +128,8 @@ class BuildNative(build_ext):
         error_file.unlink(missing_ok=True)
 
     def _sets_of_this_machine(self) -> list[list[str]]:
-        """Return one set per group, the best one first; or all in one group, when the compiler cannot tell which sets
-        this processor runs.
+        """Return one set per group, the best one first (`amx` with the next one); or all in one group, when the compiler
+        cannot tell which sets this processor runs.
 
         A set runs here if the compiler defines the set's macros for this processor too, so the flags above remain the
         only table.
@@ -138,7 +139,11 @@ class BuildNative(build_ext):
             return [list(known_sets())]
         plain = self._macros([])
         macros = {name: self._macros(flags) for name, flags in known_sets().items()}
-        return [[name] for name in reversed(macros) if macros[name] and macros[name] - plain <= here]
+        runnable = [name for name in reversed(macros) if macros[name] and macros[name] - plain <= here]
+        groups = [[name] for name in runnable]
+        if runnable[:1] == ["amx"]:  # a system may refuse its tiles to a process: the next best set is then needed
+            groups[0] += runnable[1:2]
+        return groups
 
     def _macros(self, flags: list[str]) -> set[str]:
         """Return the macros that the compiler defines for these flags; empty when it does not know the flags."""

@@ -198,6 +198,25 @@ def test_an_installation_compiles_the_best_set_of_this_processor_alone(source, h
     assert built and tables(compiled(source)) == host_compiler.order[:1]
 
 
+EVERY_SET = """#!/bin/sh
+# For a processor that has every set of its kind. Writes empty outputs and remembers its sources.
+case "$*" in *-dM*) printf '#define __PLAIN__ 1\\n'; exit;; esac
+echo "$@" >> {log}
+while [ "$1" != "-o" ]; do shift; done
+touch "$2"
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the sets of x86-64")
+def test_a_processor_with_tiles_gets_the_next_set_too(source):
+    """A system may refuse tiles to a process; with `amx` alone nothing would run there."""
+    compiler = source / "compiler"
+    compiler.write_text(EVERY_SET.format(log=source / "log"))
+    compiler.chmod(stat.S_IRWXU)
+    _, built = compile_with(source, compiler)
+    assert built and tables(compiled(source)) == ["amx", "avx512_vnni_bf16"]
+
+
 def test_a_set_that_the_assembler_does_not_know_gives_way_to_the_next_best(source, host_compiler):
     best, second = host_compiler.order
     error, built = compile_with(source, host_compiler(fails=f"kernels_{best}.cpp"))

@@ -149,6 +149,7 @@ FEATURES = {  # of the instructions of an object file, without what x86-64 alway
     "avx": r"\bv[a-z0-9]+\s|%ymm",
     "avx512": r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b",
     "vnni": r"\bvpdp",
+    "tiles": r"\b(ldtilecfg|sttilecfg|tile(loadd|loaddt1|stored|zero|release)|tdp\w+)\b",
     "bf16": r"\bvdpbf16|\bvcvtne2?ps2?bf16|\bvcvtneps2bf16",
     "sse3 and later": r"\b(pshufb|phadd\w*|pmulld|pmaddubsw|pabs\w+|ptest|round[sp][sd]|blend\w+|pmovzx\w+|pmovsx\w+|"
     r"pminsd|pmaxsd|pack[us]+dw|haddp[sd]|movs[hl]dup|lddqu|pextr[bdq]|pinsr[bdq]|dpps|crc32\w*|popcnt)\b",
@@ -159,6 +160,7 @@ ALLOWED = {
     "kernels_avx512": {"avx", "avx512"},
     "kernels_avx512_vnni": {"avx", "avx512", "vnni"},
     "kernels_avx512_vnni_bf16": {"avx", "avx512", "vnni", "bf16"},
+    "kernels_amx": {"avx", "avx512", "vnni", "bf16", "tiles"},
 }
 
 
@@ -176,7 +178,7 @@ def test_the_extension_exports_its_entry_point_alone(native):
 
 def test_the_tests_have_every_instruction_set(native):
     """An installation has the best set of its machine alone; others, and so their tests, would be missing unnoticed."""
-    prefix = {"x86_64": ("avx", "generic"), "aarch64": ("neon", "generic")}.get(platform.machine(), "generic")
+    prefix = {"x86_64": ("avx", "amx", "generic"), "aarch64": ("neon", "generic")}.get(platform.machine(), "generic")
     sets = {path.stem.removeprefix("kernels_") for path in (ROOT / NATIVE).glob("kernels_*.cpp")}
     expected = {name for name in sets if name.startswith(prefix)}
     assert set(native.compiled_isas()) == expected, (
@@ -188,8 +190,8 @@ def test_every_source_has_its_object_file(native):
     if not OBJECTS:
         pytest.skip("needs the object files of a build in place")
     sources = {path.stem for path in (ROOT / NATIVE).glob("*.cpp")}
-    other = {"x86_64": "neon", "aarch64": "avx"}.get(platform.machine(), "kernels")
-    assert {path.stem for path in OBJECTS} >= {name for name in sources if other not in name}
+    others = {"x86_64": ("neon",), "aarch64": ("avx", "amx")}.get(platform.machine(), ("kernels",))
+    assert {path.stem for path in OBJECTS} >= {name for name in sources if not any(word in name for word in others)}
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 instructions")

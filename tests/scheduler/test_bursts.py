@@ -15,7 +15,7 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
-def served(machine: str, weight: float) -> tuple[list[float], list[float], float]:
+def served(machine: str, weight: float, mixed: int = 24) -> tuple[list[float], list[float], float]:
     """Seconds to each first token, seconds between tokens, and seconds until all are answered.
 
     Each client sends its next prompt as soon as its last one is answered.
@@ -23,7 +23,7 @@ def served(machine: str, weight: float) -> tuple[list[float], list[float], float
     now, born, last = 0.0, {}, {}
     firsts: list[float] = []
     gaps: list[float] = []
-    limits = {"max_num_mixed_batched_tokens": 24, "max_num_batched_tokens": 2048, "max_num_seqs": 16}
+    limits = {"max_num_mixed_batched_tokens": mixed, "max_num_batched_tokens": 2048, "max_num_seqs": 16}
     scheduler = make_scheduler(512, queued_prompts_weight=weight, **limits)
     executor = FakeExecutor(512)
     todo = [f"r{number}" for number in range(CLIENTS * ROUNDS)]
@@ -70,3 +70,11 @@ def test_the_weight_moves_along_the_curve(machine: str) -> None:
     lasts = [max(served(machine, weight)[0]) for weight in (0.0, 1.0, 2.0, 4.0)]
     assert lasts == sorted(lasts, reverse=True)
     assert lasts[-1] < lasts[0]
+
+
+@pytest.mark.parametrize("machine", ["two cores", "one slow core"])
+def test_a_smaller_mixed_step_is_a_shorter_wait_and_a_later_last_prompt(machine: str) -> None:
+    firsts, gaps, _ = served(machine, weight=2.0, mixed=12)
+    firsts_before, gaps_before, _ = served(machine, weight=2.0, mixed=24)
+    assert percentile(gaps, 0.95) < percentile(gaps_before, 0.95)
+    assert max(firsts) > max(firsts_before)

@@ -15,7 +15,7 @@ from core.api.errors import UserError
 from core.api.reason import Reason
 
 InstructionSet = Literal[
-    "generic", "avx2", "avx512", "avx512_vnni", "avx512_vnni_bf16", "neon", "neon_dot", "neon_bf16"
+    "generic", "avx2", "avx512", "avx512_vnni", "avx512_vnni_bf16", "amx", "neon", "neon_dot", "neon_bf16"
 ]
 ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
 

@@ -3,9 +3,8 @@
 //
 // A table is offered only where its file was compiled and the processor and the operating system both report support:
 // cpuid and xgetbv on x86-64, the kernel's capability bits on aarch64 under Linux (elsewhere the plain NEON that
-// every aarch64 has). There is no AMX table: its tiles need a permission from the kernel (arch_prctl), neither an
-// emulator nor a machine to run them on was at hand, and untested code is not offered. It would be one more row above
-// avx512_vnni_bf16.
+// every aarch64 has). AMX needs a permission besides, which a process has to ask for. Its kernels were never run on a
+// processor that has it: a test builds them upon tiles in plain C++, and compares their bits.
 #include "native.h"
 
 #include <atomic>
@@ -14,8 +13,30 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
+
+#if defined(__x86_64__)
+// Whether this process may use tiles: the processor has them with products of 8-bit integers, the system saves their state,
+// and grants it to this process and its threads. Asking again changes nothing.
+bool tiles_allowed() {
+#if defined(__linux__)
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25, kSaved = 3u << 17; // Intel SDM: CPUID 7.0 EDX, XCR0
+    constexpr long kAskPermission = 0x1023, kTileData = 18;                   // Linux: ARCH_REQ_XCOMP_PERM
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTile | kInt8)) != (kTile | kInt8)) return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & kSaved) == kSaved && syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
+#else
+    return false;
+#endif
+}
+#endif
 
 bool runs(const char *name) {
     if (!strcmp(name, "generic")) return true;
@@ -29,7 +50,9 @@ bool runs(const char *name) {
     if (!strcmp(name, "avx512")) return wide;
     const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
     if (!strcmp(name, "avx512_vnni")) return vnni;
-    if (!strcmp(name, "avx512_vnni_bf16")) return vnni && __builtin_cpu_supports("avx512bf16");
+    const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+    if (!strcmp(name, "avx512_vnni_bf16")) return bf16;
+    if (!strcmp(name, "amx")) return bf16 && tiles_allowed();
 #elif defined(__aarch64__)
     if (!strcmp(name, "neon")) return true;
 #if defined(__linux__)
@@ -43,6 +66,9 @@ bool runs(const char *name) {
 }
 
 const KernelTable *const tables[] = {
+#ifdef CORE_HAVE_AMX
+    &core_kernels_amx,
+#endif
 #ifdef CORE_HAVE_AVX512_VNNI_BF16
     &core_kernels_avx512_vnni_bf16,
 #endif

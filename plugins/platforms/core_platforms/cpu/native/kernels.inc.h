@@ -13,6 +13,9 @@
 
 namespace {
 #include CORE_LANES
+#ifdef CORE_TILES_HEADER
+#include CORE_TILES_HEADER
+#endif
 #include "linear.inc.h"
 #include "stage.inc.h"
 #include "small_ops.inc.h"

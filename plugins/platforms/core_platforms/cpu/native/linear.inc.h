@@ -106,6 +106,31 @@ template <class Kind> static void panel_rows(const LinearCall &c, long panel, lo
     blocks<Kind, 1>(c, panel, row, end);
 }
 
+#ifdef CORE_TILES
+constexpr long kStepRows = kTileRows;
+
+// Multiplies whole blocks of sixteen rows; returns the first row that is left. Groups that end with a smaller part, which
+// would need tiles of another shape, are left to vectors.
+template <class Kind> static long tile_blocks(const LinearCall &c, long panel, long row, long end) {
+    const PackedLinear &l = *c.weight;
+    if (end - row < kTileRows || l.group % l.input_group || tile_step(l.input_group) < 8) return row;
+    tiles_begin(tile_step(l.input_group));
+    for (; row + kTileRows <= end; row += kTileRows) {
+        block<Kind, kTileRows, 1>(c, panel, 0, row);
+        block<Kind, kTileRows, 1>(c, panel, 1, row);
+    }
+    tiles_end();
+    return row;
+}
+#else
+constexpr long kStepRows = kRowBlock;
+template <class Kind> LANE long tile_blocks(const LinearCall &, long, long row, long) { return row; }
+#endif
+
+template <class Kind> static void int_rows(const LinearCall &c, long panel, long begin, long end) {
+    panel_rows<Kind>(c, panel, tile_blocks<Kind>(c, panel, begin, end), end);
+}
+
 template <class Decode> LANE void float_groups(const LinearCall &c, long panel, long begin, long end) {
 #ifdef CORE_BF16_DOT
     if (c.weight->activation == kRoundBF16) {
@@ -120,22 +145,23 @@ template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long b
     const PackedLinear &l = *c.weight;
     constexpr Integers kStored = Bits == 4 ? kNibbles : kBytes;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
-    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return panel_rows<RowDotKind<kStored>>(c, panel, begin, end);
-    if (l.has_zeros) return panel_rows<IntDotKind<kStored, true, true>>(c, panel, begin, end);
-    if (l.input_parts > 1) return panel_rows<IntDotKind<kStored, true, false>>(c, panel, begin, end);
-    panel_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
+    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return int_rows<RowDotKind<kStored>>(c, panel, begin, end);
+    if (l.has_zeros) return int_rows<IntDotKind<kStored, true, true>>(c, panel, begin, end);
+    if (l.input_parts > 1) return int_rows<IntDotKind<kStored, true, false>>(c, panel, begin, end);
+    int_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
 }
 
 // Multiplies by an expanded panel, and meanwhile brings the packed panel that is expanded next into the cache, a slice for
 // each block of rows. Measured: waiting for that panel took a fifth of the time of 64 rows.
-template <class Kind> static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long panel, long begin, long end) {
+template <void (*Rows)(const LinearCall &, long, long, long)>
+static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long panel, long begin, long end) {
     const uint8_t *next = c.next ? c.next : packed.data + (panel + 1) * packed.panel_bytes;
     const long bytes = c.next || panel + 1 < packed.panels ? (long)packed.panel_bytes : 0;
-    const long slice = bytes * kRowBlock / (end - begin) / 64 * 64 + 64;
+    const long slice = bytes * kStepRows / (end - begin) / 64 * 64 + 64;
     const uint8_t *stop = next + bytes;
-    for (long row = begin; row < end; row += kRowBlock) {
+    for (long row = begin; row < end; row += kStepRows) {
         for (const uint8_t *last = next + slice; next < last && next < stop; next += 64) __builtin_prefetch(next, 0, 2);
-        panel_rows<Kind>(c, panel, row, at_most(row + kRowBlock, end));
+        Rows(c, panel, row, at_most(row + kStepRows, end));
     }
 }
 
@@ -157,11 +183,11 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     LinearCall call = c;
     call.weight = &spread, call.panel = (const uint8_t *)scratch.memory;
     if (!integers)
-        rows_and_next<GroupFloatKind<IntDecode<8>>>(call, l, panel, begin, end);
+        rows_and_next<panel_rows<GroupFloatKind<IntDecode<8>>>>(call, l, panel, begin, end);
     else if (l.has_zeros)
-        rows_and_next<IntDotKind<kSmallBytes, false, true>>(call, l, panel, begin, end);
+        rows_and_next<int_rows<IntDotKind<kSmallBytes, false, true>>>(call, l, panel, begin, end);
     else
-        rows_and_next<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>(call, l, panel, begin, end);
+        rows_and_next<int_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>>(call, l, panel, begin, end);
     return true;
 }
 
@@ -173,7 +199,7 @@ LANE void plain_or_groups(const LinearCall &c, long panel, long begin, long end)
     case kInt4: return int_groups<4>(c, panel, begin, end);
     case kInt8: return int_groups<8>(c, panel, begin, end);
     case kCode4:
-        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<kTableNibbles, false, false>>(c, panel, begin, end);
+        if (l.activation == kQuantInt8) return int_rows<IntDotKind<kTableNibbles, false, false>>(c, panel, begin, end);
         return float_groups<CodeDecode>(c, panel, begin, end);
     case kE4M3: return float_groups<NarrowDecode<E4M3>>(c, panel, begin, end);
     case kE5M2: return float_groups<NarrowDecode<E5M2>>(c, panel, begin, end);

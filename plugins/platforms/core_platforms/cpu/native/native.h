@@ -501,6 +501,7 @@ extern "C" const KernelTable core_kernels_avx2;
 extern "C" const KernelTable core_kernels_avx512;
 extern "C" const KernelTable core_kernels_avx512_vnni;
 extern "C" const KernelTable core_kernels_avx512_vnni_bf16;
+extern "C" const KernelTable core_kernels_amx;
 extern "C" const KernelTable core_kernels_neon;
 extern "C" const KernelTable core_kernels_neon_dot;
 extern "C" const KernelTable core_kernels_neon_bf16;

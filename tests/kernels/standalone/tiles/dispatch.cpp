@@ -1,0 +1,25 @@
+// In place of the extension's dispatch.cpp: offers AVX2 with the products of tiles in plain C++, then AVX2.
+#include "native.h"
+
+#include <string.h>
+
+bool tiled_linear(const LinearCall *c, long panel, long begin, long end); // kernels_tiles.cpp
+
+static KernelTable tiled() {
+    KernelTable table = core_kernels_avx2;
+    table.name = "amx", table.linear = tiled_linear;
+    return table;
+}
+static const KernelTable *active = nullptr;
+
+const KernelTable *kernels_at(int index) {
+    static const KernelTable amx = tiled();
+    const KernelTable *const tables[] = {&amx, &core_kernels_avx2};
+    return index < 2 ? tables[index] : nullptr;
+}
+const KernelTable *kernels_active() { return active; }
+bool kernels_select(const char *name) {
+    for (int i = 0; const KernelTable *table = kernels_at(i); i++)
+        if (!strcmp(table->name, name)) active = table;
+    return active && !strcmp(active->name, name);
+}
