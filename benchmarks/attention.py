@@ -1,6 +1,6 @@
 """Times one layer's attention and cache write, and the sampler, on the native kernels.
 
-    python benchmarks/attention.py [--threads 2] [--seconds 0.3] [--only decode,prefill,shared,types,gemma,long,sampling]
+    python benchmarks/attention.py [--threads 2] [--seconds 0.3] [--only decode,prefill,shared,types,gemma,llama,long,sampling]
 
 Prints the fastest of many calls in microseconds, and for attention the bytes of cache that the batch's sequences see a second
 (a shared prefix counts once for each sequence that sees it).
@@ -25,6 +25,7 @@ from core_runtime.contracts import BatchView
 from core_runtime.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
 
 SMALL = AttentionSpec(9, 3, 64, 64, 0.125)
+LLAMA = AttentionSpec(32, 8, 128, 128, 128**-0.5)
 GEMMA = AttentionSpec(4, 1, 256, 256, 0.0625, window=512)
 BLOCK = 16
 NEAR, FAR = 1 << 21, 160_000_000
@@ -40,6 +41,7 @@ SECTIONS = {  # spec, KV type, sequences, keys, new tokens, shared prefix
         for dtype in ("bfloat16", "int8_per_token_head", "k8v4_per_token_head")
         for new in (1, 512)
     ],
+    "llama": [(LLAMA, dtype, 1, 32768, 1, 0) for dtype in ("bfloat16", "int8_per_token_head", "k8v4_per_token_head")],
     "gemma": [(GEMMA, "bfloat16", n, 1024, new, 0) for n, new in ((1, 1), (16, 1), (1, 1024))],
 }
 

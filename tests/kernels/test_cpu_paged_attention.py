@@ -219,6 +219,17 @@ def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa, dty
     native.pool_init(2)
 
 
+@pytest.mark.parametrize("group", [1, 2, 4, 5])
+def test_few_rows_that_read_bytes_have_the_bits_of_a_prefill(kernels, isa, group):
+    """Up to four query heads of a key's head widen its bytes as they read them, more rows before."""
+    spec = spec_of(2 * group, 2, 80, 48)
+    whole = Sequences(spec, [300], 16, "int8_per_token_head").step([300])[0]
+    decode = Sequences(spec, [300], 16, "int8_per_token_head")
+    decode.step([290])
+    for position in range(290, 300):
+        assert torch.equal(decode.step([1])[0][0], whole[position])
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_blocks_behind_the_window_are_never_read(kernels, isa, chunked):
     spec = spec_of(4, 2, 32, window=40, chunked=chunked)

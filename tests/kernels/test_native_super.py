@@ -143,6 +143,21 @@ def test_integers_of_few_bits_have_the_bits_of_wider_ones(kernels, isa, bits, gr
         assert torch.equal(looked_up, wide.dequantize()[ids])
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6])
+def test_the_largest_integers_and_inputs_do_not_overflow(kernels, isa, bits, sign):
+    """Sums of products may be kept in 16 bits: all terms are as large as they get, and have one sign."""
+    n, k, largest = 40, 768, (1 << bits) - 1
+    integers = torch.full((n, k), largest, dtype=torch.uint8)
+    values = integers if bits > 4 else to_nibbles(integers)
+    wide = IntGroups(8 if bits > 4 else 4, 32, values, torch.ones(n, k // 32).half(), None, 0)
+    linear = kernels.linear(SuperGroups.of(wide, bits), activation="int8")
+    for rows in (1, 4, 40):
+        out = torch.empty(rows, n)
+        linear(torch.full((rows, k), sign), out)
+        torch.testing.assert_close(out, torch.full_like(out, sign * largest * k), rtol=1e-5, atol=0)
+
+
 def test_integers_that_do_not_fit_are_refused():
     wide = IntGroups(8, 32, torch.full((2, 32), 8, dtype=torch.uint8), torch.ones(2, 1).half())
     with pytest.raises(ValueError, match="up to 8 do not fit 3 bits"):

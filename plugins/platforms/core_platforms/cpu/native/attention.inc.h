@@ -105,10 +105,11 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Attentio
 // The same for few rows: all are one block, so each number is widened once, without a place in memory.
 template <int Narrow>
 static void attend_narrow(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span) {
+    constexpr int kMost = Narrow == kCacheI8 ? kByteRows : kCodeRows;
     if (t.rows == 1) attend_rows<true, Narrow, 1>(c, t, s, span, 0);
-    if (t.rows == 2) attend_rows<true, Narrow, kNarrowRows >= 2 ? 2 : 1>(c, t, s, span, 0);
-    if (t.rows == 3) attend_rows<true, Narrow, kNarrowRows >= 3 ? 3 : 1>(c, t, s, span, 0);
-    if (t.rows == 4) attend_rows<true, Narrow, kNarrowRows >= 4 ? 4 : 1>(c, t, s, span, 0);
+    if (t.rows == 2) attend_rows<true, Narrow, kMost >= 2 ? 2 : 1>(c, t, s, span, 0);
+    if (t.rows == 3) attend_rows<true, Narrow, kMost >= 3 ? 3 : 1>(c, t, s, span, 0);
+    if (t.rows == 4) attend_rows<true, Narrow, kMost >= 4 ? 4 : 1>(c, t, s, span, 0);
 }
 
 // The factor log2(e) turns the softmax's powers of e into powers of two.
@@ -143,7 +144,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     const AttentionCall &c = *call;
     const AttentionTask &t = *task;
     const bool half = element_pair(c.element) == 2;
-    const bool narrow = c.element >= kCacheI8 && !c.latent && t.rows <= kNarrowRows;
+    const bool narrow = c.element >= kCacheI8 && !c.latent && t.rows <= (c.element == kCacheI8 ? kByteRows : kCodeRows);
     AttentionScratch &s = *(AttentionScratch *)memory;
     set_rows(c, t, s.row);
     half ? load_queries<true>(c, t, s) : load_queries<false>(c, t, s);

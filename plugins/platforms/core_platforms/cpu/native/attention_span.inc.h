@@ -15,8 +15,12 @@ constexpr bool kRounds = false;
 #endif
 constexpr float kLog2E = 1.44269504f;
 constexpr long kNever = 1L << 40;
-// Rows up to which numbers of 8 bits and fewer are widened as they are read: four vectors of sums each stay in registers.
-constexpr int kNarrowRows = kAttentionSums / 4 < 4 ? kAttentionSums / 4 : 4;
+// Rows up to which numbers of 8 bits and fewer are widened as they are read, so that sums stay in registers: with codes of
+// 4 bits four vectors for each row, with bytes at least one.
+constexpr int kCodeRows = kAttentionSums / 4 < 4 ? kAttentionSums / 4 : 4;
+constexpr int kByteRows = kAttentionSums >= 4 ? 4 : kCodeRows;
+// Vectors of sums of R rows that stay in registers.
+template <int R> constexpr int kColumns = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
 // One vector more than needed: with a power of two, rows would compete for the same few cache sets.
 constexpr long kWidest = kMaxHead + 16;
 
@@ -60,6 +64,26 @@ template <int R, int V> LANE void multiply_pairs(F (&acc)[R][V], const uint8_t *
     }
 }
 
+// The same of pairs of bytes, each vector's 16 pairs at its address in `m`.
+template <int R, int V>
+LANE void multiply_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, long i, const uint8_t *const (&m)[V], long at) {
+#ifdef CORE_BF16_DOT
+    I pair[V];
+    for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m[v] + at);
+    multiply_pairs<R, V>(acc, x, row_bytes, i, pair);
+#else
+    for (int v = 0; v < V; v++) { // bytes become floats at once: as pairs of bfloat16 they would be split again
+        F even, odd;
+        split_int8(load_u16((const uint16_t *)(m[v] + at)), even, odd);
+        for (int r = 0; r < R; r++) {
+            const float *pair = (const float *)(x + r * row_bytes) + 2 * i;
+            acc[r][v] = fma(set1(pair[0]), even, acc[r][v]);
+            acc[r][v] = fma(set1(pair[1]), odd, acc[r][v]);
+        }
+    }
+#endif
+}
+
 // Line by line as the span before is read: all lines of a span at once would keep its own reads waiting.
 LANE void fetch(const uint8_t *p) { __builtin_prefetch(p); }
 
@@ -92,10 +116,8 @@ template <int R, int V>
 LANE void outer_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V],
                       const ptrdiff_t (&ahead)[V], long dim) {
     for (long i = 0; i < dim / 2; i++) {
-        I pair[V];
         for (int v = 0; v < V && i % 2 == 0; v++) fetch(m[v] + ahead[v] + 32 * i);
-        for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m[v] + 32 * i);
-        multiply_pairs<R, V>(acc, x, row_bytes, i, pair);
+        multiply_bytes<R, V>(acc, x, row_bytes, i, m, 32 * i);
     }
 }
 
@@ -300,13 +322,16 @@ LANE void weigh_narrow(const AttentionCall &c, AttentionScratch &s, const Span &
         const long from = clamp(low - g * 16, 0, 16), to = clamp(high - g * 16, 0, 16);
         const uint8_t *m = span.v[g] + l * (Narrow == kCacheI8 ? 2 : 4);
         for (long i = from / 2; i < (to + 1) / 2; i++) {
-            I pair[V];
             for (long at = 0; at < V * 32; at += 64) fetch(m + span.ahead[g] + i * step + at);
-            if (Narrow == kCacheI8)
-                for (int v = 0; v < V; v++) pair[v] = widen<kCacheI8>(m + i * step + 32 * v);
-            else
+            if constexpr (Narrow == kCacheI8) {
+                const uint8_t *columns[V];
+                for (int v = 0; v < V; v++) columns[v] = m + 32 * v;
+                multiply_bytes<R, V>(acc, s.weights + g * 16 * bytes, row_bytes, i, columns, i * step);
+            } else {
+                I pair[V];
                 quarters(levels, iload(m + i * step), pair);
-            multiply_pairs<R, V>(acc, s.weights + g * 16 * bytes, row_bytes, i, pair);
+                multiply_pairs<R, V>(acc, s.weights + g * 16 * bytes, row_bytes, i, pair);
+            }
         }
     }
     for (int r = 0; r < R; r++)
@@ -318,7 +343,10 @@ template <int Narrow, int R>
 LANE void weigh_all_narrow(const AttentionCall &c, AttentionScratch &s, const Span &span, long low, long high) {
     const long width = Narrow == kCacheI8 ? c.dim_v : c.dim_v / 4;
     long l = 0;
-    for (; Narrow == kCacheI8 && l + 64 <= width; l += 64) weigh_narrow<Narrow, R, 4>(c, s, span, l, low, high);
+    if constexpr (Narrow == kCacheI8) {
+        constexpr int V = kColumns<R>;
+        for (; l + V * 16 <= width; l += V * 16) weigh_narrow<Narrow, R, V>(c, s, span, l, low, high);
+    }
     for (; l < width; l += 16)
         weigh_narrow<Narrow, R, Narrow == kCacheI8 ? 1 : 4>(c, s, span, l > width - 16 && width > 16 ? width - 16 : l, low, high);
 }
@@ -326,7 +354,7 @@ LANE void weigh_all_narrow(const AttentionCall &c, AttentionScratch &s, const Sp
 // Softmax and output of R rows over one span, into peaks, totals and out; a row that sees no key has the total 0.
 template <bool Half, int Narrow, int R>
 static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionScratch &s, const Span &span, long row) {
-    constexpr int V = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
+    constexpr int V = kColumns<R>;
     long low[R], high[R], first = kSpan, last = 0;
     for (int r = 0; r < R; r++) {
         row_range(s.row[row + r], low[r], high[r]);

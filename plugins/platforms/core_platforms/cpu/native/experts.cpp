@@ -30,9 +30,10 @@ struct Job {
     LinearCall stage;             // stages the chunk's tokens
     Block *blocks;
     long block_count;
-    std::atomic<int32_t> *left; // [blocks] tiles of the first product that are not done
+    std::atomic<long> *done; // [blocks] tiles of the first product that are done; one more once the block is finished
     LinearCall up, down;        // over all pairs; a tile sets the weight, and for `up` the inputs
     long up_panels, down_panels; // panels per tile
+    long up_tiles, down_tiles;   // tiles per block
     RowsCall gate;
     CombineCall combine;
 };
@@ -121,13 +122,15 @@ size_t gathered_bytes(const Job &job, long rows) {
     return parts.used;
 }
 
-// Multiplies rows [begin, end) by panels [panel, last) of a block's expert; the next block's expert is read afterwards.
+// Multiplies rows [begin, end) by panels [panel, last) of a block's expert; the next block's expert is read afterwards, or
+// what `after` points to behind the last one.
 void multiply(const Job &job, LinearCall &call, const PackedLinear *const *weights, long index, long panel, long last, long begin,
-              long end) {
+              long end, const uint8_t *after) {
     const PackedLinear &weight = *weights[job.blocks[index].expert];
     call.weight = &weight;
     for (; panel < last; panel++) {
-        if (panel + 1 == weight.panels && index + 1 < job.block_count) call.next = weights[job.blocks[index + 1].expert]->data;
+        if (panel + 1 == weight.panels)
+            call.next = index + 1 < job.block_count ? weights[job.blocks[index + 1].expert]->data : after;
         if (!job.table->linear(&call, panel, begin, end)) job.exhausted->store(true);
     }
 }
@@ -139,29 +142,41 @@ void finish_block(const Job &job, const Block &block) {
 }
 
 // Some panels of the first product for one block. The thread that computes a block's last panels finishes it.
-void up_tile(const void *context, long tile) {
-    const Job &job = *(const Job *)context;
-    const long panels = job.up.weight->panels, tiles = ceil_div(panels, job.up_panels), index = tile / tiles;
-    const long panel = tile % tiles * job.up_panels, last = at_most(panel + job.up_panels, panels);
+void up_tile(const Job &job, long tile) {
+    const long index = tile / job.up_tiles, panel = tile % job.up_tiles * job.up_panels;
+    const long last = at_most(panel + job.up_panels, job.up.weight->panels);
     const Block &block = job.blocks[index];
     const long rows = block.end - block.begin;
     LinearCall call = job.up;
     call.out += block.begin * call.out_stride;
     const bool copies = !in_place(job, block, call);
     Scratch scratch(copies ? gathered_bytes(job, rows) : 0);
-    if (!scratch.memory) return job.exhausted->store(true);
-    if (copies) gather(job, block, call, Parts{(uint8_t *)scratch.memory});
-    multiply(job, call, job.call->layer->gate_up, index, panel, last, 0, rows);
-    if (job.left[index].fetch_sub(1, std::memory_order_acq_rel) == 1) finish_block(job, block);
+    if (scratch.memory) {
+        if (copies) gather(job, block, call, Parts{(uint8_t *)scratch.memory});
+        const uint8_t *after = job.call->layer->down[job.blocks[0].expert]->data;
+        multiply(job, call, job.call->layer->gate_up, index, panel, last, 0, rows, after);
+    } else {
+        job.exhausted->store(true); // the tile still counts: others wait for it
+    }
+    if (job.done[index].fetch_add(1, std::memory_order_acq_rel) + 1 < job.up_tiles) return;
+    finish_block(job, block);
+    job.done[index].store(job.up_tiles + 1, std::memory_order_release);
 }
 
-void down_tile(const void *context, long tile) {
-    const Job &job = *(const Job *)context;
-    const long panels = job.down.weight->panels, tiles = ceil_div(panels, job.down_panels), index = tile / tiles;
-    const long panel = tile % tiles * job.down_panels;
+void down_tile(const Job &job, long tile) {
+    const long index = tile / job.down_tiles, panel = tile % job.down_tiles * job.down_panels;
+    const long last = at_most(panel + job.down_panels, job.down.weight->panels);
     LinearCall call = job.down;
-    multiply(job, call, job.call->layer->down, index, panel, at_most(panel + job.down_panels, panels), job.blocks[index].begin,
-             job.blocks[index].end);
+    pool_wait(job.done[index], job.up_tiles + 1);
+    multiply(job, call, job.call->layer->down, index, panel, last, job.blocks[index].begin, job.blocks[index].end, nullptr);
+}
+
+// Both products are one job: a thread that finds no tile of the first begins the second, of blocks that were finished long
+// before, in place of waiting for the slowest tile of the first.
+void product_tile(const void *context, long tile) {
+    const Job &job = *(const Job *)context;
+    const long first = job.block_count * job.up_tiles;
+    tile < first ? up_tile(job, tile) : down_tile(job, tile - first);
 }
 
 void combine_tile(const void *context, long tile) {
@@ -223,7 +238,8 @@ void cut(Job &job) {
     const long wanted = pool_size() * kTilesPerThread, up = job.up.weight->panels, down = job.down.weight->panels;
     job.up_panels = at_most(up, ceil_div(job.block_count * up, wanted));
     job.down_panels = at_most(down, ceil_div(job.block_count * down, wanted));
-    for (long i = 0; i < job.block_count; i++) job.left[i].store((int32_t)ceil_div(up, job.up_panels), std::memory_order_relaxed);
+    job.up_tiles = ceil_div(up, job.up_panels), job.down_tiles = ceil_div(down, job.down_panels);
+    for (long i = 0; i < job.block_count; i++) job.done[i].store(0, std::memory_order_relaxed);
 }
 
 // Assigns a place to every buffer of the job; returns their total size in bytes.
@@ -235,7 +251,7 @@ size_t place(Job &job, Parts parts) {
     job.order = parts.take<int32_t>(job.pairs);
     job.where = parts.take<int32_t>(job.pairs);
     job.blocks = parts.take<Block>(most_blocks);
-    job.left = parts.take<std::atomic<int32_t>>(most_blocks);
+    job.done = parts.take<std::atomic<long>>(most_blocks);
     job.stage = {up, c.x + job.token * c.x_stride, c.x_stride, nullptr, 0, job.tokens, 0, nullptr, 0, nullptr, nullptr, nullptr};
     job.weights = c.weights + job.token * c.top_k;
     if (!c.layer->weight_inputs) place_stage(job.stage, job.table, job.tokens, parts);
@@ -254,13 +270,12 @@ size_t place(Job &job, Parts parts) {
 }
 
 void run_chunk(Job &job) {
-    const long hidden = job.stage.weight->k, up = job.up.weight->panels, down = job.down.weight->panels;
+    const long hidden = job.stage.weight->k;
     sort_pairs(job);
     if (job.start[job.call->layer->experts]) { // at least one choice is of this rank
         cut(job);
         if (job.stage.staged) run(stage_tile, job, ceil_div(job.tokens, 8), job.tokens * hidden);
-        pool_run(up_tile, &job, job.block_count * ceil_div(up, job.up_panels));
-        pool_run(down_tile, &job, job.block_count * ceil_div(down, job.down_panels));
+        pool_run(product_tile, &job, job.block_count * (job.up_tiles + job.down_tiles));
     }
     run(job.call->apart ? apart_tile : combine_tile, job, ceil_div(job.tokens, 8), job.pairs * hidden);
 }

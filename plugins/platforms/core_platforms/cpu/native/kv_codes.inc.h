@@ -117,7 +117,6 @@ LANE void quarters(const Levels &levels, I codes, I (&pair)[4]) {
     pair[0] = level_pairs<0>(levels, codes), pair[1] = level_pairs<4>(levels, codes);
     pair[2] = level_pairs<8>(levels, codes), pair[3] = level_pairs<12>(levels, codes);
 }
-LANE void quarters(const Levels &, I, I (&)[1]) {}
 
 // Sixteen values: [8][dim_v / 4][2] halves to [8][dim_v][2]. A vector that is wider than what is left of a row also
 // writes the beginning of what comes next, which is written after it.

@@ -23,6 +23,14 @@ template <int Element, int Shift> LANE F small_float(I w) {
     return fma(mul(x, set1(beyond)), zero(), x); // infinity * 0 is NaN
 }
 
+// Pairs of signed bytes, in the low half of each lane, as floats: 2^23 + x + 128 - (2^23 + 128).
+LANE void split_int8(I w, F &even, F &odd) {
+    w = ixor(w, iset1(0x8080));
+    const F offset = set1(8388608.0f + 128);
+    even = sub(as_float(ixor(iand(w, iset1(0xff)), iset1(0x4b000000))), offset);
+    odd = sub(as_float(ixor(shift_right<8>(w), iset1(0x4b000000))), offset);
+}
+
 // 32 bytes to 16 lanes: pairs of bfloat16, or float32 from float16.
 template <int Element> LANE I widen(const uint8_t *p) {
     if (Element == kCacheF16) return as_int(load_half((const uint16_t *)p));
@@ -31,14 +39,10 @@ template <int Element> LANE I widen(const uint8_t *p) {
 #else
     I w = load_u16((const uint16_t *)p);
     F even, odd;
-    if (Element == kCacheI8) { // 2^23 + x + 128 - (2^23 + 128)
-        w = ixor(w, iset1(0x8080));
-        const F offset = set1(8388608.0f + 128);
-        even = sub(as_float(ixor(iand(w, iset1(0xff)), iset1(0x4b000000))), offset);
-        odd = sub(as_float(ixor(shift_right<8>(w), iset1(0x4b000000))), offset);
-    } else {
+    if (Element == kCacheI8)
+        split_int8(w, even, odd);
+    else
         even = small_float<Element, 0>(w), odd = small_float<Element, 8>(w);
-    }
     return ixor(iand(as_int(odd), iset1((int32_t)0xffff0000)), shift_right<16>(as_int(even)));
 #endif
 }

@@ -169,6 +169,15 @@ LANE __m256i dot_u7_half(__m256i acc, __m256i w, __m256i x) { // below 128, so t
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 }
 LANE I dot_u7(I acc, I w, I x) { return {dot_u7_half(acc.a, w.a, x.a), dot_u7_half(acc.b, w.b, x.b)}; }
+// The same in 16 bits, two sums a lane, each of two products; and acc + both sums of each lane.
+#define CORE_PAIR_SUMS 1
+LANE I add_products(I pairs, I w, I x) {
+    return {_mm256_add_epi16(pairs.a, _mm256_maddubs_epi16(w.a, x.a)), _mm256_add_epi16(pairs.b, _mm256_maddubs_epi16(w.b, x.b))};
+}
+LANE I add_pairs(I acc, I pairs) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return iadd(acc, {_mm256_madd_epi16(pairs.a, ones), _mm256_madd_epi16(pairs.b, ones)});
+}
 LANE I dot_u8(I acc, I w, I x) {
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
     return iadd(dot_u7(acc, low, x), shift_left<4>(dot_u7(izero(), high, x)));

@@ -116,6 +116,12 @@ LANE I dot_u8(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__
 LANE I dot_u7(I acc, I w, I x) { // below 128, so that the 16-bit pairs cannot saturate
     return iadd(acc, (I)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)w, (__m512i)x), _mm512_set1_epi16(1)));
 }
+// The same in 16 bits, two sums a lane, each of two products; and acc + both sums of each lane.
+#define CORE_PAIR_SUMS 1
+LANE I add_products(I pairs, I w, I x) {
+    return (I)_mm512_add_epi16((__m512i)pairs, _mm512_maddubs_epi16((__m512i)w, (__m512i)x));
+}
+LANE I add_pairs(I acc, I pairs) { return iadd(acc, (I)_mm512_madd_epi16((__m512i)pairs, _mm512_set1_epi16(1))); }
 LANE I dot_u8(I acc, I w, I x) {
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
     return iadd(dot_u7(acc, low, x), shift_left<4>(dot_u7(izero(), high, x)));
