@@ -28,17 +28,31 @@ MERGE = ("ÿ", "þ")
 """Two bytes that no test's text has beside each other."""
 
 
-def write_pair(checkpoint: Path, target: Path, kind: str, *, packed: bool = False, **changes: Any) -> tuple[Path, Path]:
+def write_pair(
+    checkpoint: Path,
+    target: Path,
+    kind: str,
+    *,
+    packed: bool = False,
+    exchanged: bool = False,
+    rows: dict[str, int] | None = None,
+    **changes: Any,
+) -> tuple[Path, Path]:
     """Write the text model and the projector of a checkpoint, and return their paths.
 
-    packed: matrices of the tower in Q8_0 where their rows are long enough. changes: keys of the projector, None removes one.
+    packed: matrices of the tower in Q8_0 where their rows are long enough. exchanged: both matrices of an MLP have each other's
+    name, as the first converter wrote them. rows: tensors of which only so many rows are written. changes: keys of the
+    projector, None removes one.
     """
     config = json.loads((checkpoint / "config.json").read_text())
     tensors = load_file(checkpoint / "model.safetensors")
+    for name, count in (rows or {}).items():
+        tensors[name] = tensors[name][:count]
     target.mkdir(exist_ok=True)
     text, tower = target / "model.gguf", target / "mmproj-model.gguf"
     write_text(text, checkpoint, config["text_config"], tensors)
-    write_projector(tower, checkpoint, config, tensors, kind, packed=packed, changes=changes)
+    swaps = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"} if exchanged else {}
+    write_projector(tower, checkpoint, config, tensors, kind, packed=packed, swaps=swaps, changes=changes)
     return text, tower
 
 
@@ -101,8 +115,16 @@ def write_vocabulary(writer: GGUFWriter, checkpoint: Path, size: int) -> None:
 
 
 def write_projector(
-    path: Path, checkpoint: Path, config: dict[str, Any], tensors: Tensors, kind: str, *, packed: bool, changes: dict[str, Any]
-) -> None:  # fmt: skip
+    path: Path,
+    checkpoint: Path,
+    config: dict[str, Any],
+    tensors: Tensors,
+    kind: str,
+    *,
+    packed: bool,
+    swaps: dict[str, str],
+    changes: dict[str, Any],
+) -> None:
     vision = config["vision_config"]
     values = projector_values(config, processor_of(checkpoint), kind) | changes
     writer = GGUFWriter(str(path), "clip")
@@ -115,6 +137,7 @@ def write_projector(
         new = name if name.startswith(("v.", "mm.")) else mapped(names, name)
         if new.startswith("v.blk.") and int(new.split(".")[2]) >= kept:
             continue
+        new = ".".join(swaps.get(part, part) for part in new.split("."))
         if packed and array.ndim == 2 and array.shape[1] % 32 == 0 and "embd" not in new:
             kind_of = GGMLQuantizationType.Q8_0
             writer.add_tensor(new, quantize(np.ascontiguousarray(array), kind_of), raw_dtype=kind_of)

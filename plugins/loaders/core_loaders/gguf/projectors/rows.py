@@ -122,9 +122,12 @@ def idefics3_processor(source: TowerSource, whole: Settings) -> Settings:
 def qwen2(source: TowerSource, tower: Settings, whole: Settings) -> None:
     """Set the sizes that files of Qwen2-VL do not state: their `feed_forward_length` is the text's width."""
     up = source.tensors.get("v.blk.0.ffn_up.weight")
-    width = tower["embed_dim"]
+    width: int = tower["embed_dim"]
     # Files from the first converter have both names of the MLP exchanged, so the larger dimension counts.
-    tower["mlp_ratio"] = max(up.shape) / width if up is not None else 4
+    inner = max(up.shape) if up is not None else 4 * width
+    if inner % width:
+        raise source.fail(f"has an MLP of {inner} numbers in a tower of width {width}; expected a multiple.")
+    tower["mlp_ratio"] = inner // width
     tower["hidden_size"] = source.text["hidden_size"]
     tower["spatial_merge_size"] = source.count("spatial_merge_size", 2)
     tower["hidden_act"] = source.activation("quick_gelu")
