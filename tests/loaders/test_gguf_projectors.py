@@ -15,7 +15,11 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 from tests.media.checkpoints import save_gemma3, save_llava, save_qwen
 from tests.media.projector_files import write_pair
 
-SAVE: dict[str, Any] = {"gemma3": save_gemma3, "llava": save_llava, "qwen2_vl": lambda folder: save_qwen(folder, "qwen2_vl")}
+SAVE: dict[str, Any] = {
+    "gemma3": save_gemma3,
+    "llava": save_llava,
+    "qwen2_vl": lambda folder: save_qwen(folder, "qwen2_vl"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,9 @@ def test_a_projector_with_a_wrong_key_is_refused_with_a_sentence(
 def test_a_projector_of_another_text_model_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     gemma, gemma_projector = write_pair(checkpoints["gemma3"], tmp_path / "gemma3", "gemma3")
     llama, llava_projector = write_pair(checkpoints["llava"], tmp_path / "llava", "llava")
-    with pytest.raises(CheckpointError, match=r"belongs to text models of type gemma3_text; this one is of type 'llama'"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to text models of type gemma3_text; this one is of type 'llama'"
+    ):
         resolved(llama, gemma_projector)
     with pytest.raises(CheckpointError, match=r"needs a token '<image>', which the text model's vocabulary has not"):
         resolved(gemma, llava_projector)

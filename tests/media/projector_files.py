@@ -17,7 +17,11 @@ from safetensors.numpy import load_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = dict[str, Array]
-ARCHITECTURES = {"gemma3_text": MODEL_ARCH.GEMMA3, "qwen2_vl_text": MODEL_ARCH.QWEN2VL, "qwen2_5_vl_text": MODEL_ARCH.QWEN2VL}
+ARCHITECTURES = {
+    "gemma3_text": MODEL_ARCH.GEMMA3,
+    "qwen2_vl_text": MODEL_ARCH.QWEN2VL,
+    "qwen2_5_vl_text": MODEL_ARCH.QWEN2VL,
+}
 NAMES = {MODEL_ARCH.GEMMA3: "gemma3", MODEL_ARCH.QWEN2VL: "qwen2vl", MODEL_ARCH.LLAMA: "llama"}
 TYPES = {
     "gemma3": "gemma3", "idefics3": "idefics3", "llava": "mlp", "mistral3": "pixtral", "pixtral": "pixtral",
@@ -104,7 +108,9 @@ def write_vocabulary(writer: GGUFWriter, checkpoint: Path, size: int) -> None:
     writer.add_tokenizer_pre("gpt-2")
     by_id[size - 1] = "".join(MERGE)  # the format has no empty list, and loaders ask for one of merges
     writer.add_token_list([by_id.get(index, f"[PAD{index}]") for index in range(size)])
-    writer.add_token_types([CONTROL if index in special else NORMAL if index in by_id else UNUSED for index in range(size)])
+    writer.add_token_types(
+        [CONTROL if index in special else NORMAL if index in by_id else UNUSED for index in range(size)]
+    )
     writer.add_token_merges([" ".join(MERGE)])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -165,7 +171,10 @@ def projector_values(config: dict[str, Any], processor: dict[str, Any], kind: st
     }
     if kind == "gemma3":
         side = int(processor["image_seq_length"] ** 0.5)
-        found |= {"use_gelu": True, "vision.projector.scale_factor": vision["image_size"] // vision["patch_size"] // side}
+        found |= {
+            "use_gelu": True,
+            "vision.projector.scale_factor": vision["image_size"] // vision["patch_size"] // side,
+        }
     elif TYPES[kind] == "idefics3":
         found |= {"use_gelu": True, "vision.projector.scale_factor": config["scale_factor"]}
         found["vision.preproc_image_size"] = images["size"]["longest_edge"]
@@ -197,7 +206,9 @@ def of_tower(tensors: Tensors, vision: dict[str, Any], kind: str) -> Iterator[tu
             name = name.replace("vision_tower.", "vision_tower.vision_model.")
             name = name.replace("mm_input_projection_weight", "mm_input_projection.weight")
         if kind == "llava":
-            name = name.replace("multi_modal_projector.linear_1", "mm.0").replace("multi_modal_projector.linear_2", "mm.2")
+            name = name.replace("multi_modal_projector.linear_1", "mm.0").replace(
+                "multi_modal_projector.linear_2", "mm.2"
+            )
         if "mm_soft_emb_norm" in name:
             array = array + 1
         if TYPES[kind] == "pixtral":

@@ -49,4 +49,6 @@ def why_none(wanted: str, model: str) -> str:
     if len(found) < 2:
         return ""
     listed = ", ".join(Path(each).name for each in found[:MAX_SHOWN])
-    return f"--mmproj: {len(found)} projectors lie beside the model ({listed}), so the model takes text; name one of them."
+    return (
+        f"--mmproj: {len(found)} projectors lie beside the model ({listed}), so the model takes text; name one of them."
+    )

@@ -211,12 +211,9 @@ def _info(name: str, parts: Sequence[GGUFTensor], file: int) -> TensorInfo:
     if len(parts) > 1:
         # Parts of a patch's frames are beside each other; those of an attention's matrix above each other.
         is_patch = len(shape) > 2
-        shape = (
-            (*shape[:2], len(parts), *shape[2:]) if is_patch else (sum(part.shape[0] for part in parts), *shape[1:])
-        )
+        shape = (*shape[:2], len(parts), *shape[2:]) if is_patch else (sum(part.shape[0] for part in parts), *shape[1:])
     kinds = {part.type.name for part in parts}
     dtype = first.type.name if len(kinds) == 1 and not first.type.packed else "F32"
     size = sum(part.nbytes for part in parts)
     offset = min(part.offset for part in parts)
     return TensorInfo(name, shape, dtype, size, file, offset, JOINT.join(part.name for part in parts))
-

@@ -144,7 +144,7 @@ def qwen2_5(source: TowerSource, tower: Settings, whole: Settings) -> None:
 
 
 def qwen_processor(source: TowerSource, whole: Settings) -> Settings:
-    """Return the processor of Qwen2-VL and Qwen2.5-VL; the limits of pixels are the published ones, unless the file has some."""
+    """Return the processor of both Qwen-VLs, with the published limits of pixels unless the file has some."""
     least, most = QWEN_PIXELS
     images = {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -196,7 +196,9 @@ def pixtral_processor(source: TowerSource, whole: Settings) -> Settings:
 def llava(source: TowerSource, tower: Settings, whole: Settings) -> None:
     """Set which layer's numbers are projected: the last one in the file, whose converter leaves out those behind it."""
     if source.counts("image_grid_pinpoints"):
-        raise source.fail("divides pictures into tiles (clip.vision.image_grid_pinpoints), as LLaVA 1.6 does: not served.")
+        raise source.fail(
+            "divides pictures into tiles (clip.vision.image_grid_pinpoints), as LLaVA 1.6 does: not served."
+        )
     chosen = source.counts("feature_layer")
     if chosen not in ([], [tower["num_hidden_layers"]]):
         raise source.fail(f"projects the layers {chosen}; expected the last of {tower['num_hidden_layers']}.")

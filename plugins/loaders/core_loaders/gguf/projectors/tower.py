@@ -50,7 +50,9 @@ class TowerSource:
         self.text = text
         found = self.metadata.text("general.architecture")
         if found != ARCHITECTURE:
-            raise self.fail(f"is a model of architecture '{found}'; expected a projector, whose architecture is 'clip'.")
+            raise self.fail(
+                f"is a model of architecture '{found}'; expected a projector, whose architecture is 'clip'."
+            )
 
     @property
     def path(self) -> str:
