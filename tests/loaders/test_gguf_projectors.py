@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from core.api.errors import CheckpointError
+from core.api.errors import CheckpointError, ConfigError
+from core_config.locating.located import locate
 from core_config.locating.projectors import projector_file, projectors_beside, why_none
 from core_loaders.gguf.arguments import GGUFArguments
 from core_loaders.gguf.loader import GGUFLoader
@@ -128,3 +129,26 @@ def test_which_projector_is_chosen(tmp_path: Path) -> None:
     assert "2 projectors lie beside the model" in why_none("auto", str(model))
     with pytest.raises(CheckpointError, match="there is no such file; expected a file, auto or none"):
         projector_file(str(tmp_path / "other.gguf"), str(model))
+
+
+def test_a_named_projector_ends_the_start_and_another_is_a_warning(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    text, projector = write_pair(checkpoints["gemma3"], tmp_path, "gemma3", projector_type="resampler")
+    with pytest.raises(ConfigError, match=r"'resampler', which is not served"):
+        locate({"model": str(text), "mmproj": str(projector)})
+    _, manifest, warnings = locate({"model": str(text), "mmproj": "auto"})
+    assert manifest.config["model_type"] == "gemma3_text"
+    assert any("The model takes text, since the projector beside it cannot be served" in each for each in warnings)
+    with pytest.raises(ConfigError, match="belongs to GGUF models; the loader 'safetensors'"):
+        locate({"model": str(checkpoints["gemma3"]), "mmproj": str(projector)})
+
+
+def test_a_projector_beside_the_model_is_taken_but_not_copied(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    text, projector = write_pair(checkpoints["gemma3"], tmp_path, "gemma3")
+    _, manifest, warnings = locate({"model": str(text), "mmproj": "auto"})
+    assert manifest.config["model_type"] == "gemma3" and manifest.files[1] == str(projector) and not warnings
+    _, manifest, _ = locate({"model": str(text)})  # as commands that copy models do
+    assert manifest.config["model_type"] == "gemma3_text" and len(manifest.files) == 1
+    _, manifest, _ = locate({"model": str(text), "mmproj": "auto", "language_model_only": True})
+    assert len(manifest.files) == 1

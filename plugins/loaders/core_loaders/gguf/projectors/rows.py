@@ -22,7 +22,7 @@ SPLITS: Final = 4
 """Tiles of a picture's longest side in the published checkpoints of Idefics 3."""
 
 
-def encoder(tower: str, layers: str) -> Names:
+def encoder(tower: str, layers: str) -> dict[str, str]:
     """Return the modules that the towers of CLIP and SigLIP share."""
     inner = {
         "ln1": "layer_norm1", "ln2": "layer_norm2", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
