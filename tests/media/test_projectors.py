@@ -16,7 +16,7 @@ MARKS = {
     "gemma3": "<start_of_image>", "idefics3": "<image>", "llava": "<image>", "mistral3": "[IMG]",
     "qwen2_vl": "<|image_pad|>", "qwen2_5_vl": "<|image_pad|>",
 }  # fmt: skip
-QUICK = ("gemma3", "qwen2_5_vl")
+QUICK = ("gemma3",)
 
 
 def saved(kind: str, directory: Path) -> Path:
