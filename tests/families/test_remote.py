@@ -60,6 +60,11 @@ def as_internlm(config: Config, tensors: Tensors) -> None:
     config |= {"model_type": "internlm", "bias": config.pop("attention_bias")}
 
 
+def as_qwen2_vl(config: Config, tensors: Tensors) -> None:
+    """From Qwen2: for text alone, rotary positions are the same in all three directions."""
+    config["rope_parameters"]["mrope_section"] = [2, 3, 3]
+
+
 def as_internlm2(config: Config, tensors: Tensors) -> None:
     config |= {"model_type": "internlm2", "bias": config.pop("attention_bias")}
     kv_heads = config["num_key_value_heads"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
@@ -47,7 +48,8 @@ class Reference:
     def __init__(self, llm: LLM, directory: Path) -> None:
         config = media_of(llm._config)
         assert config is not None
-        self._processor = ImageProcessor(config).processor  # without torchvision, as the engine's
+        own = msgspec.structs.replace(config, model=str(directory), projector={})
+        self._processor = ImageProcessor(own).processor  # without torchvision, as the engine's
         # Others ignore the soft caps of Gemma 2, and show later tokens to PaliGemma's prompts of text.
         attention = "eager"
         model = AutoModelForImageTextToText.from_pretrained(

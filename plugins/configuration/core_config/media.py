@@ -19,7 +19,7 @@ from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
 from core_media.families import OF_TORCHVISION, SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
 from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
-from core_runtime.models.families.wrappers import is_wrapper, other_module, text_config
+from core_runtime.models.families.wrappers import PROJECTOR, is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
@@ -63,6 +63,7 @@ def media_config(
         processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
         num_workers=settings["renderer_num_workers"],
         processor_kwargs=settings["mm_processor_kwargs"] or {},
+        projector=config.get(PROJECTOR, {}),
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
         two_sided=two_sided,
@@ -113,7 +114,7 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
     places, refusals = _places(settings, config)
     if not places:
         return next(iter(refusals.values()))
-    if not Path(path).is_dir():
+    if not Path(path).is_dir() and PROJECTOR not in config:
         return "the checkpoint has no files of a processor"
     if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
         return "the configuration has no mrope_section"

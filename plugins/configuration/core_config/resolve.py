@@ -262,7 +262,9 @@ def find_model(attempt: Attempt) -> Checkpoint:
     facts.magic = magic_of(model)
     attempt.run_rules("reference")
     _read_draft(facts)  # a rule may have made the model the draft of another one
-    return find_checkpoint(attempt.settings, attempt.plugins, facts)
+    checkpoint = find_checkpoint(attempt.settings, attempt.plugins, facts)
+    attempt.warnings += facts.warnings
+    return checkpoint
 
 
 def _read_draft(facts: Facts) -> None:

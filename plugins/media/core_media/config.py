@@ -36,7 +36,9 @@ class Place(msgspec.Struct, frozen=True):
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a model that takes media.
 
-    model:             directory of the checkpoint, which has the processor's files.
+    model:             directory of the checkpoint, which has the processor's files, or the file of a GGUF model.
+    projector:         of a GGUF model: `processor`, the contents of the processor's file, and `tokens`, the spellings of its
+                       special tokens by name.
     model_type:        of the whole model, a key of `core_media.families.FAMILIES`.
     placeholder:       what its chat template writes for a picture; empty: no pictures are served.
     token_id:          token whose embeddings the rows of a picture replace.
@@ -73,6 +75,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_cache_bytes: int = 1 << 30
     num_workers: int = 1
     processor_kwargs: dict[str, Any] = {}
+    projector: dict[str, Any] = {}
     io_kwargs: dict[str, dict[str, Any]] = {}
     max_seconds: float = 3600.0
     max_frames: int = 768

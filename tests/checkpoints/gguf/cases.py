@@ -62,6 +62,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen2": ("qwen2", {}),
+    "qwen2vl": ("qwen2", {}),
     "qwen2moe": ("qwen2_moe", {"shared_expert_intermediate_size": 64}),
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3moe": ("qwen3_moe", {"head_dim": 32, "norm_topk_prob": True}),

@@ -37,6 +37,7 @@ OTHER_FORMS = {
     "internlm2": ("InternLM2ForCausalLM", forms.as_internlm2),
     "exaone": ("ExaoneForCausalLM", forms.as_exaone),
     "minicpm": ("MiniCPMForCausalLM", forms.as_minicpm),
+    "qwen2vl": ("Qwen2VLForConditionalGeneration", forms.as_qwen2_vl),
 }
 """Cases that transformers has no class for: a llama of it under their names and layouts."""
 OTHER_NAMES = {"MptForCausalLM": "MPTForCausalLM"}

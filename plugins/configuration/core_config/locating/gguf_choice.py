@@ -19,6 +19,12 @@ _QUANT = re.compile(r"(?<![A-Za-z0-9])((UD-)?(I?Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*
 _MOST_SHOWN = 24
 
 
+def is_projector(name: str) -> bool:
+    """Whether a file's name is that of the projector of a model's pictures or sounds."""
+    found = _COMPANION.search(PurePosixPath(name).stem)
+    return name.lower().endswith(".gguf") and found is not None and found[2].lower() == "mmproj"
+
+
 def choose_model(names: Iterable[str], quant: str | None, subject: str) -> list[str]:
     """Return the files of the chosen model, the first part first. Raises CheckpointError with the choices.
 

@@ -14,6 +14,7 @@ from core.api.errors import ConfigError
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_config.arguments.sources import merge
+from core_config.locating.projectors import NONE
 from core_config.resolve import discover, find_model
 from core_config.rules import Facts
 from core_config.stages.attempt import Attempt
@@ -28,7 +29,10 @@ def locate(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> tuple[
     Raises ConfigError when there is any problem.
     """
     merged = merge(arguments, os.environ)
-    facts = Facts(Settings(merged), "explain", os.environ)
+    settings = Settings(merged)
+    if not settings.user_set("mmproj"):
+        settings = settings.beside({"mmproj": NONE}, "copying")  # what is copied is the named model alone
+    facts = Facts(settings, "explain", os.environ)
     further = [problem for problem in merged.problems if problem not in problems]
     attempt = Attempt(facts, [*problems, *further], list(merged.warnings))
     discover(attempt)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.args.schema import flag_of, schema
+from core_config.locating.projectors import AUTO, NONE
 from core_config.media import MODALITIES, modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
 from core_media.config import NOUNS
@@ -56,6 +57,8 @@ def settings_need_media(facts: Facts) -> Findings:
     """Arguments about media have an effect on models whose media are served."""
     names = [name for name, field in schema().fields.items() if field.group == "media" and facts.given(name)]
     names = [name for name in names if name not in ("skip_mm_profiling", "disable_chunked_mm_input")]
+    if facts["mmproj"] in (AUTO, NONE):
+        names = [name for name in names if name != "mmproj"]  # both say what to do without a projector as well
     if facts.manifest is None or not names:
         return
     reason = why_not(facts.settings, str(facts["model"]), facts.manifest)

@@ -80,6 +80,7 @@ class Facts:
     tower_bytes: bytes of the tower or encoder in the host's memory, by the memory plan.
     block_bytes: bytes of one KV block, by the memory plan.
     host_memory: bytes of memory of this machine.
+    warnings: sentences of the stage that resolves the checkpoint.
     """
 
     settings: Settings
@@ -105,6 +106,7 @@ class Facts:
     tower_bytes: int = 0
     block_bytes: int = 0
     host_memory: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]

@@ -148,6 +148,7 @@ def _settings(settings: Settings, keys: DraftKeys) -> Settings:
         "quantization_config": {},
         "load_format": keys.load_format,
         "model_loader_extra_config": {},
+        "mmproj": "none",
         "hf_overrides": keys.hf_overrides,
     }
     if keys.model is None:

@@ -20,6 +20,7 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_config.locating.default_model import NAME, default_model
 from core_config.locating.files import file_facts
+from core_config.locating.projectors import AUTO, NONE, projector_file, why_none
 from core_config.locating.reference import Reference, is_hub_name, read_reference
 from core_config.rules import Facts
 from core_config.selection import select_loader
@@ -28,6 +29,8 @@ from core_config.stages.settings import Settings
 from core_runtime.models.families.wrappers import overridden
 from core_runtime.specs.checkpoint import CheckpointManifest
 
+GGUF = "gguf"
+"""Name of the loader for GGUF files, which alone has projectors."""
 MISTRAL = "mistral"
 """Name of the loader for models with params.json in place of config.json, and of that form."""
 
@@ -65,7 +68,8 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     if name == "auto":
         settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
     _check_config_format(settings["config_format"], loader.manifest.row.name)
-    manifest = _resolve(loader, path, settings["model_loader_extra_config"])
+    manifest = _with_projector(settings, loader, path, known)
+    manifest = manifest or _resolve(loader, path, settings["model_loader_extra_config"])
     overrides = settings["hf_overrides"]
     if overrides:
         manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
@@ -122,6 +126,36 @@ def _local(reference: Reference) -> str:
 
     inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
     return str(path / choose_model(inside, reference.quant, reference.name)[0])
+
+
+def _with_projector(settings: Settings, choice: Choice, path: str, known: Facts) -> CheckpointManifest | None:
+    """Return the manifest of a GGUF model with its projector; None without one. Raises CheckpointError for one that the
+    user named and that does not fit. Warnings about another are added to `known.warnings`.
+    """
+    wanted = settings["mmproj"]
+    is_named = wanted not in (AUTO, NONE)
+    if choice.manifest.row.name != GGUF:
+        if is_named:
+            raise CheckpointError(
+                f"--mmproj {wanted}: belongs to GGUF models; the loader '{choice.manifest.row.name}' reads the tower from the "
+                "checkpoint. Leave it out."
+            )
+        return None
+    file = projector_file(wanted, path)
+    if not file or settings["language_model_only"]:
+        known.warnings += [said] if (said := why_none(wanted, path)) else []
+        return None
+    given = {**settings["model_loader_extra_config"], "mmproj": file}
+    try:
+        manifest = _resolve(choice, path, given)
+    except CheckpointError as error:
+        if is_named:
+            raise
+        known.warnings.append(f"The model takes text, since the projector beside it cannot be served: {error}")
+        return None
+    settings.derive("mmproj", file, "named" if is_named else "the projector that lies beside the model")
+    settings.replace("model_loader_extra_config", given, "the projector of --mmproj is the loader's")
+    return manifest
 
 
 def _check_config_format(wanted: str, loader: str) -> None:

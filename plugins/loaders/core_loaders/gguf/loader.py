@@ -8,15 +8,19 @@ Called by: the engine's loading (`iter`), the command line (`resolve`, without t
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import CheckpointError, UserError, nearest
 from core_loaders.gguf import layout
 from core_loaders.gguf.architectures import Architecture
+from core_loaders.gguf.arguments import GGUFArguments
 from core_loaders.gguf.metadata import Metadata
 from core_loaders.gguf.placement import JOINT, UNFOLDED, Placement
 from core_loaders.gguf.pooling import pooling_kind
+from core_loaders.gguf.projectors.attach import attach
+from core_loaders.gguf.projectors.values import tower_tensor
 from core_loaders.gguf.reader import GGUFTensor, open_map, read_architecture, read_header
 from core_loaders.gguf.source import Source
 from core_loaders.gguf.split import find_file, read_parts
@@ -25,6 +29,7 @@ from core_loaders.gguf.types import BY_NAME
 from core_loaders.gguf.vocabulary import read_generation, read_tokenizer
 from core_loaders.rotary_rows import half_split
 from core_runtime.models.families import decoder_spec
+from core_runtime.models.families.wrappers import PROJECTOR, text_config
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, Vocabulary
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -36,6 +41,9 @@ class GGUFLoader:
     """Loader plugin for GGUF: one file, the parts of a split one, or a directory that holds exactly one model."""
 
     keeps_tensors = True
+
+    def __init__(self, arguments: GGUFArguments | None = None) -> None:
+        self._projector = "" if arguments is None else arguments.mmproj
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Read headers, configuration and tokenizer; no torch, no weights. Raises CheckpointError."""
@@ -61,7 +69,7 @@ class GGUFLoader:
         generation = read_generation(metadata, tokenizer.vocabulary)
         if tokenizer.vocabulary is not None:
             _add_special_tokens(config, tokenizer.vocabulary)
-        return CheckpointManifest(
+        manifest = CheckpointManifest(
             ref=ref,
             format="gguf",
             files=parts.files,
@@ -71,6 +79,7 @@ class GGUFLoader:
             generation=generation,
             pooling=pooling_kind(source),
         )
+        return attach(manifest, os.path.abspath(self._projector)) if self._projector else manifest
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in file order: packed types as uint8 [N, row bytes], plain ones in dtype and shape.
@@ -96,11 +105,14 @@ class _Reader:
     def __init__(self, manifest: CheckpointManifest) -> None:
         self.manifest = manifest
         self.row = find_architecture(manifest.files[0], read_architecture(manifest.files[0]))
+        self._tower_file = len(manifest.files) - 1 if PROJECTOR in manifest.config else None
         self._maps: dict[int, mmap.mmap] = {}
         self._tensors: dict[str, tuple[int, GGUFTensor]] = {}
 
     def read(self, info: TensorInfo) -> Tensor:
         """Return one canonical tensor. Raises CheckpointError when its file has changed."""
+        if info.file == self._tower_file:
+            return tower_tensor(info, self.manifest.config, self._tower_part)
         names = info.source.split(JOINT)
         if len(names) == 1:
             return _canonical(self._view(info), info, self.manifest, self.row)
@@ -131,6 +143,11 @@ class _Reader:
         """Join the halves as float32, whatever their types are."""
         halves = [self._floats(part) for part in parts]
         return layout.unfolded(*halves).reshape(info.shape)
+
+    def _tower_part(self, name: str) -> Tensor:
+        """Return a tensor of the projector file, unpacked."""
+        info = self._whole(name)
+        return self._floats(info) if BY_NAME[info.dtype].packed else self._view(info)
 
     def _floats(self, info: TensorInfo) -> Tensor:
         raw = self._view(info)
@@ -189,7 +206,7 @@ def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
             config[key] = token
 
 
-def _heads(config: dict[str, Any]) -> tuple[int, int]:
+def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
     """Return the number of query heads and key heads, under any of the names that configurations use."""
     heads = config.get("num_attention_heads") or config["n_head"]
     if "num_kv_heads" in config:
@@ -199,14 +216,15 @@ def _heads(config: dict[str, Any]) -> tuple[int, int]:
 
 def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, row: Architecture) -> Tensor:
     """Undo the changes that the conversion to GGUF made to values and rows."""
+    text = text_config(manifest.config)
     if row.norm_offset and info.name.endswith("norm.weight"):
         return tensor.float() - row.norm_offset
     if info.name.endswith(".mixer.A_log"):
         return (-tensor.float()).log()
     if row.paired and ".self_attn.q_proj." in info.name:
-        return half_split(tensor, manifest.config["num_attention_heads"])
+        return half_split(tensor, text["num_attention_heads"])
     if row.paired and ".self_attn.k_proj." in info.name:
-        return half_split(tensor, manifest.config["num_key_value_heads"])
+        return half_split(tensor, text["num_key_value_heads"])
     if row.grouped and ".self_attn.qkv_proj." in info.name:
-        return layout.by_group(tensor, *_heads(manifest.config))
+        return layout.by_group(tensor, *_heads(text))
     return tensor

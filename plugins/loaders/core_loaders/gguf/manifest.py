@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from core.plugin.hookspecs import hookimpl
 from core.plugin.manifest_of import manifest_of
+from core_loaders.gguf.arguments import GGUFArguments
 from core_loaders.gguf.filenames import models_among
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 CONTRACT = 1
 
 core_spec, core_load = manifest_of(
-    "gguf", "GGUF files (versions 2 and 3), weights kept packed", "core_loaders.gguf.loader:GGUFLoader"
+    "gguf",
+    "GGUF files (versions 2 and 3), weights kept packed",
+    "core_loaders.gguf.loader:GGUFLoader",
+    arguments=GGUFArguments,
 )
 
 

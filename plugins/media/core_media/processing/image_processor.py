@@ -17,6 +17,7 @@ from core.api.errors import RequestError, UserError
 from core_media.config import VIDEO, MediaConfig
 from core_media.features import pack
 from core_media.processing.fingerprint import fingerprint
+from core_media.processing.processor_files import processor_files
 from core_media.processing.videos import video_class
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ class ImageProcessor:
         torch.set_num_threads(1)  # one picture at a time, beside an engine that needs the cores
         without_video()
         try:
-            self.processor: Any = transformers.AutoProcessor.from_pretrained(
-                config.model, local_files_only=True, backend="pil"
-            )
+            self.processor: Any = _processor_of(config)
         except Exception as error:
             raise UserError(
                 f"transformers {transformers.__version__} builds no processor from '{config.model}' "
@@ -64,7 +63,7 @@ class ImageProcessor:
                 "--limit-mm-per-prompt video=0."
             )
         self._options = dict(config.processor_kwargs)
-        self.identity = fingerprint(Path(config.model), transformers.__version__, self._options)
+        self.identity = fingerprint(Path(config.model), transformers.__version__, self._options, config.projector)
 
     def run(self, picture: Image, options: dict[str, Any], company: bool = False) -> tuple[str, bytes]:
         """Return the text that replaces a picture's placeholder, and its features. Raises RequestError.
@@ -87,6 +86,17 @@ class ImageProcessor:
         if company:
             arrays |= {name: arrays[name][:1] for name in OF_A_PICTURE}
         return texts[0], pack(arrays)
+
+
+def _processor_of(config: MediaConfig) -> Any:
+    """Build the processor from the checkpoint's files, or from those that a projector file's keys amount to."""
+    import transformers
+
+    build = transformers.AutoProcessor.from_pretrained
+    if not config.projector:
+        return build(config.model, local_files_only=True, backend="pil")
+    with processor_files(config.projector["processor"], config.projector["tokens"]) as folder:
+        return build(folder, local_files_only=True, backend="pil")
 
 
 class NoVideo(dict[str, Any]):

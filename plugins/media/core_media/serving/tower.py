@@ -24,7 +24,7 @@ from core_media.features import find, unpack
 from core_media.serving.sound_rows import sound_rows
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
-from core_runtime.models.families.wrappers import other_module, text_config, text_key
+from core_runtime.models.families.wrappers import PROJECTOR, other_module, text_config, text_key
 
 TEXT_ROWS: Final = 8
 """Vocabulary of the language model that is built beside the tower and dropped again: transformers builds no tower alone."""
@@ -32,6 +32,7 @@ OF_TEXT: Final = ("language_model", "text_model", "lm_head")
 """Modules of the language model."""
 FLOAT32: Final = 4
 VIDEO_PIXELS: Final = "pixel_values_videos"
+NOT_OF_THE_WHOLE: Final = ("quantization_config", "model_type", PROJECTOR)
 LEFT_OUT: Final = ("layer_types", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config")
 
 
@@ -107,7 +108,7 @@ def _built(
     key = text_key(hf_config)
     text = {name: value for name, value in text_config(hf_config).items() if name not in LEFT_OUT}
     text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
-    whole = {name: value for name, value in hf_config.items() if name not in ("quantization_config", "model_type")}
+    whole = {name: value for name, value in hf_config.items() if name not in NOT_OF_THE_WHOLE}
     whole[key or "text_config"] = text
     verbosity = transformers.logging.get_verbosity()
     shows_progress = transformers.logging.is_progress_bar_enabled()
@@ -133,7 +134,8 @@ def _built(
         transformers.logging.set_verbosity(verbosity)
         if shows_progress:
             transformers.logging.enable_progress_bar()
-    missing = [name for name in report["missing_keys"] if not any(part in name for part in OF_TEXT)]
+    needless = (*OF_TEXT, *hf_config.get(PROJECTOR, {}).get("absent", ()))
+    missing = [name for name in report["missing_keys"] if not any(part in name for part in needless)]
     unknown = [*report["unexpected_keys"], *report["mismatched_keys"]]
     if missing or unknown:
         listed = ", ".join(sorted(map(str, missing or unknown))[:5])

@@ -45,6 +45,13 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
     mm_processor_kwargs: Annotated[
         dict[str, Any] | None, Arg("Arguments of the checkpoint's image processor that replace its own.")
     ] = None
+    mmproj: Annotated[
+        str,
+        Arg(
+            "Projector of a GGUF model's pictures: a file, auto (the only mmproj*.gguf in the model's directory, if it fits) "
+            "or none (the model takes text)."
+        ),
+    ] = "auto"
     renderer_num_workers: Annotated[int, Arg("Processes that process media.", ge=1, le=64)] = 1
     allowed_media_domains: Annotated[
         list[str] | None,

@@ -37,6 +37,8 @@ OTHER: Final = (
 )
 """Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
+PROJECTOR: Final = "image_projector"
+"""Key of the configuration of a text model that got its tower from a projector file: what only that file says."""
 
 _OTHER_MODULES: Final = (
     r"(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector|audio_tower|"

@@ -70,6 +70,14 @@ def exaone(source: Source, config: Config) -> None:
     config["rms_norm_eps"] = source.value(older if older in source else "attention.layer_norm_rms_epsilon")
 
 
+def qwen2vl(source: Source, config: Config) -> None:
+    """Read how many rotary pairs turn by time, height and width; a fourth number, of nothing, is 0."""
+    sections = source.metadata.items(source.key("rope.dimension_sections"), int)
+    if len(sections) != 4 or sections[3] or min(sections) < 0 or 2 * sum(sections) != config["head_dim"]:
+        raise source.fail(f"has rotary sections {sections!r:.60}; expected three that fill half a head, and 0.")
+    config["rope_scaling"] = {"rope_type": "default", **config.get("rope_scaling", {}), "mrope_section": sections[:3]}
+
+
 def smollm3(source: Source, config: Config) -> None:
     """Disable rotation in every fourth layer, which the format implies."""
     config["no_rope_layers"] = [int((index + 1) % 4 != 0) for index in range(config["num_hidden_layers"])]
@@ -95,6 +103,13 @@ ROWS: Final = {
         paired=True,
     ),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", keys=RMS, constants={**SILU, "use_sliding_window": False}),
+    "qwen2vl": Architecture(
+        "qwen2_vl_text",
+        "Qwen2VLForConditionalGeneration",
+        keys=RMS,
+        constants={**SILU, "use_sliding_window": False},
+        adjust=qwen2vl,
+    ),
     "qwen3": Architecture(
         "qwen3", "Qwen3ForCausalLM", keys=RMS, constants={**SILU, **UNBIASED, "use_sliding_window": False}
     ),

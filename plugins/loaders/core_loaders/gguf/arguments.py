@@ -1,0 +1,15 @@
+"""The GGUF loader's own arguments. Owns: the declaration alone. Called by: its manifest and the loader."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GGUFArguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The arguments in `--model-loader-extra-config`.
+
+    mmproj: path of the file with the tower and the projector of pictures, which `--mmproj` chooses; empty: the model takes
+    text.
+    """
+
+    mmproj: str = ""
