@@ -31,6 +31,7 @@ from core.plugin.table import PluginTable
 logger = logging.getLogger(__name__)
 
 NewPage = Callable[[], Page] | None
+"""See `Executor`; None: pages may lie in any memory."""
 
 LAST_WRITES_S = 1.0
 """Seconds that a connector gets at the end to write the pages that it has already been given."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from core import LLM, SamplingParams
 from core.api.kv_transfer import KVTransfers
@@ -98,9 +99,17 @@ def test_ranks_take_pages_of_ranks_in_another_server(llama: Path, expected: list
     shared = {"kv_connectors": ["file"], "kv_connectors_config": {"file": {"directory": str(tmp_path / "pages")}}}
     with engine(llama, **shared, **SHAPES["ranks"]) as first:
         assert run(first, FIRST) == [(expected[0], 0)]
+    address = f"ipc://{tmp_path}/events"
+    told = {"kv_events_config": {"enable_kv_cache_events": True, "endpoint": address}}
     drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}}
-    with engine(llama, **shared, **drafts, **SHAPES["ranks"]) as second:
+    context: zmq.Context[Any] = zmq.Context()
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe("")
+    subscriber.connect(address)
+    with engine(llama, **shared, **drafts, **told, **SHAPES["ranks"]) as second:
         assert run(second, FIRST, OTHERS[0], FIRST) == [(expected[0], 96), (expected[1], 0), (expected[0], 96)]
+        assert subscriber.poll(5000), "events tell of the blocks"
+    context.destroy(0)
 
 
 @pytest.fixture
