@@ -49,7 +49,10 @@ def expected(llama: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_evicted_blocks_come_back_from_host_memory(llama: Path, expected: list[list[int]], shape: str) -> None:
+def test_evicted_blocks_come_back_from_host_memory(
+    llama: Path, expected: list[list[int]], shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a sleep; a step whose copies fail on one rank fails its sequence alone."""
     llm = engine(llama, kv_offloading_size=1, enable_sleep_mode=True, **SHAPES[shape])
     try:
         executor = ranks_of(llm)
@@ -62,6 +65,19 @@ def test_evicted_blocks_come_back_from_host_memory(llama: Path, expected: list[l
         llm.wake_up()
         assert run(llm, FIRST) == [(expected[0], 96)]
         assert llm.llm_engine.stats().tier_hits >= 3 * 96
+        memory = executor.worker.kv_memory
+        transfer, failures = memory.transfer, []
+
+        def fails_once(transfers: Any, copies: Any = ()) -> Any:
+            if not failures:
+                failures.append(transfers)
+                raise RuntimeError("this rank copies nothing")
+            return transfer(transfers, copies)
+
+        monkeypatch.setattr(memory, "transfer", fails_once)
+        got = run(llm, OTHERS[1], FIRST, OTHERS[0], OTHERS[1])
+        assert failures and got[0][0] == [], "the one sequence of the step has ended with an error"
+        assert [tokens for tokens, _ in got[1:]] == [expected[0], expected[1], expected[2]]
     finally:
         ranks_of(llm).close()
 
