@@ -67,7 +67,7 @@ def build_engine(
     for observer in observers:
         config = observer.configure(config)
     executor = make_executor(config)
-    services = KVConnectors.open(config, executor.numerics, executor.page_bytes)
+    services = KVConnectors.open(config, executor.numerics, executor.page_bytes, getattr(executor, "new_page", None))
     return EngineCore(config, executor, epoch, observers=observers, kv_services=services)
 
 

@@ -30,6 +30,9 @@ from core.plugin.table import PluginTable
 
 logger = logging.getLogger(__name__)
 
+NewPage = Callable[[], Page] | None
+"""See `Executor`; None: pages may lie in any memory."""
+
 LAST_WRITES_S = 1.0
 """Seconds that a connector gets at the end to write the pages that it has already been given."""
 
@@ -69,20 +72,19 @@ class KVConnectors:
         self._sort()
 
     @classmethod
-    def open(cls, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnectors:
-        """Build the connectors that the configuration names, in its order.
+    def open(cls, config: EngineConfig, numerics: str, page_bytes: int, new_page: NewPage = None) -> KVConnectors:
+        """Build the connectors that the configuration names, in its order. Raises ConfigError and PluginError.
 
         numerics:   name of the arithmetic that values depend on.
         page_bytes: bytes of one block in all layers of its group.
-
-        Raises ConfigError and PluginError.
+        new_page:   see `Executor`.
         """
         table = PluginTable(config.plugins.table)
         names = config.plugins.kv_connectors
         opened: list[KVConnector] = []
         try:
             for name in names:
-                opened.append(load_connector(table, name, config, numerics, page_bytes))
+                opened.append(load_connector(table, name, config, numerics, page_bytes, new_page))
         except Exception:
             for connector in opened:  # an endpoint or a directory must be free for the next try
                 connector.close(LAST_WRITES_S)
@@ -293,10 +295,7 @@ class KVConnectors:
             self._call(connector, "report", stats)
 
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
-        """Switch connectors to the weights of `config`. A connector that fails is removed.
-
-        A manager that was made before must not be used any more. Arguments: as for `open`.
-        """
+        """Switch connectors to the weights of `config`; no earlier manager may be used then. Arguments: as for `open`."""
         self.end_loads()
         self._notify("use_weights", config, partial(fingerprint, config, numerics))
 
@@ -360,13 +359,13 @@ class KVConnectors:
         self._reporting = _overriding(self.connectors, "report")
 
 
-def load_connector(table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
+def load_connector(
+    table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int, new_page: NewPage = None
+) -> KVConnector:
     """Build the connector called `name`, or `PLUGIN#2` where a plugin serves twice. Raises ConfigError and PluginError."""
-    context = LoadContext(
-        arguments=config.plugins.arguments.get(f"kv_connector.{name}"),
-        config=config,
-        options={"page_bytes": page_bytes, "fingerprint": partial(fingerprint, config, numerics)},
-    )
+    own = config.plugins.arguments.get(f"kv_connector.{name}")
+    options = {"page_bytes": page_bytes, "fingerprint": partial(fingerprint, config, numerics), "new_page": new_page}
+    context = LoadContext(arguments=own, config=config, options=options)
     connector: KVConnector = table.load("kv_connector", name.partition("#")[0], context)
     return connector
 

@@ -503,6 +503,8 @@ CASES = [
     ("ranks_lack_some_features", [LORA], [LORA | RANKS], "--enable-lora: not with --tensor-parallel-size 2"),
     ("ranks_lack_some_features", [RANKS | {"kv_cache_dtype_skip_layers": ["0"]}],
      [{"pipeline_parallel_size": 2, "kv_cache_dtype_skip_layers": ["0"]}], "not with --pipeline-parallel-size yet"),
+    ("ranks_lack_some_features", [RANKS | {"kv_offloading_size": 1.0}], [NODES | {"kv_offloading_size": 1.0}],
+     "--kv-offloading-size: not with --nnodes 2"),
     ("ranks_lack_some_features", [RANKS | {"speculative_config": SPEC | {"method": "ngram"}}],
      [RANKS | {"speculative_config": SPEC}], "ngram or suffix"),
     ("ranks_generate_text", [RANKS], [RANKS | {"runner": "pooling"}], "--runner pooling: not with"),

@@ -1,6 +1,10 @@
 """Plans and results arrive as they were sent, whatever they hold, and plans of steady decode are small."""
 
+import contextlib
+import dataclasses
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,11 @@ from core.api.kv_transfer import KVTransfers
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StateCopy, StepPlan, StepResult
-from core_runtime.executor.steps.columns import WireError
-from core_runtime.executor.steps.plan_wire import PlanDecoder, PlanEncoder
+from core_kv_connectors.shared_pages import PagePart, PlacedTransfers, SharedPages, place_of
+from core_runtime.executor.steps.columns import ColumnWriter, WireError
+from core_runtime.executor.steps.plan_wire import PlanDecoder, PlanEncoder, PlanFacts
 from core_runtime.executor.steps.result_wire import decode_result, encode_result
+from core_supervision.link.anonymous_file import anonymous_file
 
 ROOT = Path(__file__).parents[2]
 quickly = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -23,7 +29,18 @@ quickly = settings(max_examples=50, deadline=None, derandomize=True, database=No
 int32 = st.integers(-(2**31), 2**31 - 1)
 token_lists = st.lists(st.integers(0, 300_000), max_size=6)
 slots = st.integers(0, 255)
-pages = st.binary(max_size=9).map(lambda data: np.frombuffer(data, np.uint8))
+PAGE_BYTES = 9
+pages = st.binary(min_size=PAGE_BYTES, max_size=PAGE_BYTES).map(lambda data: np.frombuffer(data, np.uint8))
+
+
+@contextlib.contextmanager
+def shared_pages() -> Iterator[tuple[SharedPages, PagePart]]:
+    """Both ends of the memory of pages."""
+    descriptor = anonymous_file("test-pages", 0)
+    try:
+        yield SharedPages(descriptor, PAGE_BYTES), PagePart(descriptor, PAGE_BYTES, 0, PAGE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def int32_column(values: list[int]) -> np.ndarray:
@@ -82,8 +99,8 @@ def described(value: Any) -> Any:
     """A plan or a result as plain values, with the types of their columns."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tolist()
-    if isinstance(value, StepPlan | StepResult | NewSequence | KVTransfers):
-        return {name: described(getattr(value, name)) for name in value.__slots__}
+    if isinstance(value, StepPlan | StepResult | NewSequence | PlacedTransfers):
+        return {field.name: described(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
         return [described(item) for item in value]
     if isinstance(value, dict):
@@ -94,9 +111,12 @@ def described(value: Any) -> Any:
 @quickly
 @given(st.lists(plans(), min_size=1, max_size=2))
 def test_plans_arrive_as_they_were_sent(sent: list[StepPlan]) -> None:
-    encoder, decoder = PlanEncoder(), PlanDecoder()
-    for plan in sent:
-        assert described(decoder.decode(encoder.encode(plan))) == described(plan)
+    with shared_pages() as (pages, part):
+        encoder, decoder = PlanEncoder(), PlanDecoder(part)
+        for plan in sent:
+            if plan.transfers is not None:
+                plan.transfers = pages.placed(plan.transfers)
+            assert described(decoder.decode(encoder.encode(plan))) == described(plan)
 
 
 @st.composite
@@ -122,7 +142,6 @@ def results(draw: st.DrawFn) -> StepResult:
         draw(counts),
         draw(counts),
         draw(st.dictionaries(slots, st.text(st.characters(codec="utf-8"), max_size=9), max_size=3)),
-        draw(st.none() | st.lists(pages, max_size=3)),
         pooled=draw(st.dictionaries(slots, st.binary(min_size=4, max_size=12), max_size=3)),
     )
 
@@ -166,11 +185,12 @@ def test_lengths_that_do_not_go_on_are_sent() -> None:
 
 
 def test_copies_between_steps_leave_the_batch_as_it_was() -> None:
-    encoder, decoder = PlanEncoder(), PlanDecoder()
-    decoder.decode(encoder.encode(decode_step(100)))
-    decoder.decode(encoder.encode(StepPlan(transfers=KVTransfers(1, [5], []))))
-    plan = decode_step(101, same_batch=True)
-    assert described(decoder.decode(encoder.encode(plan))) == described(plan)
+    with shared_pages() as (pages, part):
+        encoder, decoder = PlanEncoder(), PlanDecoder(part)
+        decoder.decode(encoder.encode(decode_step(100)))
+        decoder.decode(encoder.encode(StepPlan(transfers=pages.placed(KVTransfers(1, [5], [])))))
+        plan = decode_step(101, same_batch=True)
+        assert described(decoder.decode(encoder.encode(plan))) == described(plan)
 
 
 def test_a_worker_that_missed_a_plan_says_so() -> None:
@@ -193,10 +213,40 @@ def test_who_asked_is_not_told_to_workers() -> None:
     assert request.user == "a-secret-key"
 
 
-def test_a_page_keeps_nothing_else_in_memory() -> None:
-    result = StepResult(pages=[np.zeros(1000, np.uint8), np.ones(10, np.uint8)])
-    arrived = decode_result(encode_result(result, StepPlan()), StepPlan())
-    assert all(page.base is None and page.flags.writeable for page in arrived.pages or [])
+def test_a_plan_has_no_bytes_of_pages_and_its_worker_reads_and_writes_them_in_place() -> None:
+    page = np.full(PAGE_BYTES, 7, np.uint8)
+    with shared_pages() as (pages, part):
+        sent = StepPlan(transfers=pages.placed(KVTransfers(1, [5], [(6, page)])))
+        message = PlanEncoder().encode(sent)
+        assert page.tobytes() not in message
+        there = PlanDecoder(part).decode(message).transfers
+        assert isinstance(there, PlacedTransfers) and isinstance(sent.transfers, PlacedTransfers)
+        assert (there.loads[0][1] == page).all()
+        there.into[0][:] = 9
+        result = StepResult(pages=there.into)
+        assert decode_result(encode_result(result, sent), sent).pages == sent.transfers.into
+        assert (sent.transfers.into[0] == 9).all()
+
+
+def test_a_worker_that_sees_no_pages_and_places_that_are_none_are_refused() -> None:
+    with shared_pages() as (pages, part):
+        plan = StepPlan(transfers=pages.placed(KVTransfers(1, [5], [])))
+        message = PlanEncoder().encode(plan)
+        with pytest.raises(WireError, match="this worker sees none"):
+            PlanDecoder().decode(message)
+        assert isinstance(plan.transfers, PlacedTransfers)
+        place = place_of(plan.transfers.into[0])
+        for wrong in (-1, 10_000_000):
+            columns = ColumnWriter()
+            for name, number in (("saves", 5), ("into", place + wrong)):
+                columns.put(name, [number])
+            with pytest.raises(WireError, match="a page that does not exist"):
+                PlanDecoder(part).decode(columns.message(PlanFacts(transfers=1)))
+    with pytest.raises(WireError, match="no places"):
+        PlanEncoder().encode(StepPlan(transfers=KVTransfers(1, [5], [])))
+    answered = StepPlan()
+    with pytest.raises(WireError, match="did not ask for"):
+        decode_result(encode_result(StepResult(pages=[]), answered), answered)
 
 
 def test_nothing_is_pickled() -> None:

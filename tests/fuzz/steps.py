@@ -4,6 +4,7 @@ Owns: good messages of both kinds, and the readers of a folder of them. Never do
 Called by: the table of targets.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,14 @@ from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StateCopy, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
+from core_kv_connectors.shared_pages import PagePart, SharedPages
 from core_runtime.executor.steps.columns import WireError
 from core_runtime.executor.steps.plan_wire import PlanDecoder, PlanEncoder
 from core_runtime.executor.steps.result_wire import decode_result, encode_result
+from core_supervision.link.anonymous_file import anonymous_file
+
+PAGE = np.arange(20, dtype=np.uint8)
+PAGE_BYTES = PAGE.nbytes
 
 
 class Refused(CoreError):
@@ -33,6 +39,8 @@ def int32(*numbers: int) -> np.ndarray:
 def make_plans(folder: Path) -> None:
     """A plan with everything that a plan may have, and the one after it, which repeats the batch."""
     first = _rich_plan()
+    with _shared_file() as descriptor:
+        first.transfers = SharedPages(descriptor, PAGE_BYTES).placed(KVTransfers(5, [1, 2], [(3, PAGE), (4, PAGE)]))
     second = StepPlan(first.slots, first.query_lens, first.num_computed + first.query_lens)
     second.total_num_tokens = 3
     second.same_batch = True
@@ -46,7 +54,6 @@ def _rich_plan() -> StepPlan:
     allowed = np.arange(9, dtype=np.int64).tobytes()
     grammar = CompiledGrammar("llguidance", "key", b"grammar")
     request = EngineRequest("a", 0, [1, 2, 3], params, 7, [4], [4], [[5, 6]], allowed, grammar=grammar)
-    page = np.arange(20, dtype=np.uint8)
     plan = StepPlan(int32(0, 2, 3), int32(1, 1, 1), int32(9, 4, 2))
     plan.total_num_tokens = 3
     plan.removed = [7, 8]
@@ -54,7 +61,6 @@ def _rich_plan() -> StepPlan:
     plan.new_block_ids = {0: [[4], [5]], 2: [[6], []]}
     plan.num_drafts = {0: 2}
     plan.draft_budget = {2: 3}
-    plan.transfers = KVTransfers(5, [1, 2], [(3, page), (4, page)])
     plan.copies = [StateCopy([1, 2], [3, 4])]
     plan.moved_states = {2: [[], [8, 9]]}
     return plan
@@ -62,8 +68,9 @@ def _rich_plan() -> StepPlan:
 
 def read_plans(folder: Path) -> None:
     """A worker's end. Raises Refused."""
-    decoder = PlanDecoder()
-    with _refusing():
+    with _shared_file() as descriptor, _refusing():
+        SharedPages(descriptor, PAGE_BYTES).take()  # there are places
+        decoder = PlanDecoder(PagePart(descriptor, PAGE_BYTES, 0, PAGE_BYTES))
         for path in sorted(folder.iterdir()):
             decoder.decode(path.read_bytes())
 
@@ -78,7 +85,6 @@ def make_results(folder: Path) -> None:
     rich.logprobs = {0: [scores, scores]}
     rich.prompt_logprobs = {2: [scores]}
     rich.errors = {1: "a sentence"}
-    rich.pages = [np.arange(9, dtype=np.uint8)]
     plan = _answered()
     plain = StepResult(plan.slots, int32(1, 2, 3))
     (folder / "1-result").write_bytes(encode_result(rich, plan))
@@ -91,6 +97,16 @@ def read_results(folder: Path) -> None:
     with _refusing():
         for path in sorted(folder.iterdir()):
             decode_result(path.read_bytes(), plan)
+
+
+@contextmanager
+def _shared_file() -> Iterator[int]:
+    """The memory of pages, which every worker sees."""
+    descriptor = anonymous_file("fuzz-pages", 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _answered() -> StepPlan:

@@ -373,7 +373,7 @@ def test_a_rank_that_cannot_start_says_why(llama: Path, monkeypatch: pytest.Monk
             {"tensor_parallel_size": 2, "enable_lora": True},
             "--enable-lora: not with --tensor-parallel-size 2",
         ),
-        ({"tensor_parallel_size": 2, "kv_offloading_size": 1}, "--kv-offloading-size: not with"),
+        ({"tensor_parallel_size": 2, "keep_kv": True}, "--keep-kv: not with"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "it has one rank"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}, "not started with Ray"),
         ({"tensor_parallel_size": 2, "executor": "torch"}, "--executor: ranks are computed by the executor mp"),

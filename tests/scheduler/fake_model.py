@@ -147,6 +147,8 @@ class FakeExecutor:
     what a step that failed was told.
     """
 
+    page_bytes = 64
+
     def __init__(
         self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0, max_adapters: int = 0
     ) -> None:

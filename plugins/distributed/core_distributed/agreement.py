@@ -35,6 +35,7 @@ class Standing(msgspec.Struct, frozen=True):
     weights: digest of the files that weights were read from.
     groups: digest of the groups of layers that share a block table.
     num_blocks: blocks that its cache has room for.
+    page_bytes: bytes of its part of one block.
     stage: of its layers.
     """
 
@@ -45,6 +46,7 @@ class Standing(msgspec.Struct, frozen=True):
     weights: str = ""
     groups: str = ""
     num_blocks: int = 0
+    page_bytes: int = 0
     stage: int = 0
 
 
@@ -58,6 +60,7 @@ def standing_of(worker: Worker, layout: Layout, rank: int) -> Standing:
         weights=weights,
         groups=_digest(worker.groups),
         num_blocks=worker.num_blocks,
+        page_bytes=worker.kv_memory.page_bytes,
         stage=layout.stage_of(rank),
     )
 

@@ -39,6 +39,7 @@ class Children:
     memory: descriptor of the host's memory. on_death: called in the watching thread when a child ends before `end`.
     host, meeting: which host this is, and where the processes of several find each other; None: there is one host.
     patience_s: how long a child may be stopped by a signal.
+    pages: descriptor of the file of KV pages; -1: there is none.
 
     death: what happened to the first child that ended by itself; empty while all run.
     step: number of the present step; 0: unknown.
@@ -53,9 +54,11 @@ class Children:
         host: int = 0,
         meeting: Meeting | None = None,
         patience_s: float = 30.0,
+        pages: int = -1,
     ) -> None:
         self.death = ""
         self._patience_s = patience_s
+        self._pages = pages
         self._stopped_s: dict[int, float] = {}
         self.step = 0
         self._meeting = meeting
@@ -75,8 +78,8 @@ class Children:
 
     def _start(self, rank: int, layout: Layout, memory: int, slot_bytes: int) -> None:
         reading, writing = os.pipe()
-        numbers = (memory, writing, rank, layout.tensor, layout.stages, layout.hosts, slot_bytes)
-        names = ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes")
+        numbers = (memory, writing, rank, layout.tensor, layout.stages, layout.hosts, slot_bytes, self._pages)
+        names = ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes", "pages")
         options = [f"--{name}={number}" for name, number in zip(names, numbers, strict=True)]
         if self._meeting is not None:
             options.append(f"--meeting={msgspec.json.encode(self._meeting).decode()}")
@@ -85,7 +88,7 @@ class Children:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=child_environment(),
-            pass_fds=(memory, writing),
+            pass_fds=[descriptor for descriptor in (memory, writing, self._pages) if descriptor >= 0],
         )
         os.close(writing)
         os.set_blocking(reading, False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError
+from core.api.kv_transfer import Page
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
@@ -31,6 +33,7 @@ from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of, slot_bytes
 from core_distributed.hosts.opening import open_hosts
 from core_distributed.layout import Groups, Layout, layout_bytes
+from core_distributed.pages import LeadingPages
 from core_distributed.rank import Start
 from core_distributed.rank_config import is_crowded, rank_config
 from core_platforms.cpu.ranks import SPIN_MICROSECONDS
@@ -45,7 +48,8 @@ logger = logging.getLogger(__name__)
 class RanksExecutor:
     """Runs steps on all ranks. The engine core owns it.
 
-    num_blocks, page_bytes: number of KV blocks that every rank has, and bytes of this rank's part of one.
+    num_blocks, page_bytes: number of KV blocks that every rank has, and bytes of one in all ranks.
+    new_page: returns memory of a KV page that all ranks see; None over several hosts.
     numerics, phases, state: see `Worker`.
     balance: moves experts between ranks; None: they stay.
     reloader: releases and restores the memory of all ranks.
@@ -59,20 +63,26 @@ class RanksExecutor:
         self._plans = PlanEncoder()
         self._failure = ""
         self._closed = False
+        self._pages: LeadingPages | None = None
+        self.new_page: Callable[[], Page] | None = None
         self._children: Children
         room = slot_bytes(config.model.vocab_size, self._layout.tensor)
-        configs = self._open(config, room)
+        pages = -1
+        if self._layout.hosts == 1:  # ranks of other hosts would not see it
+            pages = anonymous_file("core-pages", 0)
+            weakref.finalize(self, os.close, pages)  # pages that somebody keeps stay valid
+        configs = self._open(config, room, pages)
         self._group = self._groups.world
         try:
-            self._start(configs)
+            self._start(configs, pages)
         except BaseException:
             self._groups.end()
             self._children.end()
             self._groups.close(0.0)
             raise
 
-    def _open(self, config: EngineConfig, room: int) -> list[EngineConfig]:
-        """Start the other ranks; returns the configuration of each rank. room: bytes of a slot."""
+    def _open(self, config: EngineConfig, room: int, pages: int) -> list[EngineConfig]:
+        """Start the other ranks; returns the configuration of each rank. room: bytes of a slot. pages: see `Children`."""
         memory = anonymous_file("core-ranks", layout_bytes(self._layout, room))
         try:
             if self._layout.hosts > 1:
@@ -80,13 +90,13 @@ class RanksExecutor:
                 return configs
             self._groups = Groups(memory, 0, self._layout, room)
             patience_s = 2 * self._arguments.timeout_seconds  # A step that waits for a stopped rank says more.
-            self._children = Children(self._layout, memory, room, self._groups.end, patience_s=patience_s)
+            self._children = Children(self._layout, memory, room, self._groups.end, patience_s=patience_s, pages=pages)
             return [rank_config(config, rank, self._size) for rank in range(self._size)]
         finally:
             os.close(memory)
 
-    def _start(self, configs: list[EngineConfig]) -> None:
-        """Build the workers of all ranks at the same time. configs: configuration of each rank."""
+    def _start(self, configs: list[EngineConfig], pages: int) -> None:
+        """Build the workers of all ranks at the same time. configs: configuration of each rank. pages: see `Children`."""
         own = configs[0]
         spin = 0 if is_crowded(own, self._layout.of_host) else SPIN_MICROSECONDS
         self._groups.set_patience(0, spin)
@@ -111,7 +121,11 @@ class RanksExecutor:
         except Exception:
             self.worker.close()
             raise
-        self.page_bytes = self.worker.kv_memory.page_bytes
+        sizes = [standing.page_bytes for standing in standings]
+        self.page_bytes = sum(sizes)
+        if pages >= 0:
+            self._pages = LeadingPages(pages, sizes)
+            self.new_page = self._pages.new_page
         self.numerics = agreement.joint_numerics(standings)
         self.phases = self.worker.phases
         self.state = self.worker.state
@@ -128,16 +142,27 @@ class RanksExecutor:
         Raises EngineDeadError when a rank has ended, or is silent.
         """
         self.check()
+        plan = self._placed(plan)
         try:
             self._send(Kind.STEP, self._plans.encode(_for_others(plan)))
             if self.balance is not None:
                 self.balance.before_step()
-            result = self.worker.execute(plan)
+            result = self.worker.execute(self._part(plan))
             self._group.barrier()
         except BaseException as error:
             self._explain(error, self._group.abort)
             raise
+        if self._pages is not None:
+            self._pages.complete(plan, result)
         return result
+
+    def _placed(self, plan: StepPlan) -> StepPlan:
+        """Return the plan of the next step with places for its KV pages."""
+        return plan if self._pages is None else self._pages.place(plan, self._number + 1)
+
+    def _part(self, plan: StepPlan) -> StepPlan:
+        """Return rank 0's part of a placed plan."""
+        return plan if self._pages is None else self._pages.own(plan)
 
     def _explain(self, error: BaseException, give_up: Callable[[], None]) -> None:
         """Raise what an error of a step means. give_up: has the other ranks leave the step.

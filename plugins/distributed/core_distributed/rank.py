@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 
 from core.api.config import EngineConfig
+from core.api.step_plan import StepPlan
 from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
@@ -27,6 +28,7 @@ from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of
 from core_distributed.hosts.meeting import Meeting
 from core_distributed.layout import Groups, Layout
+from core_distributed.pages import FollowingPages
 from core_distributed.step_wire import decode_step
 from core_platforms.cpu.ranks import GAVE_UP
 from core_runtime.executor.ranks import Ranks
@@ -55,12 +57,17 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class FollowingRank:
-    """A rank that does what rank 0 says. words: descriptor for sentences about failures."""
+    """A rank that does what rank 0 says.
 
-    def __init__(self, groups: Groups, words: int) -> None:
+    words: descriptor for sentences about failures. pages: descriptor of the file of KV pages; -1: there is none.
+    """
+
+    def __init__(self, groups: Groups, words: int, pages: int = -1) -> None:
         self._groups = groups
         self._group = groups.world
         self._words = words
+        self._pages_file = pages
+        self._pages: FollowingPages | None = None
         self._ranks: Ranks | None = None
         self._number = 0
         self._plans = PlanDecoder()
@@ -99,7 +106,11 @@ class FollowingRank:
         except Exception as error:
             logger.exception("Rank %d could not start.", self._group.rank)
             standing = agreement.failed(error)
-        self._group.exchange(agreement.encode(standing))
+        answers = self._group.exchange(agreement.encode(standing))
+        if self._pages_file >= 0:
+            sizes = [agreement.decode(answer, agreement.Standing).page_bytes for answer in answers]
+            self._pages = FollowingPages(self._pages_file, self._group.rank, sizes)
+            self._plans = PlanDecoder(self._pages)
         gc.freeze()
         return not standing.error
 
@@ -122,9 +133,11 @@ class FollowingRank:
             if self._balance is not None:
                 self._balance.before_step()
             self._worker.execute(plan)
+            self._passed(plan, command.number)
             if stage is None:
                 self._group.barrier()
         except Exception as error:
+            self._passed(plan, -command.number)
             if not any(known in str(error) for known in (GAVE_UP, FAILED_ELSEWHERE)):
                 # Said first: rank 0 reads it once the step is given up.
                 os.write(self._words, f"{type(error).__name__}: {error}\n".encode()[:4096])
@@ -135,6 +148,11 @@ class FollowingRank:
             else:
                 stage.give_up()
             logger.error("Step %d failed on rank %d.", command.number, self._group.rank, exc_info=error)
+
+    def _passed(self, plan: StepPlan, number: int) -> None:
+        """Tell rank 0 that the copies of a step, if it has any, are over."""
+        if plan.transfers is not None and self._pages is not None:
+            self._pages.passed(number)
 
     def close(self) -> None:
         """Close the worker."""
@@ -149,13 +167,13 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # rank 0 asks for stacks when a rank is silent
     parser = argparse.ArgumentParser(prog="core_distributed.rank", description="One rank; started by the engine.")
-    for name in ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes"):
+    for name in ("memory", "words", "rank", "tensor", "stages", "hosts", "slot-bytes", "pages"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--meeting", type=partial(msgspec.json.decode, type=Meeting))
     options = parser.parse_args(arguments)
     layout = Layout(options.tensor, options.stages, options.hosts)
     groups = Groups(options.memory, options.rank, layout, options.slot_bytes, options.meeting)
-    rank = FollowingRank(groups, options.words)
+    rank = FollowingRank(groups, options.words, options.pages)
     try:
         return rank.run()
     finally:

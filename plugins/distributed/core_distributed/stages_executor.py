@@ -51,6 +51,7 @@ class StagesExecutor(RanksExecutor):
     def submit(self, plan: StepPlan) -> int:
         """Send a plan to all ranks; returns the number of the step. Raises EngineDeadError when a rank has ended."""
         self.check()
+        plan = self._placed(plan)
         message = self._plans.encode(executor._for_others(plan))
         if len(message) > ROOM // (self.max_in_flight + 1):
             self._compute_until(self._number)
@@ -105,7 +106,10 @@ class StagesExecutor(RanksExecutor):
         self.check()
         stage.number = number
         try:
-            result = self.worker.execute(plan)
+            result = self.worker.execute(self._part(plan))
+            if self._pages is not None and plan.transfers is not None:
+                self._pages.wait(number, self.check, self._arguments.timeout_seconds)
+                self._pages.complete(plan, result)
         except BaseException as error:
             self._explain(error, stage.give_up)
             raise

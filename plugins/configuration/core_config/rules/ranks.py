@@ -18,17 +18,15 @@ WHOLE = (
     "enable_prompt_embeds",
     "keep_kv",
     "keep_weights",
-    "kv_connectors",
-    "kv_events_config",
-    "kv_offloading_disk_path",
-    "kv_offloading_size",
-    "kv_transfer_config",
     "profiler_config",
     "state_canary",
     "weight_transfer_config",
     "worker_extension_cls",
 )
 """Arguments for what an executor with several ranks cannot do."""
+
+PAGES = ("kv_connectors", "kv_offloading_disk_path", "kv_offloading_size", "kv_transfer_config")
+"""Arguments for what keeps KV pages, in memory that ranks of one host see."""
 
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
@@ -113,6 +111,9 @@ def ranks_lack_some_features(facts: Facts) -> Findings:
     for name in WHOLE:
         if facts[name]:
             yield Problem(f"{flag_of(name)}: not with {asked} yet; leave one of them out.")
+    for name in PAGES:
+        if facts[name] and facts["nnodes"] > 1:
+            yield Problem(f"{flag_of(name)}: not with --nnodes {facts['nnodes']} yet; leave one of them out.")
     if facts["pipeline_parallel_size"] > 1 and facts["kv_cache_dtype_skip_layers"]:
         yield Problem("--kv-cache-dtype-skip-layers: not with --pipeline-parallel-size yet; leave one of them out.")
     method = facts.speculative.get("method")

@@ -130,8 +130,8 @@ class CopiesAside(Uploads, Downloads, Protocol):
 class PageCopier(Protocol):
     """Copies of KV blocks in the buffers of a cache in host memory."""
 
-    def save(self, block_ids: Sequence[int]) -> list[Page]:
-        """Return the bytes of blocks, each in all buffers."""
+    def save(self, block_ids: Sequence[int], into: Sequence[Page]) -> None:
+        """Copy the bytes of blocks, each in all buffers, to the pages at the same places of `into`."""
         ...
 
     def load(self, loads: Sequence[tuple[int, Page]]) -> None:

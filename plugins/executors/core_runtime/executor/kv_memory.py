@@ -23,6 +23,7 @@ from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
 from core_kv_connectors.kept.file import lay_out
+from core_kv_connectors.shared_pages import PlacedTransfers
 from core_runtime.contracts import CopiesAside, CopiesPages, PageCopier
 from core_runtime.executor.device import Device
 from core_runtime.executor.page_copies import PageCopies, SavedPages
@@ -114,26 +115,31 @@ class KVMemory:
             self._host = [buffer.numpy() for buffer in self._buffers]
 
     def transfer(self, transfers: KVTransfers, copies: Sequence[StateCopy] = ()) -> SavedPages:
-        """Save blocks, copy states, then load pages, as seen by kernels called later. Returns the saved pages."""
+        """Save blocks, copy states, then load pages, as seen by kernels called later. Returns the saved pages.
+
+        They lie where `PlacedTransfers.into` says, otherwise in new memory.
+        """
         self.prepare_transfers()
+        into = transfers.into if isinstance(transfers, PlacedTransfers) else self._new_pages(len(transfers.saves))
         # Saves come first and loads last: a copy or a load may overwrite a block that is saved in the same step, and a load one
         # from which a state is copied.
         if self._aside is not None:
-            saved = self._aside.save(transfers.saves)
+            saved = self._aside.save(transfers.saves, into)
             self.copy(copies)
             self._aside.load(transfers.loads)
             return saved
         pieces = self._pieces
         if pieces is not None:
-            pages = pieces.save(transfers.saves)
+            pieces.save(transfers.saves, into)
             self.copy(copies)
             pieces.load(transfers.loads)
-            return SavedPages(pages)
-        pages = [self._read(block_id) for block_id in transfers.saves]
+            return SavedPages(into)
+        for block_id, page in zip(transfers.saves, into, strict=True):
+            self._read(block_id, page)
         self.copy(copies)
         for block_id, page in transfers.loads:
             self._write(block_id, page)
-        return SavedPages(pages)
+        return SavedPages(into)
 
     def copy(self, copies: Sequence[StateCopy]) -> None:
         """Copy blocks in all buffers, in the order of `copies`."""
@@ -146,16 +152,18 @@ class KVMemory:
                 read = rows.index_select(0, torch.tensor(sources, device=device))
                 rows.index_copy_(0, torch.tensor(targets, device=device), read)
 
-    def _read(self, block_id: int) -> Page:
+    def _new_pages(self, count: int) -> list[Page]:
+        return [np.empty(self.page_bytes, np.uint8) for _ in range(count)]
+
+    def _read(self, block_id: int, page: Page) -> None:
         if self._host:
-            return np.concatenate([rows[block_id] for rows in self._host])
-        page = np.empty(self.page_bytes, np.uint8)
+            np.concatenate([rows[block_id] for rows in self._host], out=page)
+            return
         target = torch.from_numpy(page)
         start = 0
         for buffer, end in zip(self._buffers, self._ends, strict=True):
             target[start:end].copy_(buffer[block_id])
             start = end
-        return page
 
     def _write(self, block_id: int, page: Page) -> None:
         source: Any = page

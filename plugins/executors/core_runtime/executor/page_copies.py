@@ -89,21 +89,21 @@ class PageCopies:
         self._slots = [self._slot() for _ in range(NUM_SLOTS)]
         self._num_used = 0
 
-    def save(self, block_ids: Sequence[int]) -> SavedPages:
-        """Begin to copy blocks to the host; kernels called later may overwrite them."""
-        saved: list[Page] = []
+    def save(self, block_ids: Sequence[int], into: list[Page]) -> SavedPages:
+        """Begin to copy blocks to the host; kernels called later may overwrite them. into: memory for the page of each."""
         parts: list[tuple[Slot, list[Page]]] = []
+        begin = 0
         for part in self._parts(block_ids):
             slot = self._next_slot(part)
-            pages: list[Page] = [np.empty(self._page_bytes, np.uint8) for _ in part]
+            pages = into[begin : begin + len(part)]
+            begin += len(part)
             for buffer, place in self._places(slot, len(part)):
                 torch.index_select(buffer, 0, slot.ids[: len(part)], out=place)
             slot.used = self._copies.event()
             slot.copied = self._copies.copy_aside(slot.host_pages[: len(part)], slot.pages[: len(part)], slot.used)
             slot.unread = pages
-            saved += pages
             parts.append((slot, pages))
-        return SavedPages(saved, parts)
+        return SavedPages(into, parts)
 
     def load(self, loads: Sequence[tuple[int, Page]]) -> None:
         """Copy pages into blocks; kernels called later see them."""

@@ -46,6 +46,7 @@ def core_load(context: LoadContext) -> Any:
         config,
         context.options["fingerprint"],
         context.options["page_bytes"],
+        context.options.get("new_page"),
         directory=own.directory,
         capacity=int(own.size * (1 << 30)),
         key_file=own.key_file,

@@ -41,6 +41,7 @@ def core_load(context: LoadContext) -> Any:
         config,
         context.options["fingerprint"],
         context.options["page_bytes"],
+        context.options.get("new_page"),
         directory=own.directory or directory_in_memory(),
         capacity=int(own.size * (1 << 30)),
         name="shm",

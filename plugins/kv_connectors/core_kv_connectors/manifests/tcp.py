@@ -49,6 +49,7 @@ def core_load(context: LoadContext) -> Any:
         config,
         context.options["fingerprint"],
         context.options["page_bytes"],
+        context.options.get("new_page"),
         listen=own.listen,
         peers=own.peers,
         capacity=int(own.size * (1 << 30)),

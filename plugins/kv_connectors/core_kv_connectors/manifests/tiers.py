@@ -38,14 +38,16 @@ def core_load(context: LoadContext) -> Any:
     config, own = context.config, context.arguments
     assert config is not None
     fingerprint, page_bytes = context.options["fingerprint"], context.options["page_bytes"]
+    new_page = context.options.get("new_page")
     if own is None or not (own.store_threshold > 1 or own.offload_prompt_only):
-        return LocalTiers(config, fingerprint, page_bytes)
+        return LocalTiers(config, fingerprint, page_bytes, new_page)
     from core_kv_connectors.tiers.filtered import FilteredTiers
 
     return FilteredTiers(
         config,
         fingerprint,
         page_bytes,
+        new_page,
         store_threshold=own.store_threshold,
         prompt_only=own.offload_prompt_only,
     )

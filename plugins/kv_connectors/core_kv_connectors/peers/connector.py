@@ -15,6 +15,7 @@ from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.tier import Address, PeerTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.local import LocalTiers
+from core_kv_connectors.tiers.page_memory import NewPage
 from core_kv_connectors.tiers.shared_files import read_key
 from core_kv_connectors.tiers.slow_tier import SlowTier
 
@@ -27,7 +28,7 @@ class Peers(LocalTiers):
 
     listen: HOST:PORT; None: nothing is offered. peers: HOST:PORT of engines to ask, in this order. capacity: limit in bytes on
     the pages that are offered. key_file: with the secret of all engines; None: all of them are on this machine.
-    fingerprint, page_bytes: as for `LocalTiers`.
+    fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     Raises ConfigError.
     """
@@ -40,6 +41,7 @@ class Peers(LocalTiers):
         config: EngineConfig,
         fingerprint: Callable[[], str],
         page_bytes: int,
+        new_page: NewPage | None = None,
         *,
         listen: str | None,
         peers: Sequence[str],
@@ -57,7 +59,7 @@ class Peers(LocalTiers):
         if key_file is None:
             for name, address in [("listen", self._listen), *(("peers", peer) for peer in self._peers)]:
                 _require_loopback(name, address)
-        super().__init__(config, fingerprint, page_bytes)
+        super().__init__(config, fingerprint, page_bytes, new_page)
 
     def _open_host(self, config: EngineConfig) -> HostTier | None:
         return None
@@ -66,7 +68,7 @@ class Peers(LocalTiers):
         if not config.cache.enable_prefix_caching:
             return None
         agreement = Agreement(self._secret, fingerprint(), self._page_bytes)
-        return PeerTier(agreement, self._capacity, self._listen, self._peers)
+        return PeerTier(agreement, self._capacity, self._listen, self._peers, self._new_page)
 
 
 def address_of(written: str, name: str) -> Address:

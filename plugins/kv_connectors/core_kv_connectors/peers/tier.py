@@ -18,7 +18,7 @@ from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.listener import Listener
 from core_kv_connectors.peers.offer import Offer, name_of
 from core_kv_connectors.peers.peer import AHEAD, Block, Peer
-from core_kv_connectors.tiers.page_memory import PageMemory
+from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
 
 Address = tuple[str, int]
 ARGUMENT = "--kv-connectors-config.tcp.listen"
@@ -29,6 +29,7 @@ class PeerTier:
 
     agreement: what all of them must have in common. capacity: limit in bytes on the pages that are offered.
     listen: where to offer pages; None: nowhere, so that none are kept. peers: engines to ask, in this order.
+    new_page: where pages are read to; None: new memory.
 
     Raises ConfigError when `listen` cannot be used.
     """
@@ -41,10 +42,17 @@ class PeerTier:
     is_late = False
     late_s = 0.0
 
-    def __init__(self, agreement: Agreement, capacity: int, listen: Address | None, peers: Sequence[Address]) -> None:
+    def __init__(
+        self,
+        agreement: Agreement,
+        capacity: int,
+        listen: Address | None,
+        peers: Sequence[Address],
+        new_page: NewPage | None = None,
+    ) -> None:
         self.offer = Offer(capacity if listen is not None else 0)
         self.listener = None if listen is None else Listener(*listen, agreement, self.offer, ARGUMENT)
-        memory = PageMemory(agreement.page_bytes)
+        memory = PageMemory(agreement.page_bytes, new_page)
         self.peers = [Peer(*address, agreement, memory.take) for address in peers]
         self._bad: set[bytes] = set()
         self._ahead: list[Block] = []

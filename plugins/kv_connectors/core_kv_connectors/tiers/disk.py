@@ -26,7 +26,7 @@ from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
 from core_kv_connectors.tiers.page_marks import PageMarks
-from core_kv_connectors.tiers.page_memory import PageMemory
+from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
 from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
 from core_kv_connectors.tiers.rest import Rest
 
@@ -43,6 +43,7 @@ class DiskTier:
     capacity: limit in bytes on all page files below `directory`, including other fingerprints.
     argument: that named the directory, for messages.
     secret: for the MAC of each page (see `page_file`), with which other users may write to the directory; empty: neither.
+    new_page: where pages are read to; None: new memory.
 
     calls: calls of the thread that plans steps.
 
@@ -58,12 +59,13 @@ class DiskTier:
         *,
         argument: str = "--kv-offloading-disk-path",
         secret: bytes = b"",
+        new_page: NewPage | None = None,
     ) -> None:
         self.directory = Path(directory) / fingerprint
         self.fingerprint = fingerprint
         self.page_bytes = page_bytes
         self._secret = secret
-        self._memory = PageMemory(page_bytes)
+        self._memory = PageMemory(page_bytes, new_page)
         self._marks = PageMarks(lambda: self.writer.directory)
         placed = self._marks.placed
         try:

@@ -13,6 +13,7 @@ from core.api.config import EngineConfig
 from core.api.kv_transfer import PrefixKey
 from core.kv.connector import BlockCache
 from core_kv_connectors.tiers.local import LocalTiers
+from core_kv_connectors.tiers.page_memory import NewPage
 
 MAX_COUNTED = 1 << 16
 """Maximum number of blocks that are counted. Of those forgotten counting begins again."""
@@ -25,7 +26,7 @@ class FilteredTiers(LocalTiers):
     """Tiers with a rule for what they keep. States are kept whenever they are reported, and what a pin holds.
 
     store_threshold: number of requests that must have had a block. prompt_only: whether one must have had it in its prompt.
-    config, fingerprint, page_bytes: as for `LocalTiers`.
+    config, fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     Raises ConfigError.
     """
@@ -35,6 +36,7 @@ class FilteredTiers(LocalTiers):
         config: EngineConfig,
         fingerprint: Callable[[], str],
         page_bytes: int,
+        new_page: NewPage | None = None,
         *,
         store_threshold: int,
         prompt_only: bool,
@@ -45,7 +47,7 @@ class FilteredTiers(LocalTiers):
         self._counts: OrderedDict[Name, int] = OrderedDict()
         self._answers: OrderedDict[Name, None] = OrderedDict()
         self._blocks: dict[int, tuple[int, PrefixKey, bytes | None]] = {}
-        super().__init__(config, fingerprint, page_bytes)
+        super().__init__(config, fingerprint, page_bytes, new_page)
 
     def wants(self, group: int, key: PrefixKey) -> bool:
         """Whether a block is worth a page that is missing."""

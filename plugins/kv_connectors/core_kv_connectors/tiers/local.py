@@ -16,6 +16,7 @@ from core_kv_connectors.block_saver import LAST_BYTES, BlockSaver
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.page_directory import page_name
+from core_kv_connectors.tiers.page_memory import NewPage
 from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.tiers import KVTiers
 
@@ -30,12 +31,20 @@ class LocalTiers(KVTiers):
 
     fingerprint: 32 hex digits over everything except tokens that values depend on.
     page_bytes: bytes of one block in all layers of its group.
+    new_page: memory for pages that are read, which all processes of the executor see; None: memory of this process.
 
     Raises ConfigError.
     """
 
-    def __init__(self, config: EngineConfig, fingerprint: Callable[[], str], page_bytes: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        fingerprint: Callable[[], str],
+        page_bytes: int,
+        new_page: NewPage | None = None,
+    ) -> None:
         self._page_bytes = max(page_bytes, 1)
+        self._new_page = new_page
         super().__init__(self._open_host(config), self._open_disk(config, fingerprint))
         self._saver = self._new_saver()
 
@@ -105,7 +114,7 @@ class LocalTiers(KVTiers):
         cache = config.cache
         if not cache.enable_prefix_caching or not cache.disk_path:
             return None
-        return DiskTier(cache.disk_path, fingerprint(), cache.disk_bytes, self._page_bytes)
+        return DiskTier(cache.disk_path, fingerprint(), cache.disk_bytes, self._page_bytes, new_page=self._new_page)
 
     def _new_saver(self) -> BlockSaver | None:
         return None if self.disk is None else BlockSaver(self, self.disk, self._page_bytes)

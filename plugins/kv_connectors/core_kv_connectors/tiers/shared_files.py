@@ -20,6 +20,7 @@ from core.api.errors import ConfigError
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.local import LocalTiers
+from core_kv_connectors.tiers.page_memory import NewPage
 from core_kv_connectors.tiers.slow_tier import SlowTier
 
 ARGUMENT = "--kv-connectors-config"
@@ -33,7 +34,7 @@ class SharedFiles(LocalTiers):
 
     name: of the connector, for messages.
     key_file: file with the secret of all engines that share the directory; None: it belongs to this user alone.
-    fingerprint, page_bytes: as for `LocalTiers`.
+    fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     Raises ConfigError.
     """
@@ -46,6 +47,7 @@ class SharedFiles(LocalTiers):
         config: EngineConfig,
         fingerprint: Callable[[], str],
         page_bytes: int,
+        new_page: NewPage | None = None,
         *,
         directory: str,
         capacity: int,
@@ -56,7 +58,7 @@ class SharedFiles(LocalTiers):
         self._directory = Path(directory).expanduser()
         self._capacity = capacity
         self._secret = b"" if key_file is None else read_key(key_file)
-        super().__init__(config, fingerprint, page_bytes)
+        super().__init__(config, fingerprint, page_bytes, new_page)
 
     def _open_host(self, config: EngineConfig) -> HostTier | None:
         return None
@@ -74,6 +76,7 @@ class SharedFiles(LocalTiers):
             self._page_bytes,
             argument=f"{ARGUMENT}.{self._name}.directory",
             secret=self._secret,
+            new_page=self._new_page,
         )
 
 

@@ -29,22 +29,20 @@ class PieceCopies:
         self._sizes = np.array([buffer.shape[1] for buffer in buffers], np.int64)
         self._page_bytes = int(self._sizes.sum())
 
-    def save(self, block_ids: Sequence[int]) -> list[Page]:
-        """Return the bytes of blocks."""
-        pages = [np.empty(self._page_bytes, np.uint8) for _ in block_ids]
-        self._copy(block_ids, pages, save=True)
-        return pages
+    def save(self, block_ids: Sequence[int], into: Sequence[Page]) -> None:
+        """Copy blocks to pages, contiguous and as many. Raises ValueError for a page of another size."""
+        self._copy(block_ids, into, save=True)
 
     def load(self, loads: Sequence[tuple[int, Page]]) -> None:
         """Write pages to blocks. Raises ValueError for a page of another size."""
         pages = [np.ascontiguousarray(page) for _, page in loads]
-        if any(page.nbytes != self._page_bytes for page in pages):
-            raise ValueError(f"a page of another size than {self._page_bytes} bytes")
         self._copy([block_id for block_id, _ in loads], pages, save=False)
 
     def _copy(self, block_ids: Sequence[int], pages: Sequence[Page], *, save: bool) -> None:
         if not block_ids:
             return
+        if len(pages) != len(block_ids) or any(page.nbytes != self._page_bytes for page in pages):
+            raise ValueError(f"a page of another size than {self._page_bytes} bytes")
         blocks = np.array(block_ids, np.int64)
         if blocks.min() < 0 or blocks.max() >= self._num_blocks:
             raise IndexError(f"a block outside 0 to {self._num_blocks - 1}")

@@ -3,6 +3,8 @@
 Owns: which fields are sent, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
 elsewhere.
 
+KV pages are named by their places in shared memory (`SharedPages`): no plan has their bytes.
+
 A plan with the same batch as the previous one says only that: the worker knows the slots, and how far each sequence has
 got. So a plan of steady decode takes a few bytes, for any number of sequences, plus the new blocks.
 """
@@ -15,6 +17,7 @@ import numpy as np
 from core.api.kv_transfer import KVTransfers
 from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.step_plan import NO_ROWS, Int32Array, NewSequence, StateCopy, StepPlan
+from core_kv_connectors.shared_pages import PagePart, PlacedTransfers, places_of
 from core_runtime.executor.steps.columns import ColumnReader, ColumnWriter, Header, WireError, check_equal_lens
 
 
@@ -80,9 +83,13 @@ class PlanEncoder:
 
 
 class PlanDecoder:
-    """A worker's end. Messages are decoded in the order in which they were encoded."""
+    """A worker's end. Messages are decoded in the order in which they were encoded.
 
-    def __init__(self) -> None:
+    pages: the worker's part of each page; None: plans have no transfers.
+    """
+
+    def __init__(self, pages: PagePart | None = None) -> None:
+        self._pages = pages
         self._slots = NO_ROWS
         self._expected = NO_ROWS
 
@@ -117,7 +124,7 @@ class PlanDecoder:
         plan.num_drafts = columns.keyed("drafts", drafts)
         plan.draft_budget = columns.keyed("budget", budgets)
         if facts.transfers is not None:
-            plan.transfers = _get_transfers(columns, facts.transfers)
+            plan.transfers = _get_transfers(columns, facts.transfers, self._pages)
         if len(slots):
             self._slots = slots
             self._expected = num_computed + query_lens
@@ -204,19 +211,25 @@ def _state_copy(lists: list[list[int]]) -> StateCopy:
 
 
 def _put_transfers(columns: ColumnWriter, transfers: KVTransfers) -> None:
-    """Add the blocks to save, and the blocks to load with their pages."""
-    loaded = [block_id for block_id, _ in transfers.loads]
-    pages = [page for _, page in transfers.loads]
+    """Add the blocks to save and to load, each with the place of its page."""
+    if not isinstance(transfers, PlacedTransfers):
+        raise WireError("The pages of a plan have no places that its worker sees.")
     columns.put("saves", transfers.saves)
-    columns.put("loads", loaded)
-    columns.put_bytes("pages", pages)
+    columns.put("into", places_of(transfers.into))
+    columns.put("loads", [block_id for block_id, _ in transfers.loads])
+    columns.put("pages", places_of([page for _, page in transfers.loads]))
 
 
-def _get_transfers(columns: ColumnReader[PlanFacts], number: int) -> KVTransfers:
-    """Return the transfers that `_put_transfers` wrote."""
-    saves = columns.items("saves")
-    loaded = columns.items("loads")
-    pages = columns.byte_arrays("pages")
-    check_equal_lens("loads", loaded, pages)
-    loads = list(zip(loaded, pages, strict=True))
-    return KVTransfers(number, saves, loads)
+def _get_transfers(columns: ColumnReader[PlanFacts], number: int, pages: PagePart | None) -> PlacedTransfers:
+    """Return the transfers that `_put_transfers` wrote. Raises WireError for places that are none."""
+    if pages is None:
+        raise WireError("A plan names pages, and this worker sees none.")
+    saves, into = columns.items("saves"), columns.items("into")
+    loaded, sources = columns.items("loads"), columns.items("pages")
+    check_equal_lens("saves", saves, into)
+    check_equal_lens("loads", loaded, sources)
+    try:
+        loads = [(block_id, pages.at(place)) for block_id, place in zip(loaded, sources, strict=True)]
+        return PlacedTransfers(number, saves, loads, [pages.at(place) for place in into])
+    except ValueError as error:
+        raise WireError(f"A plan names a page that does not exist: {error}.") from error

@@ -3,7 +3,8 @@
 Owns: which fields are sent, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
 elsewhere.
 
-Slots that are the plan's are left out: both ends know the plan that a result answers.
+Slots that are the plan's are left out: both ends know the plan that a result answers. So are saved pages, which lie where the
+plan said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from core.api.messages import TokenLogprobs
 from core.api.step_plan import Slot, StepPlan, StepResult
+from core_kv_connectors.shared_pages import PlacedTransfers
 from core_runtime.executor.steps.columns import ColumnReader, ColumnWriter, Header, WireError, check_equal_lens, split
 
 
@@ -22,7 +24,7 @@ class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
     """The part of a result outside of its columns.
 
     same_slots: the slots are the plan's, and left out.
-    has_pages:  the plan's KV transfers were made.
+    has_pages:  the plan's KV transfers were made, and its pages are in their places.
     errors, draft_seconds, proposer_off: as in `StepResult`.
     """
 
@@ -56,12 +58,11 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
     columns.put_keys("pooled", result.pooled)
     columns.put_bytes("pooled", list(result.pooled.values()))
-    columns.put_bytes("pages", result.pages or [])
     return columns.message(facts)
 
 
 def decode_result(message: bytes, plan: StepPlan) -> StepResult:
-    """Decode one result. plan: the plan that it answers. Raises WireError for a damaged message."""
+    """Decode one result. plan: the plan that it answers, as it was sent. Raises WireError for a damaged message."""
     columns = ColumnReader(message, _RESULTS)
     facts = columns.facts
     slots = plan.slots if facts.same_slots else columns.get("slots")
@@ -84,7 +85,9 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     pooled = columns.byte_arrays("pooled")
     result.pooled = columns.keyed("pooled", [numbers.tobytes() for numbers in pooled])
     if facts.has_pages:
-        result.pages = columns.byte_arrays("pages")
+        if not isinstance(plan.transfers, PlacedTransfers):
+            raise WireError("A result has pages that its plan did not ask for.")
+        result.pages = plan.transfers.into
     return result
 
 
