@@ -18,9 +18,9 @@ import msgspec
 
 from core.api.adapters import AdapterSource
 from core.api.errors import UserError
-from core_adapters.sent import ALIGNMENT, SentAdapter, SentHeader, SentPlace, checked_tensors
+from core_adapters.sent import ALIGNMENT, SentAdapter, SentHeader, SentPlace, SentTensor, checked_tensors
 from core_supervision.link.anonymous_file import anonymous_file
-from core_supervision.link.sparse_file import PAGE, punch, shared_memory, write_at
+from core_supervision.link.sparse_file import PAGE, punch, shared_file, write_at
 
 START: Final = 1 << 33
 """First byte of the file that sent adapters may take: behind both records of `core_adapters.serving.record`."""
@@ -59,11 +59,18 @@ class SentAdapters:
         Called in another thread than that of the steps. Raises UserError for what cannot be read, OSError without memory.
         """
         try:
-            memory = shared_memory(sent.shared_memory)
+            memory = shared_file(sent.shared_memory)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"shared memory {sent.shared_memory}: cannot be read ({reason}).") from None
-        wanted = list(checked_tensors(sent, len(memory)))
+        try:
+            return self._copied(sent, memory)
+        finally:
+            os.close(memory)
+
+    def _copied(self, sent: SentAdapter, memory: int) -> str:
+        """Copy an adapter to a new place, and return its path. memory: descriptor of the shared memory."""
+        wanted = list(checked_tensors(sent, os.fstat(memory).st_size))
         stored, end = [], 0
         for tensor in wanted:
             stored.append(msgspec.structs.replace(tensor, offset=end))
@@ -72,17 +79,28 @@ class SentAdapters:
         place = self._new_place(len(header) + end)
         file = self._descriptor()
         try:
+            os.ftruncate(file, _page_after(place))  # what lies between tensors is read with them
             write_at(file, header, place.offset)
             start = place.offset + len(header)
             for source, target in zip(wanted, stored, strict=True):
-                for done in range(0, source.nbytes, PIECE):
-                    length = min(PIECE, source.nbytes - done)
-                    first = source.offset + done
-                    write_at(file, memory[first : first + length], start + target.offset + done)
-        except OSError:
+                self._copy(memory, source, start + target.offset, sent.shared_memory)
+        except (OSError, UserError):
             self._free(place.path)
             raise
         return place.path
+
+    def _copy(self, memory: int, tensor: SentTensor, offset: int, name: str) -> None:
+        """Copy a tensor to an offset of the file. name: of the shared memory. Raises UserError, OSError.
+
+        The memory is read, not mapped: a client that cuts it meanwhile would end the engine with SIGBUS.
+        """
+        done = 0
+        while done < tensor.nbytes:
+            piece = os.pread(memory, min(PIECE, tensor.nbytes - done), tensor.offset + done)
+            if not piece:
+                raise UserError(f"shared memory {name}: was cut while tensor '{tensor.name}' was read; send it again.")
+            write_at(self._descriptor(), piece, offset + done)
+            done += len(piece)
 
     def arrived(self, path: str) -> None:
         """Note that an adapter was recorded or has failed; from now on `keep_only` decides about it."""

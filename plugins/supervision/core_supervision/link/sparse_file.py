@@ -1,7 +1,7 @@
 """Bytes in a file in memory, and their arrival from POSIX shared memory.
 
-Owns: `shared_memory`, `write_at`, `punch`. Never does: know what the bytes mean. Called by: the records of an engine's state,
-kept tensors of weight updates, and adapters that were sent.
+Owns: `shared_file`, `shared_memory`, `write_at`, `punch`. Never does: know what the bytes mean. Called by: the records of an
+engine's state, kept tensors of weight updates, and adapters that were sent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import logging
 import mmap
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +22,23 @@ FALLOC_FL_KEEP_SIZE: Final = 1
 FALLOC_FL_PUNCH_HOLE: Final = 2
 
 
-def shared_memory(name: str) -> memoryview:
-    """Map POSIX shared memory read-only. Raises OSError, or ValueError for an invalid name."""
+def shared_file(name: str) -> int:
+    """Open POSIX shared memory for reading; the caller closes the descriptor. Raises OSError, or ValueError for its name."""
     plain = name.removeprefix("/")
     if not plain or "/" in plain or plain in (".", ".."):
         raise ValueError(f"{name!r} is no name of shared memory")
-    descriptor = os.open(Path("/dev/shm", plain), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Without waiting: a pipe of that name would keep the engine until somebody writes into it.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(Path("/dev/shm", plain), flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{name!r} is no shared memory")
+    return descriptor
+
+
+def shared_memory(name: str) -> memoryview:
+    """Map POSIX shared memory read-only. Raises OSError, or ValueError for an invalid name."""
+    descriptor = shared_file(name)
     try:
         return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     finally:
