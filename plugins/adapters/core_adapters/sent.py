@@ -77,7 +77,10 @@ class SentPlace(msgspec.Struct, frozen=True):
     def of(cls, path: str) -> Self | None:
         """Return the place that a path names; None for a path of the file system, which never begins like this."""
         match = PATH.fullmatch(path)
-        return None if match is None else cls(*(None if each is None else int(each) for each in match.groups()))  # type: ignore[arg-type]
+        if match is None:
+            return None
+        offset, nbytes, file = match.groups()
+        return cls(int(offset), int(nbytes), None if file is None else int(file))
 
     @property
     def path(self) -> str:
