@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from core.api.config import RestartConfig
+import msgspec
+
+from core.api.config import RestartConfig, WeightTransferConfig
 from core.commands.main import main
 from core_apis.processes import supervisor
 from core_commands.cli import serve as command
@@ -27,6 +29,7 @@ def resolve(words: list[str]) -> object:
     directory = Path(sys.argv[1])
     sources = [written(directory, name) for name in ("sql", "fr")]
     config = adapting_config(*sources, options={"delay_s": 0.01}, max_model_len=256, restarts=RestartConfig())
+    config = msgspec.structs.replace(config, weight_transfer=WeightTransferConfig())
     adapters = AdapterSettings(directory=str(directory), is_updated=True)
     server = ServerConfig(port=0, api_server_count=2, shutdown_timeout=20.0, adapters=adapters)
     return SimpleNamespace(engine=config, server=server, manifest=SimpleNamespace(tokenizer=byte_source()))

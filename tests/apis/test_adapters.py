@@ -1,6 +1,7 @@
 """Adapters over HTTP: each is a model of its own, in every route; they come and go while the server runs."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import torch
 from engine.fakes import byte_source, reference
 from engine.mortal import MANY, MortalSource, mortal_engine
 
-from core.api.config import ResolvedPlugin
+from core import SharedTensors
+from core.api.config import ResolvedPlugin, WeightTransferConfig
 from core_adapters.resolvers.directory import DirectoryResolver, below
 from core_adapters.resolvers.hub import HubResolver
 from core_apis.app import create_app
@@ -38,9 +41,11 @@ async def serving(
     lives: Sequence[int] = (),
     settings: AdapterSettings | None = None,
     template: str | None = None,
+    weight_transfer: WeightTransferConfig | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, MortalSource]]:
     config = adapting_config(*(written(directory, name) for name in names), restarts=MANY, **options)
+    config = msgspec.structs.replace(config, weight_transfer=weight_transfer)
     source = MortalSource(config, AdaptingExecutor, lives)
     engine = mortal_engine(source, Tokenizer.from_source(byte_source(template), None))
     settings = settings or AdapterSettings(directory=str(directory), is_updated=True)
@@ -209,12 +214,53 @@ async def test_what_was_loaded_and_unloaded_outlives_the_engine(tmp_path: Path, 
             await asyncio.sleep(0.01)
         await http.post("/v1/load_lora_adapter", json={"lora_name": "extra", "lora_path": "new"})
         await http.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
+        for config in ('"before"', '"sent"'):
+            with SharedTensors({}) as shared:
+                described: dict[str, Any] = {"configuration": config, "shared_memory": shared.name, "tensors": []}
+                await engine.adapters.load("memory", sent=described, replaces=True)
+        assert await said(http, "memory", 5) == text_of('"sent"', 5)
         task = asyncio.create_task(said(http, "extra", 20))
         await asyncio.sleep(0.01)
         source.clients[-1].die("killed")
         assert await task == text_of("new", 20)
-        assert {card["id"] for card in (await http.get("/v1/models")).json()["data"]} == {"fake", "fr", "extra"}
+        names = {card["id"] for card in (await http.get("/v1/models")).json()["data"]}
+        assert names == {"fake", "fr", "extra", "memory"}
         await completed(http, "sql", status=404)
+        assert await said(http, "memory", 5) == text_of('"sent"', 5), (
+            "only the first engine could read the shared memory"
+        )
+
+
+async def test_adapters_come_from_shared_memory_where_weights_do(tmp_path: Path) -> None:
+    config = {"r": 1, "nested": [{"a": None}]}
+    with SharedTensors({"x": torch.ones(3)}) as shared:
+        body = {"lora_name": "sent", "shared_memory": shared.name, "adapter_config": config}
+        body |= {"tensors": msgspec.to_builtins(shared.tensors)}
+        weights = json.dumps(config, separators=(",", ":"))
+        for backend, status in ((None, 403), ("file", 403), ("any", 200), ("shared_memory", 200)):
+            allowed = None if backend is None else WeightTransferConfig(backend=backend)
+            async with serving(tmp_path, weight_transfer=allowed) as (http, _, _):
+                answer = await http.post("/v1/load_lora_adapter", json=body)
+                assert answer.status_code == status, answer.text
+                if status == 200:
+                    assert answer.json()["digest"] == digest_of(weights)
+                    assert await said(http, "sent") == text_of(weights, 5)
+                else:
+                    assert "--weight-transfer-config" in answer.json()["error"]["message"]
+        async with serving(tmp_path, weight_transfer=WeightTransferConfig()) as (http, _, _):
+            wrong: list[tuple[dict[str, Any], str]] = [
+                ({"lora_path": "a"}, "either lora_path or shared_memory"),
+                ({"shared_memory": None}, "either lora_path or shared_memory"),
+                ({"shared_memory": None, "lora_path": "a"}, "tensors describes shared memory"),
+                ({"adapter_config": None}, "adapter_config is missing"),
+                ({"shared_memory": "../etc/passwd"}, "is no name of shared memory"),
+                ({"tensors": [{"name": "x", "dtype": "F32", "shape": [-1]}]}, "body is not understood"),
+                ({"tensors": [{"name": "x", "dtype": "I8", "shape": [1]}]}, "has type I8"),
+            ]
+            for change, words in wrong:
+                answer = await http.post("/v1/load_lora_adapter", json=body | change)
+                assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+            assert [card["id"] for card in (await http.get("/v1/models")).json()["data"]] == ["fake"]
 
 
 @pytest.fixture

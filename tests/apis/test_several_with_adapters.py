@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from core import SharedTensors
 from tests.apis.serving_processes import ROOT, announced
 from tests.engine.adapting import adapted
 
@@ -56,6 +57,11 @@ def test_all_api_processes_and_the_next_engine_know_the_same_adapters(
     assert httpx.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": "sql"}, timeout=30).status_code == 200
     assert {asked(url, "sql")[0] for _ in range(8)} == {404}
 
+    with SharedTensors({}) as shared:
+        load = {"lora_name": "memory", "shared_memory": shared.name, "adapter_config": {}}  # type: ignore[dict-item]
+        assert httpx.post(f"{url}/v1/load_lora_adapter", json=load, timeout=30).status_code == 200
+    assert [asked(url, "memory") for _ in range(4)] == [(200, text("{}"))] * 4
+
     children = psutil.Process(process.pid).children()
     (engine,) = [child.pid for child in children if "core.engine.process" in child.cmdline()]
     stream = {"model": "extra", "prompt": PROMPT, "max_tokens": 60, "stream": True}
@@ -71,3 +77,4 @@ def test_all_api_processes_and_the_next_engine_know_the_same_adapters(
         assert time.monotonic() < end
     assert {asked(url, "sql")[0] for _ in range(8)} == {404}
     assert asked(url, "fr") == (200, text("fr"))
+    assert asked(url, "memory") == (200, text("{}")), "the next engine has what was sent to the one before"

@@ -462,6 +462,8 @@ CASES = [
     ("memory_holds_a_step", [{}], [LORA | {"max_loras": 4, "max_cpu_loras": 0}], ("max_cpu_loras", 4)),
     ("updating_needs_a_directory", [LORA | {"allow_runtime_lora_updating": True, "lora_directory": "/"}],
      [LORA | {"allow_runtime_lora_updating": True}], "give --lora-directory"),
+    ("updating_needs_a_directory", [LORA | {"allow_runtime_lora_updating": True, "weight_transfer_config": {}}],
+     [LORA | {"allow_runtime_lora_updating": True}], "or --weight-transfer-config for those in shared memory"),
     ("updating_needs_a_directory", [{"lora_directory": "/nowhere/at/all"}], [LORA | {"lora_directory": "/nowhere/at/all"}],
      "there is no such directory"),
     ("updating_is_for_friends", [LORA | {"allow_runtime_lora_updating": True, "api_key": ["k"]}],

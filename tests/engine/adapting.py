@@ -1,6 +1,6 @@
 """A fake executor with adapters: the next token depends on the digest of a sequence's adapter, from its first position on.
 
-An adapter is a file; what it holds is its weights. Some contents cause accidents.
+An adapter is a file, or was sent; what the file or the sent configuration holds is its weights. Some contents cause accidents.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import UserError
 from core.api.step_plan import StepPlan, StepResult
 from core.plugin.hookspecs import LoadContext, hookimpl
+from core_adapters.sent import SentPlace
 from core_supervision.engine_state import PARTS
 from tests.engine.sleeping import FakeReloader
 
@@ -81,7 +82,8 @@ class AdaptingExecutor(FakeExecutor):
         assert self.let.wait(PATIENCE_S)
         assert not self.reloader.missing, "an adapter is read while the engine sleeps"
         self.log.append(f"read {source.name}")
-        weights = Path(source.path).read_text()
+        place = SentPlace.of(source.path)
+        weights = Path(source.path).read_text() if place is None else place.header()[0].configuration
         if weights.startswith("broken"):
             raise UserError(f"{source.path}: it fits nothing.")
         if weights.startswith("crash"):

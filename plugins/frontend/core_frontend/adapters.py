@@ -87,12 +87,16 @@ class Adapters:
         self._names, self._read = names_of(answer), int(answer["number"])
         return list(self._names.values())
 
-    async def load(self, name: str, path: str, *, replaces: bool = False) -> LoadedAdapter:
+    async def load(
+        self, name: str, path: str = "", *, sent: dict[str, Any] | None = None, replaces: bool = False
+    ) -> LoadedAdapter:
         """Load an adapter, and wait until it is there. Raises RequestError when it cannot be used.
 
-        path: absolute. replaces: whether the name may stand for another adapter already.
+        path: absolute. sent: instead of it, fields of a `core_adapters.sent.SentAdapter`, whose shared memory must stay until
+        the adapter is there. replaces: whether the name may stand for another adapter already.
         """
-        ticket = await self._call("load_adapter", name=name, path=path, replaces=replaces)
+        source = {"path": path} if sent is None else {"sent": sent}
+        ticket = await self._call("load_adapter", name=name, replaces=replaces, **source)
         while await self._call("loaded_adapter", ticket=ticket) is None:
             await asyncio.sleep(POLL_S)
         await self.rows()

@@ -18,6 +18,7 @@ import xxhash
 
 from core.api.errors import UNREADABLE
 from core_supervision.engine_state import EngineState
+from core_supervision.link.sparse_file import write_at
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -52,9 +53,9 @@ class PersistentRecord(Generic[T]):
         number = self._number + 1
         raw = msgspec.msgpack.encode(record)
         place = self._places[number % 2]
-        _write_all(self._descriptor, raw, place + HEADER.size)
+        write_at(self._descriptor, raw, place + HEADER.size)
         # The header last: until its checksum fits, the previous record counts.
-        _write_all(self._descriptor, HEADER.pack(number, len(raw), xxhash.xxh3_128_digest(raw)), place)
+        write_at(self._descriptor, HEADER.pack(number, len(raw), xxhash.xxh3_128_digest(raw)), place)
         self._number = number
 
     def read(self) -> T | None:
@@ -92,11 +93,3 @@ class PersistentFlags(PersistentRecord[EngineState]):
 def read(descriptor: int | None) -> EngineState | None:
     """Return the newest complete state; None when no engine has left one."""
     return PersistentFlags(descriptor).read()
-
-
-def _write_all(descriptor: int, raw: bytes, offset: int) -> None:
-    view = memoryview(raw)
-    while view:
-        count = os.pwrite(descriptor, view, offset)
-        view = view[count:]
-        offset += count

@@ -1,4 +1,4 @@
-"""Adapters as peft saves them: `adapter_config.json` and the tensors next to it.
+"""Adapters as peft saves them: `adapter_config.json` and the tensors next to it; or both from memory.
 
 Owns: the meaning of the tensors' names and of the configuration's numbers. Never does: know the model.
 Called by: the executor's reading of adapters.
@@ -17,16 +17,19 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError, nearest
-from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of
+from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of, sent_tensors
 from core_adapters.peft.keys import check_keys
 from core_adapters.peft.patterns import LONGEST_MODULE, compiled
+from core_adapters.sent import SentPlace
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
-from core_tokens.checkpoint_files import inside, read_json
+from core_tokens.checkpoint_files import inside, parse_json, read_json
 
 CONFIG: Final = "adapter_config.json"
 SAFETENSORS: Final = "adapter_model.safetensors"
 PICKLED: Final = "adapter_model.bin"
 PREFIX: Final = "base_model.model."
+SENT: Final = "the adapter that was sent"
+SENT_CONFIG: Final = "the configuration of the adapter that was sent"
 
 FIELDS: Final = {
     "lora_A.weight": "a",
@@ -53,24 +56,40 @@ class PeftFormat:
     """The format plugin."""
 
     def claims(self, path: str) -> bool:
-        """Whether the directory has peft's configuration."""
-        return (Path(path) / CONFIG).is_file()
+        """Whether the directory has peft's configuration, or an adapter was sent."""
+        return SentPlace.of(path) is not None or (Path(path) / CONFIG).is_file()
 
     def read(self, path: str) -> AdapterContents:
         """Read an adapter. Raises UserError, in one sentence, when it cannot be used as it is."""
-        directory = Path(path)
-        config = read_json(inside(directory, CONFIG))
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{directory / CONFIG}: holds a JSON {type(config).__name__}, expected an object.")
-        check_keys(str(directory / CONFIG), config)
-        tensors = _tensors_of(directory)
-        reading = _Reading(str(directory), config)
+        place = SentPlace.of(path)
+        return self._of_directory(Path(path)) if place is None else self._sent(place)
+
+    def _of_directory(self, directory: Path) -> AdapterContents:
+        config = _checked(str(directory / CONFIG), read_json(inside(directory, CONFIG)))
+        return self._contents(str(directory), config, _tensors_of(directory))
+
+    def _sent(self, place: SentPlace) -> AdapterContents:
+        header, start = place.header()
+        config = _checked(SENT_CONFIG, parse_json(SENT_CONFIG, header.configuration.encode()))
+        return self._contents(SENT, config, sent_tensors(place, header.tensors, start))
+
+    def _contents(self, path: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AdapterContents:
+        """Return what an adapter changes. path: for messages."""
+        reading = _Reading(path, config)
         return AdapterContents(
             digest_of(config, tensors),
             reading.changes(tensors),
             reading.invocation_tokens(),
             ties=bool(config.get("ensure_weight_tying")),
         )
+
+
+def _checked(path: str, config: Any) -> dict[str, Any]:
+    """Return a configuration whose keys are all known. path: for messages. Raises CheckpointError, UserError."""
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(config).__name__}, expected an object.")
+    check_keys(path, config)
+    return config
 
 
 def _tensors_of(directory: Path) -> dict[str, Tensor]:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.api.adapters import AdapterFacts, AdapterSource
-from core.api.errors import UtilityError, nearest
+from core.api.errors import UNREADABLE, UtilityError, nearest
+from core_adapters.sent import SentAdapter
 from core_adapters.serving.book import AdapterBook
 
 if TYPE_CHECKING:
+    from core_adapters.serving.holder import AdapterHolder
     from core_adapters.serving.observer import AdapterObserver
 
 MOST_LOADS = 256
@@ -29,15 +31,24 @@ MOST_LOADS = 256
 class Load:
     """An adapter that a client loads.
 
+    source:   its path is empty until an adapter that was sent has arrived.
     replaces: whether its name may stand for another adapter already.
+    sent:     where it lies in shared memory; None: it lies in files.
     facts:    once it is loaded.
     failure:  why it cannot be used, as a sentence; empty otherwise.
     """
 
     source: AdapterSource
     replaces: bool
+    sent: SentAdapter | None = None
     facts: AdapterFacts | None = None
     failure: str = ""
+
+    def read(self, holder: AdapterHolder) -> AdapterFacts:
+        """Read the adapter; called in another thread than that of the steps. Raises UserError, OSError."""
+        if self.sent is not None:
+            self.source = AdapterSource(self.source.name, holder.sent.receive(self.sent))
+        return holder.read(self.source)
 
     def check_name(self, book: AdapterBook, facts: AdapterFacts, discard: Callable[[str], None]) -> None:
         """Raise UtilityError, and discard what was read, when the name has been taken meanwhile."""
@@ -65,18 +76,21 @@ class AdapterCalls:
             "list_adapters": self.list,
         }
 
-    def load(self, name: str, path: str, replaces: bool = False) -> int:
+    def load(self, name: str, path: str = "", replaces: bool = False, sent: dict[str, Any] | None = None) -> int:
         """Begin to read an adapter; returns a ticket for `loaded_adapter`.
 
         name: for requests. path: absolute. replaces: whether the name may stand for another adapter already.
+        sent: fields of a `SentAdapter`, whose shared memory must stay until the adapter is loaded; instead of `path`.
         """
         observer = self._observer
+        if bool(path) == (sent is not None):
+            raise UtilityError("An adapter is loaded either from a path or from shared memory; give one of both.")
         if not replaces and self._book.named(name) is not None:
             raise UtilityError(taken(name))
         if observer.holder.is_asleep:
             raise UtilityError("The engine sleeps, so that no adapter can be loaded; wake it up first.")
         ticket = max(observer.loads, default=0) + 1
-        load = observer.loads[ticket] = Load(AdapterSource(name, path), replaces)
+        load = observer.loads[ticket] = Load(AdapterSource(name, path), replaces, _described(sent))
         while len(observer.loads) > MOST_LOADS:
             del observer.loads[min(observer.loads)]
         observer.load(load)
@@ -124,6 +138,14 @@ class AdapterCalls:
     def _unknown(self, name: str) -> str:
         names = [name for kept in self._book.known.values() for name in kept.names]
         return f"There is no adapter '{name}'.{nearest(name, names)}"
+
+
+def _described(sent: dict[str, Any] | None) -> SentAdapter | None:
+    """Return what a client says of an adapter in shared memory. Raises UtilityError."""
+    try:
+        return None if sent is None else msgspec.convert(sent, SentAdapter)
+    except UNREADABLE as error:
+        raise UtilityError(f"The adapter in shared memory is not described as expected: {error}.") from None
 
 
 def taken(name: str) -> str:

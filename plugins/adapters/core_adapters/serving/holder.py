@@ -17,6 +17,7 @@ from core.engine.executor import AdaptingExecutor
 from core.engine.observer import Engine
 from core_adapters.serving.book import AdapterBook
 from core_adapters.serving.record import AdaptersRecord, KeptAdapter
+from core_adapters.serving.sent_adapters import SentAdapters
 from core_supervision.persistent_flags import PersistentRecord
 
 logger = logging.getLogger(__name__)
@@ -28,12 +29,19 @@ class AdapterHolder:
     capacity: how many may be in memory.
     storage:  where the next engine reads of them.
     book:     names and adapters.
+    sent:     those that came from memory.
     """
 
     def __init__(
-        self, engine: Engine, executor: AdaptingExecutor, capacity: int, storage: PersistentRecord[AdaptersRecord]
+        self,
+        engine: Engine,
+        executor: AdaptingExecutor,
+        capacity: int,
+        storage: PersistentRecord[AdaptersRecord],
+        lasting_file: int | None,
     ) -> None:
         self.book = AdapterBook(storage.read() or AdaptersRecord())
+        self.sent = SentAdapters(lasting_file, self._paths())
         self.executor = executor
         self._engine = engine
         self._capacity = capacity
@@ -50,6 +58,10 @@ class AdapterHolder:
     def weight_version(self) -> str:
         """The version of the base's weights."""
         return self._engine.scheduler.live_stats.weight_version
+
+    def read(self, source: AdapterSource) -> AdapterFacts:
+        """Read an adapter; called in another thread than that of the steps. Raises UserError, OSError."""
+        return self.executor.read_adapter(self.sent.reachable(source))
 
     def begin(self, sources: tuple[AdapterSource, ...]) -> None:
         """Read the adapters of the engine before this one, or, if there was none, those of the configuration.
@@ -171,7 +183,7 @@ class AdapterHolder:
         for kept in self._asleep:
             digest = kept.facts.digest
             try:
-                self.check_same(kept, self.executor.read_adapter(kept.source))
+                self.check_same(kept, self.read(kept.source))
                 self.place(digest, {})
             except (CoreError, OSError) as error:
                 failed[digest] = f"The adapter '{kept.source.name}' cannot be used any more: {sentence_of(error)}"
@@ -200,7 +212,18 @@ class AdapterHolder:
         try:
             self._storage.write(self.book.record())
         except OSError as error:
+            # What the record before names must stay in memory, too.
             logger.error("The next engine will not know of the adapters as they are now: %s.", error.strerror)
+        else:
+            self.free_sent()
+
+    def free_sent(self) -> None:
+        """Free the memory of adapters that were sent, and that no name and no request uses any more."""
+        if not self.sent.is_empty:
+            self.sent.keep_only(self._paths())
+
+    def _paths(self) -> set[str]:
+        return {kept.source.path for kept in self.book.known.values()}
 
     def _weights_now(self) -> tuple[int, str]:
         return self._engine.config.weights.number, self.weight_version

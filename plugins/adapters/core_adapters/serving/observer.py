@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Self
 
-from core.api.adapters import AdapterFacts, AdaptersConfig, AdapterSource
+from core.api.adapters import AdapterFacts, AdaptersConfig
 from core.api.errors import ConfigError, EngineDeadError
 from core.api.messages import EngineRequest
 from core.engine.executor import AdaptingExecutor
@@ -69,9 +69,8 @@ class AdapterObserver(WaitingGate):
         """Keep the engine, and learn which adapters the engine before it had."""
         self._engine = engine
         if self._config is not None and isinstance(engine.executor, AdaptingExecutor):
-            self.holder = AdapterHolder(
-                engine, engine.executor, self._config.max_cpu_loras, storage(self._lasting_file)
-            )
+            file = self._lasting_file
+            self.holder = AdapterHolder(engine, engine.executor, self._config.max_cpu_loras, storage(file), file)
 
     def before_first(self) -> None:
         """Read the adapters that must be there before the first request. Raises ConfigError."""
@@ -149,6 +148,8 @@ class AdapterObserver(WaitingGate):
         """Wait for the adapter that is being read; do not read others."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
+        if hasattr(self, "holder"):
+            self.holder.sent.close()
 
     def _take_read(self, in_use: Counter[str]) -> None:
         """Use what was read, if reading has ended."""
@@ -172,9 +173,12 @@ class AdapterObserver(WaitingGate):
             sentence = f"The adapter cannot be used: {sentence_of(error)}"
             if isinstance(wanted, Load):
                 wanted.failure = sentence_of(error)
-                return
-            logger.error("%s", sentence)
-            self._end_held(wanted, sentence)
+            else:
+                logger.error("%s", sentence)
+                self._end_held(wanted, sentence)
+        if isinstance(wanted, Load) and wanted.sent is not None:
+            self.holder.sent.arrived(wanted.source.path)
+            self.holder.free_sent()
 
     def _release(self) -> None:
         """Let the sequences go on whose adapter is in memory, or whose deadline has passed: the scheduler ends those."""
@@ -196,9 +200,10 @@ class AdapterObserver(WaitingGate):
         needed = self._first_needed(self.in_use())
         if self._wanted and (needed is None or not self._last_was_load):
             load = self._wanted.popleft()
-            self._read = (load, self._submit(load.source, NICENESS))
+            self._read = (load, self._submit(lambda: load.read(self.holder), NICENESS))
         elif needed is not None:
-            self._read = (needed, self._submit(self.holder.book.known[needed].source, 0))
+            source = self.holder.book.known[needed].source
+            self._read = (needed, self._submit(lambda: self.holder.read(source), 0))
         self._last_was_load = self._read is not None and isinstance(self._read[0], Load)
 
     def _first_needed(self, in_use: Counter[str]) -> str | None:
@@ -222,14 +227,14 @@ class AdapterObserver(WaitingGate):
                 self.refuse(request, sentence)
         self.held = [request for request in self.held if request.adapter != digest]
 
-    def _submit(self, source: AdapterSource, niceness: int) -> Future[AdapterFacts]:
+    def _submit(self, read: Callable[[], AdapterFacts], niceness: int) -> Future[AdapterFacts]:
         """Begin to read an adapter in the thread with this niceness: one that sequences wait for takes its turn like steps.
 
         With the niceness of loads, requests by Zipf's law over many adapters have two thirds of the speed on two processors.
         """
         if niceness not in self._threads:
             self._threads[niceness] = ThreadPoolExecutor(1, "adapters", _lower_priority, (niceness,))
-        return self._threads[niceness].submit(self.holder.executor.read_adapter, source)
+        return self._threads[niceness].submit(read)
 
 
 def _lower_priority(niceness: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from core.api.config import WeightTransferConfig
 from core.api.errors import UNREADABLE, RequestError, nearest
 from core_apis.body import json_response, read_body
 from core_apis.context import context_of
@@ -28,8 +29,8 @@ async def load_lora_adapter(request: Request) -> Response:
         raise RequestError("lora_name is empty, too long or not printable.", param="lora_name")
     if name in context_of(request).names.now():
         raise RequestError(f"lora_name is {name!r}, a name of the base model; choose another one.", param="lora_name")
-    path = adapters.path(body.lora_path)
-    loaded = await adapters.engine.load(name, path, replaces=body.load_inplace)
+    allowed = context_of(request).engine.config.weight_transfer
+    loaded = await adapters.engine.load(name, replaces=body.load_inplace, **_source(body, adapters, allowed))
     return json_response(AdapterAnswer(f"The adapter '{name}' is loaded.", loaded.digest))
 
 
@@ -46,6 +47,35 @@ async def unload_lora_adapter(request: Request) -> Response:
         )
     await adapters.unload(name)
     return json_response(AdapterAnswer(f"The adapter '{name}' is unloaded."))
+
+
+def _source(body: LoadAdapterRequest, adapters: ServedAdapters, allowed: WeightTransferConfig | None) -> dict[str, Any]:
+    """Return where an adapter lies, as arguments of `Adapters.load`. Raises RequestError.
+
+    allowed: transports that the operator allows; None: there are none.
+    """
+    if (body.lora_path is None) == (body.shared_memory is None):
+        raise RequestError("Expected either lora_path or shared_memory.", param="lora_path")
+    if body.lora_path is not None:
+        for name, given in (("tensors", body.tensors), ("adapter_config", body.adapter_config)):
+            if given:
+                raise RequestError(
+                    f"{name} describes shared memory, but lora_path is given; leave one out.", param=name
+                )
+        return {"path": adapters.path(body.lora_path)}
+    if allowed is None or allowed.backend not in ("any", "shared_memory"):
+        said = "has no --weight-transfer-config" if allowed is None else f"takes weights from {allowed.backend} only"
+        raise RequestError(
+            f"shared_memory is given, but this server {said} (--weight-transfer-config.backend).",
+            param="shared_memory",
+            status=403,
+        )
+    if body.adapter_config is None:
+        raise RequestError(
+            "adapter_config is missing; expected what adapter_config.json holds.", param="adapter_config"
+        )
+    described = {"shared_memory": body.shared_memory, "tensors": msgspec.to_builtins(body.tensors)}
+    return {"sent": described | {"configuration": msgspec.json.encode(body.adapter_config).decode()}}
 
 
 def _adapters(request: Request) -> ServedAdapters:

@@ -76,9 +76,13 @@ def drafts_of_adapters_fit_the_budget(facts: Facts) -> Findings:
 
 
 def updating_needs_a_directory(facts: Facts) -> Findings:
-    """Paths of requests lie below a directory, which must be named."""
-    if facts["enable_lora"] and facts["allow_runtime_lora_updating"] and facts["lora_directory"] is None:
-        yield Problem("--allow-runtime-lora-updating: say where adapters may lie; give --lora-directory.")
+    """Paths of requests lie below a directory, which must be named, unless adapters come from shared memory."""
+    has_source = facts["lora_directory"] is not None or facts["weight_transfer_config"] is not None
+    if facts["enable_lora"] and facts["allow_runtime_lora_updating"] and not has_source:
+        yield Problem(
+            "--allow-runtime-lora-updating: say where adapters may lie; give --lora-directory, or --weight-transfer-config for "
+            "those in shared memory."
+        )
     directory = facts["lora_directory"]
     if facts["enable_lora"] and directory is not None and not Path(directory).expanduser().is_dir():
         yield Problem(f"--lora-directory {directory}: there is no such directory.")

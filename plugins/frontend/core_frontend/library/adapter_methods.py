@@ -82,13 +82,16 @@ class AdapterMethods:
         if wanted.lora_int_id:
             self._lora_ids[wanted.lora_int_id] = wanted.name
         if loaded is not None and not wanted.load_inplace:
-            wanted.check_path(loaded.path)
+            wanted.check_same(loaded.path, loaded.digest)
             return loaded.facts
-        path = wanted.needed_path()
-        ticket = self._call_engine("load_adapter", name=wanted.name, path=path, replaces=wanted.load_inplace)
-        while (facts := self._call_engine("loaded_adapter", ticket=ticket)) is None:
+        source = wanted.source()
+        ticket = self._call_engine("load_adapter", name=wanted.name, replaces=wanted.load_inplace, **source)
+        while (answer := self._call_engine("loaded_adapter", ticket=ticket)) is None:
             time.sleep(POLL_S)
-        return msgspec.convert(facts, AdapterFacts)
+        facts = msgspec.convert(answer, AdapterFacts)
+        if wanted.shared is not None:
+            wanted.shared.digest = facts.digest
+        return facts
 
     def _adapters(self) -> dict[str, LoadedAdapter]:
         return names_of(self._call_engine("list_adapters"))

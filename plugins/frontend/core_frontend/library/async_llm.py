@@ -369,8 +369,10 @@ class AsyncLLM(AbsentNames):
         if wanted.lora_int_id:
             self._lora_ids[wanted.lora_int_id] = wanted.name
         if loaded is None or wanted.load_inplace:
-            loaded = await engine.adapters.load(wanted.name, wanted.needed_path(), replaces=wanted.load_inplace)
-        wanted.check_path(loaded.path)
+            loaded = await engine.adapters.load(wanted.name, replaces=wanted.load_inplace, **wanted.source())
+            if wanted.shared is not None:
+                wanted.shared.digest = loaded.digest
+        wanted.check_same(loaded.path, loaded.digest)
         return loaded.facts
 
     async def _running(self) -> AsyncEngine:

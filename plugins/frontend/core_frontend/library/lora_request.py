@@ -14,6 +14,18 @@ from typing import Any
 from core.api.errors import RequestError
 
 
+class SharedAdapter:
+    """An adapter in shared memory, as `SharedTensors.adapter` makes it; the memory must stay until it is loaded.
+
+    described: fields of the message to the engine (`core_adapters.sent.SentAdapter`).
+    digest:    its identity; empty until it was loaded.
+    """
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        self.described = described
+        self.digest = ""
+
+
 @dataclass(frozen=True)
 class LoRARequest:
     """An adapter that requests use. It is loaded when it is used first.
@@ -25,6 +37,7 @@ class LoRARequest:
                   again each time it is used.
     base_model_name, tensorizer_config_dict, is_3d_lora_weight: no effect, and None: the base is the engine's model, and a
                   path may hold any form that is read.
+    shared:       where the adapter lies in shared memory, instead of `lora_path`.
     """
 
     lora_name: str
@@ -34,6 +47,7 @@ class LoRARequest:
     tensorizer_config_dict: dict[str, Any] | None = None
     load_inplace: bool = False
     is_3d_lora_weight: bool | None = None
+    shared: SharedAdapter | None = None
 
     @property
     def name(self) -> str:
@@ -50,19 +64,29 @@ class LoRARequest:
         """The path, absolute; empty without one."""
         return str(Path(self.lora_path).expanduser().absolute()) if self.lora_path else ""
 
-    def needed_path(self) -> str:
-        """Return the path of an adapter that is not loaded. Raises RequestError without one."""
+    def source(self) -> dict[str, Any]:
+        """Return the arguments by which an engine loads the adapter. Raises RequestError when it says of no place."""
+        if self.shared is not None:
+            if self.path:
+                raise RequestError(
+                    f"lora_request '{self.lora_name}': has lora_path and shared; give one of both.",
+                    param="lora_request",
+                )
+            return {"sent": self.shared.described}
         if not self.path:
             raise RequestError(
                 f"lora_request '{self.lora_name}': no such adapter is loaded; give its lora_path.", param="lora_request"
             )
-        return self.path
+        return {"path": self.path}
 
-    def check_path(self, known: str) -> None:
-        """Raise RequestError when the name stands for an adapter of another path. known: path of that adapter."""
-        if self.path and self.path != known:
+    def check_same(self, path: str, digest: str) -> None:
+        """Raise RequestError when the name stands for another adapter. path, digest: of what it stands for."""
+        is_other = self.path and self.path != path
+        if self.shared is not None and self.shared.digest != digest:
+            is_other = True
+        if is_other:
             raise RequestError(
-                f"lora_request '{self.lora_name}': the name stands for the adapter of {known}; use another name, or "
+                f"lora_request '{self.lora_name}': the name stands for the adapter of {path}; use another name, or "
                 "load_inplace=True.",
                 param="lora_request",
             )

@@ -1,4 +1,4 @@
-"""Tensors in shared memory, from which an engine reads new weights.
+"""Tensors in shared memory, from which an engine reads new weights or an adapter.
 
 Owns: `SharedTensors`: the memory, and its description. Never does: know an engine. Called by: trainers, and programs
 that update weights from Python.
@@ -6,16 +6,20 @@ that update weights from Python.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
+
+import msgspec
 
 from core.api.errors import RequestError
 from core.api.weights import TensorPlace, WeightUpdate
+from core_frontend.library.lora_request import LoRARequest, SharedAdapter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +67,22 @@ class SharedTensors:
         """Return the argument of `update_weights`. weight_version: None: the number of the update."""
         return WeightUpdate(shared_memory=self.name, tensors=self.tensors, weight_version=weight_version)
 
+    def adapter(
+        self, lora_name: str, configuration: Any, lora_int_id: int = 0, *, load_inplace: bool = False
+    ) -> LoRARequest:
+        """Return a request for the adapter whose tensors these are, by peft's names (`get_peft_model_state_dict`).
+
+        configuration: a `peft.LoraConfig`, or a mapping with what `adapter_config.json` would hold.
+        lora_name, lora_int_id, load_inplace: see `LoRARequest`. Raises RequestError for a configuration that is no JSON.
+        """
+        found = configuration.to_dict() if hasattr(configuration, "to_dict") else configuration
+        try:
+            text = json.dumps(found, default=_listed)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"configuration: cannot be written as JSON ({error}).", param="configuration") from None
+        described = {"configuration": text, "shared_memory": self.name, "tensors": msgspec.to_builtins(self.tensors)}
+        return LoRARequest(lora_name, lora_int_id, load_inplace=load_inplace, shared=SharedAdapter(described))
+
     def close(self) -> None:
         """Remove the memory. May be called twice."""
         self._path.unlink(missing_ok=True)
@@ -74,3 +94,10 @@ class SharedTensors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a set as JSON has it: peft keeps the names of modules in sets."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"a {type(value).__name__} is none of its values")

@@ -79,5 +79,8 @@ class LoraServingArgs(ArgumentGroup, frozen=True, kw_only=True):
     lora_resolver_timeout: Annotated[float, Arg("Seconds that the search for a name may take.", gt=0)] = 30.0
     allow_runtime_lora_updating: Annotated[
         bool,
-        Arg("Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, for the operator; needs --lora-directory."),
+        Arg(
+            "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, for the operator; needs --lora-directory for paths, "
+            "--weight-transfer-config for shared memory."
+        ),
     ] = False

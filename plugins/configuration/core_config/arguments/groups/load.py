@@ -85,8 +85,8 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
     weight_transfer_config: Annotated[
         dict[str, Any] | None,
         Arg(
-            "Let clients replace weights while the server runs (POST /update_weights and its like, /pause, /resume). `{}` "
-            "takes all defaults. Unset: there are no such paths.",
+            "Let clients replace weights while the server runs (POST /update_weights and its like, /pause, /resume), and send "
+            "adapters in shared memory (/v1/load_lora_adapter). `{}` takes all defaults. Unset: there are no such paths.",
             keys=WeightTransferKeys,
         ),
     ] = None

@@ -8,12 +8,9 @@ Tensors are only ever appended. Those that are no longer needed become holes, wh
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 import xxhash
@@ -22,12 +19,8 @@ from torch import Tensor
 from core_runtime.executor.reloading.prepared_writer import TYPES
 from core_runtime.specs.checkpoint import TensorInfo
 from core_supervision.link.anonymous_file import anonymous_file
+from core_supervision.link.sparse_file import PAGE, punch, write_at
 
-logger = logging.getLogger(__name__)
-
-PAGE = mmap.ALLOCATIONGRANULARITY
-FALLOC_FL_KEEP_SIZE = 1
-FALLOC_FL_PUNCH_HOLE = 2
 PIECE = 64 << 20
 """Bytes that are copied per call."""
 
@@ -63,7 +56,7 @@ class KeptTensors:
                 length = min(PIECE, info.nbytes - offset)
                 piece = memory[info.offset + offset : info.offset + offset + length]
                 digest.update(piece)
-                _write(file, piece, start + offset)
+                write_at(file, piece, start + offset)
             places.append(TensorInfo(info.name, info.shape, info.dtype, info.nbytes, 0, start, info.name))
         return tuple(places), digest.hexdigest()
 
@@ -88,42 +81,11 @@ class KeptTensors:
             return
         end = 0
         for info in sorted(places, key=lambda info: info.offset):
-            _punch(self._descriptor, end, info.offset - end)
+            punch(self._descriptor, end, info.offset - end)
             end = -(-(info.offset + info.nbytes) // PAGE) * PAGE
-        _punch(self._descriptor, end, os.fstat(self._descriptor).st_size - end)
+        punch(self._descriptor, end, os.fstat(self._descriptor).st_size - end)
 
     def _file(self) -> int:
         if self._descriptor is None:
             self._descriptor = anonymous_file("core-kept-tensors", 0)
         return self._descriptor
-
-
-def shared_memory(name: str) -> memoryview:
-    """Map POSIX shared memory read-only. Raises OSError, or ValueError for an invalid name."""
-    plain = name.removeprefix("/")
-    if not plain or "/" in plain or plain in (".", ".."):
-        raise ValueError(f"{name!r} is no name of shared memory")
-    descriptor = os.open(Path("/dev/shm", plain), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-    finally:
-        # The mapping stays valid without the descriptor.
-        os.close(descriptor)
-
-
-def _write(file: int, piece: memoryview, offset: int) -> None:
-    while piece:
-        count = os.pwrite(file, piece, offset)
-        piece = piece[count:]
-        offset += count
-
-
-def _punch(file: int, offset: int, nbytes: int) -> None:
-    """Punch a hole of whole pages. On a system without holes, the memory stays in use."""
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if fallocate is None or nbytes <= 0:
-        return
-    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    length = -(-nbytes // PAGE) * PAGE
-    if fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length):
-        logger.warning("Memory of replaced tensors stays taken (%s).", os.strerror(ctypes.get_errno()))

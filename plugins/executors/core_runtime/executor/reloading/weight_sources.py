@@ -15,9 +15,10 @@ import msgspec
 from core.api.errors import CheckpointError, UserError, nearest
 from core.api.weights import TensorPlace, WeightSource, WeightUpdate
 from core_runtime.executor.reloading.file_states import file_states
-from core_runtime.executor.reloading.memory_tensors import DTYPES, KeptTensors, shared_memory
+from core_runtime.executor.reloading.memory_tensors import DTYPES, KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.specs.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
+from core_supervision.link.sparse_file import shared_memory
 
 DTYPE_NAMES: Final = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
 """Type names of manifests by torch's names."""
