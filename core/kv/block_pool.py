@@ -96,7 +96,7 @@ class BlockPool:
             # Without a user it is evictable and counts as free; with one it is neither.
             if references[block_id] == 0:
                 self._evictable.remove(block_id)
-                self.num_free -= len(self.parts(block_id))
+                self.num_free -= 1 + len(self._joined.get(block_id, ()))
             references[block_id] += 1
 
     def hit(self, block_ids: Iterable[int], worth: float) -> None:
@@ -116,7 +116,7 @@ class BlockPool:
             references[block_id] = count
             if count == 0:
                 if block_id in prefixes:
-                    self.num_free += len(self.parts(block_id))
+                    self.num_free += 1 + len(self._joined.get(block_id, ()))
                     self._evictable.push(block_id)
                 else:
                     self.num_free += 1

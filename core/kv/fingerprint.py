@@ -55,10 +55,7 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
 
 
 def weights_digest(model: str) -> str:
-    """Return hex digits over the sizes and samples of the weight files, independent of their paths and times.
-
-    model: a path; without files the digest is that of nothing.
-    """
+    """Return hex digits over sizes and samples of the weight files at a path, if any, whatever their names and times."""
     digest = hashlib.sha256()
     for path in weight_files(Path(model)):
         size = path.stat().st_size
@@ -68,10 +65,7 @@ def weights_digest(model: str) -> str:
 
 
 def files_digest(model: str) -> str:
-    """Return hex digits over the weight files: names, sizes, modification times, and samples.
-
-    model: a path; without files the digest is that of nothing.
-    """
+    """Return hex digits over names, sizes, modification times and samples of the weight files at a path, if any."""
     digest = hashlib.sha256()
     for path in weight_files(Path(model)):
         _add_file(digest, path)

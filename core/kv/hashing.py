@@ -25,10 +25,7 @@ HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 
 
 class MediaSpan(NamedTuple):
-    """Positions [start, stop) of a prompt that represent one media item.
-
-    digest: of the item's content.
-    """
+    """Positions [start, stop) of a prompt that represent one media item. digest: of the item's content."""
 
     start: int
     stop: int
@@ -38,9 +35,7 @@ class MediaSpan(NamedTuple):
 class KeyExtras(NamedTuple):
     """Parts of a sequence's keys in addition to its tokens.
 
-    adapter: digest of the adapter; empty for the base model.
-    media: media items in the prompt.
-    adapter_from: first position that the adapter computes.
+    adapter: its digest; empty for the base model. adapter_from: first position that it computes. media: items in the prompt.
     """
 
     adapter: str = ""
@@ -101,6 +96,15 @@ class PrefixHasher:
         if self._encode is not None:
             data = self._encode([parent, list(token_ids), list(extra) or None])
         return PrefixKey(self._digest(data), payload)
+
+    def chain(self, parent: bytes, token_ids: Sequence[int], size: int) -> list[PrefixKey]:
+        """Return the keys of consecutive blocks of `size` tokens without extra keys, as `key` would; not for `_cbor`."""
+        keys, payloads = list[PrefixKey](), array("I", token_ids).tobytes()
+        for start in range(0, len(payloads), 4 * size):
+            payload = payloads[start : start + 4 * size]
+            parent = self._digest(parent + payload)
+            keys.append(PrefixKey(parent, payload))
+        return keys
 
 
 def _sha256(data: bytes) -> bytes:

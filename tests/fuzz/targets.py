@@ -15,7 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz import adapters, batches, client_end, engine_end, heads, media, pages, receipts, steps
+from tests.fuzz import (
+    adapters,
+    batches,
+    client_end,
+    engine_end,
+    heads,
+    kept_pages,
+    media,
+    page_frames,
+    page_places,
+    pages,
+    receipts,
+    steps,
+)
 from tests.loaders.gguf_files import finish
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +45,7 @@ class Target:
 
     make: Callable[[Path], None]
     damaged: tuple[str, ...]
-    read: Callable[[Path], None]
+    read: Callable[[Path], object]
 
 
 def _loaded(loader: str, ref: Path) -> None:
@@ -238,6 +251,9 @@ TARGETS = {
     "to_engine": Target(engine_end.make_messages, engine_end.NAMES, engine_end.read_messages),
     "to_client": Target(client_end.make_messages, client_end.NAMES, client_end.read_messages),
     "pages": Target(pages.make_pages, pages.NAMES, pages.read_pages),
+    "page_places": Target(page_places.make_places, page_places.NAMES, page_places.read_places),
+    "page_frames": Target(page_frames.make_frames, page_frames.NAMES, page_frames.read_frames),
+    "kept_pages": Target(kept_pages.make_kept, kept_pages.NAMES, kept_pages.read_kept),
     "receipts": Target(receipts.make_receipts, (receipts.RECEIPT, receipts.RECORDS), receipts.read_damaged),
     "batches": Target(batches.make_files, batches.NAMES, batches.read_files),
     "pictures": Target(media.make_pictures, media.PICTURES, media.read_pictures),

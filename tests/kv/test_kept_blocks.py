@@ -2,17 +2,13 @@
 
 import os
 
-import numpy as np
 import pytest
 
 from core.api.errors import ConfigError
-from core.kv.connectors import KVConnectors
-from core_kv_connectors.kept.connector import KeptBlocks
-from core_kv_connectors.kept.file import KeptFile, lay_out
+from core_kv_connectors.kept.file import KeptFile
 from core_supervision.link.anonymous_file import anonymous_file
-from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, PAGE_BYTES, PRINT, Engine
-
-NUM_BLOCKS = 20
+from tests.kv.kept_engine import NUM_BLOCKS, KeptEngine
+from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, Engine
 
 
 @pytest.fixture
@@ -20,25 +16,6 @@ def file():
     descriptor = anonymous_file("test-kv", 0)
     yield descriptor
     os.close(descriptor)
-
-
-class KeptEngine(Engine):
-    """An engine whose device is the file."""
-
-    def __init__(self, file, fingerprint=PRINT, num_blocks=NUM_BLOCKS):
-        layout = lay_out(file, num_blocks, [PAGE_BYTES], 4)
-        self.kept = KeptBlocks(KeptFile.open(file), lambda: fingerprint, PAGE_BYTES)
-        super().__init__(KVConnectors([self.kept]), num_blocks)
-        shape = (num_blocks, PAGE_BYTES)
-        self.device.blocks = np.memmap(f"/proc/self/fd/{file}", np.uint8, "r+", layout.starts[0], shape)
-        self.kv.check_integrity([])
-
-    def rest(self):
-        """What the engine does while no request runs."""
-        self.kept.after_step(self.kv)
-        while self.kept.save_idle(self.kv, self.device.copy) is not None:
-            pass
-        self.kv.check_integrity([])
 
 
 def filled(file, *prompts, **options):

@@ -8,6 +8,7 @@ import pytest
 import xxhash
 
 from core.api.errors import ConfigError
+from core.kv.block_keys import BlockKeys
 from core.kv.hashing import HASH_ALGORITHMS, KeyExtras, MediaSpan, PrefixHasher, PrefixKey
 from core.kv.manager import KVManager
 from core.kv.prefix_table import PrefixTable
@@ -151,3 +152,23 @@ def test_discard_forgets_both_directions():
     assert table.find(PrefixKey(b"a", b"x")) is None
     assert 1 not in table
     assert table.insert(PrefixKey(b"a", b"x"), 2)
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "xxhash", "sha256_cbor"])
+@pytest.mark.parametrize(("tenant", "num_public"), [("", 0), ("ann", 0), ("ann", 1), ("ann", 70), ("ann", 500)])
+def test_keys_that_are_computed_ahead_are_those_of_one_block_after_the_other(algorithm, tenant, num_public):
+    size, num_blocks = 4, 150
+    tokens = [(number * 7919) % 1000 for number in range(num_blocks * size + 3)]
+    hasher = PrefixHasher(algorithm)
+    parent, expected = hasher.root("salt"), []
+    for index in range(num_blocks):
+        if tenant and index == num_public:
+            parent = hasher.private(parent, tenant)
+        expected.append(hasher.key(parent, tokens[index * size : (index + 1) * size]))
+        parent = expected[-1].digest
+    keys = BlockKeys(algorithm, size)
+    for order in (range(num_blocks), reversed(range(num_blocks))):
+        sequence = KVSequence(tokens, "salt", tenant=tenant, num_public_tokens=num_public * size + 1)
+        found = {index: keys.key(sequence, index) for index in order}
+        assert [found[index] for index in range(num_blocks)] == expected
+        assert sequence.prefix_keys == expected, "a block that is not full has no key"

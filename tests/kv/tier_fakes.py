@@ -34,6 +34,11 @@ def look_up(kv, sequence):
     return found
 
 
+def byte_of(chunk, tenant="", weights=0):
+    """What all bytes of a computed block are, for its tokens, tenant and weights; its group is added."""
+    return (sum(chunk) + sum(tenant.encode()) + weights) % 251
+
+
 class Device:
     """A worker's cache, as far as copies go: one array of bytes a block."""
 
@@ -48,16 +53,20 @@ class Device:
 
 
 class Engine:
-    """A manager and a device: every computed block holds bytes that tell its tokens. place: one connector, or several."""
+    """A manager and a device: every computed block holds bytes that tell its tokens, their tenant and the engine's weights.
 
-    def __init__(self, place, num_blocks=9, **options):
+    place: one connector, or several. weights: a number; engines with others compute other bytes.
+    """
+
+    def __init__(self, place, num_blocks=9, weights=0, **options):
+        self.weights = weights
         connectors = place if isinstance(place, KVConnectors) else KVConnectors([place])
         self.kv = KVManager(num_blocks, 4, connectors=connectors, max_step_tokens=64, **options)
         self.device = Device(num_blocks)
 
-    def run(self, tokens, fails=False, answer=()):
+    def run(self, tokens, fails=False, answer=(), tenant=""):
         """Compute a prompt and its answer and let them go; returns how many tokens came from the cache."""
-        sequence = KVSequence(list(tokens))
+        sequence = KVSequence(list(tokens), tenant=tenant)
         hit = look_up(self.kv, sequence)
         assert self.kv.blocks_missing(hit, len(sequence.token_ids)) <= self.kv.pool.num_free
         self.kv.attach(sequence, hit)
@@ -70,11 +79,11 @@ class Engine:
             self.kv.settle_transfers(transfers, pages)
         for group, ids in enumerate(sequence.block_ids):
             for index, block_id in enumerate(ids):
-                chunk = sequence.token_ids[index * 4 : index * 4 + 4]
+                value = byte_of(sequence.token_ids[index * 4 : index * 4 + 4], tenant, self.weights) + group
                 if index * 4 >= hit.num_tokens:
-                    self.device.blocks[block_id] = sum(chunk) % 251 + group
+                    self.device.blocks[block_id] = value
                 elif block_id and not fails:
-                    assert (self.device.blocks[block_id] == sum(chunk) % 251 + group).all(), "the block has its bytes"
+                    assert (self.device.blocks[block_id] == value).all(), "the block has its bytes"
         sequence.num_computed_tokens = len(sequence.token_ids)
         self.kv.free(sequence, keep_cached=not fails)
         self.kv.check_integrity([])

@@ -16,13 +16,15 @@ from tests.attack.make import completion
 from tests.attack.row import Row
 from tests.attack.send import send
 from tests.soak.answers import Answer, Unanswered, ask
-from tests.soak.cases import Case
+from tests.soak.cases import CHAT, Case
 from tests.soak.site import Site
 from tests.soak.tally import Tally
 
 ANSWER_LIMIT_S = 240.0
 SLOW_S = 0.05
 SESSIONS = "/v1/sessions"
+MOST_TURNS = 8
+"""Turns of a conversation; then it begins again, so that the same tokens are asked about after other deaths."""
 EMPTY_LISTS, MOST_LISTS = 8, 64
 MOST_S = 300.0
 """Seconds that a client goes on asking when it is told to come back."""
@@ -53,6 +55,7 @@ class Clients:
         self.cases = cases
         self.known = known
         self.over = threading.Event()
+        self._turns: dict[tuple[int, ...], list[int]] = {}
 
     def honest(self, dice: random.Random) -> None:
         """Asks and compares."""
@@ -87,17 +90,41 @@ class Clients:
                 self.tally.err(f"a prompt that is too long: {answer.outcome} {answer.body[:200]!r}")
 
     def talking(self, dice: random.Random) -> None:
-        """Talks in sessions, pins, forks, rewinds and deletes them."""
-        while not self.over.wait(dice.uniform(0.1, 0.5)):
-            name = f"s{dice.randint(0, 3)}"
-            messages = [{"role": "user", "content": f"Go on with {name}. " * dice.randint(1, 20)}]
-            body = {"messages": messages, "session": name, "max_tokens": 8, "temperature": 0.0}
-            self._session("POST", "/v1/chat/completions", body)
+        """Talks in sessions, whose turns send all that was said before; pins, forks, rewinds and deletes them."""
+        histories: dict[str, list[dict[str, str]]] = {f"s{number}": [] for number in range(4)}
+        while not self.over.wait(dice.uniform(0.0, 0.3)):
+            name = dice.choice(list(histories))
+            history = histories[name]
+            if len(history) >= 2 * MOST_TURNS:
+                history.clear()
+            messages = [*history, {"role": "user", "content": f"Go on with {name}, part {len(history)}. " * 8}]
+            body = {
+                "messages": messages,
+                "session": name,
+                "max_tokens": 8,
+                "temperature": 0.0,
+                "return_token_ids": True,
+            }
+            said = self._turn(self._session("POST", CHAT, body))
+            if said:
+                history[:] = [*messages, {"role": "assistant", "content": said}]
             path = f"{SESSIONS}/{name}"
             fork = ("POST", f"{path}/fork", {"name": f"{name}-{dice.randint(0, 3)}"})
             rewind = ("POST", f"{path}/rewind", {"turn": 0})
             pin = ("POST", f"{path}/pin", {})
             self._session(*dice.choice((pin, pin, pin, fork, rewind, ("GET", path, {}), ("DELETE", path, {}))))
+
+    def _turn(self, found: bytes) -> str | None:
+        """Compare the answer of a turn with an earlier one to the same tokens; returns its text, None where there is none."""
+        if not found:
+            return None
+        answer = json.loads(found)
+        (choice,) = answer["choices"]
+        ids = choice["token_ids"]
+        if (known := self._turns.setdefault(tuple(answer["prompt_token_ids"]), ids)) != ids:
+            self.tally.err(f"a turn of {len(answer['prompt_token_ids'])} tokens: {ids}, expected {known}")
+        self.tally.count("turns")
+        return str(choice["message"]["content"])
 
     def end_sessions(self) -> None:
         """Delete all sessions, with their pins.

@@ -17,6 +17,7 @@ class Tally:
 
     refused:  requests that were told to come back, and came.
     left:     clients that went away in the middle.
+    turns:    of sessions, each compared with an earlier one that had the same tokens.
     leaked:   what was left behind, as sentences.
     halted:   what held the server although nobody wanted that any more, as sentences.
     operated: what operators did, by name.
@@ -28,6 +29,7 @@ class Tally:
     cut: int = 0
     refused: int = 0
     left: int = 0
+    turns: int = 0
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
@@ -46,7 +48,7 @@ class Tally:
             self.gaps.append(gap_s)
 
     def count(self, what: str) -> None:
-        """One more of `cut`, `refused` or `left`."""
+        """One more of `cut`, `refused`, `left` or `turns`."""
         with self._lock:
             setattr(self, what, getattr(self, what) + 1)
 
@@ -105,6 +107,7 @@ class Tally:
         """As Markdown."""
         rows = {
             "answers compared": str(self.right + len(self.wrong)),
+            "turns of sessions": str(self.turns),
             "deaths of engines": f"{len(self.recovery)}",
             "deaths of servers": f"{len(self.restarts)}",
             "**wrong**": str(len(self.wrong)),

@@ -22,14 +22,14 @@ import xxhash
 
 from core.api.errors import UNREADABLE, ConfigError
 
-MAGIC = "core-kept-kv-1"
+MAGIC = "core-kept-kv-2"
 HEADER_BYTES = 1 << 14
 PRINT_START = HEADER_BYTES
 PRINT_BYTES = 32
 RECORDS_START = HEADER_BYTES + (1 << 12)
 PAGE = 1 << 12
 HEAD = struct.Struct("<QQI")
-"""Of a record: checksum of the rest of it, when its block was last used, length of the encoded `Record`."""
+"""Of a record: checksum of its encoded `Record` and the fingerprint, when its block was last used, length of the former."""
 USED = struct.Struct("<Q")
 OTHER_BYTES = 192
 """Limit on the bytes of a record besides token ids; a block with a larger key, such as one of many images, is not kept."""
@@ -137,7 +137,7 @@ class KeptFile:
         start = self._start(block_id)
         body = start + HEAD.size
         self._view[body : body + len(encoded)] = encoded
-        HEAD.pack_into(self._view, start, _check(block_id, encoded), used, len(encoded))
+        HEAD.pack_into(self._view, start, self._check(block_id, encoded), used, len(encoded))
         return True
 
     def erase(self, block_id: int) -> None:
@@ -154,8 +154,9 @@ class KeptFile:
             start = self._start(block_id)
             check, used, length = HEAD.unpack_from(self._view, start)
             body = start + HEAD.size
-            encoded = bytes(self._view[body : body + length])
-            if length > self.layout.record_bytes - HEAD.size or check != _check(block_id, encoded):
+            # No more than a record is copied: a damaged length may be 4 GB.
+            encoded = bytes(self._view[body : min(body + length, start + self.layout.record_bytes)])
+            if length != len(encoded) or check != self._check(block_id, encoded):
                 self.erase(block_id)
                 continue
             yield KeptRecord(used, block_id, msgspec.msgpack.decode(encoded, type=Record))
@@ -170,9 +171,11 @@ class KeptFile:
     def _start(self, block_id: int) -> int:
         return RECORDS_START + block_id * self.layout.record_bytes
 
-
-def _check(block_id: int, encoded: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(encoded, seed=block_id)
+    def _check(self, block_id: int, encoded: bytes) -> int:
+        """Return the checksum of a record, which binds it to its block and to the fingerprint of the values."""
+        return xxhash.xxh3_64_intdigest(
+            bytes(self._view[PRINT_START : PRINT_START + PRINT_BYTES]) + encoded, seed=block_id
+        )
 
 
 def _read_layout(descriptor: int) -> Layout | None:

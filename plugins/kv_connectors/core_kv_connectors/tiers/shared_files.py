@@ -66,18 +66,22 @@ class SharedFiles(LocalTiers):
     def _open_disk(self, config: EngineConfig, fingerprint: Callable[[], str]) -> SlowTier | None:
         if not config.cache.enable_prefix_caching:
             return None
-        name = fingerprint()
-        if self._secret:
-            name = hashlib.blake2b(name.encode(), key=self._secret, digest_size=16).hexdigest()
         return DiskTier(
             self._directory,
-            name,
+            directory_name(fingerprint(), self._secret),
             self._capacity,
             self._page_bytes,
             argument=f"{ARGUMENT}.{self._name}.directory",
             secret=self._secret,
             new_page=self._new_page,
         )
+
+
+def directory_name(fingerprint: str, secret: bytes) -> str:
+    """Return the 32 hex digits that name the directory of an engine's pages, and stand in their headers."""
+    if not secret:
+        return fingerprint
+    return hashlib.blake2b(fingerprint.encode(), key=secret, digest_size=16).hexdigest()
 
 
 def directory_in_memory() -> str:
