@@ -24,6 +24,7 @@ from core_runtime.contracts.attention import (
     MovesKeys,
     MovesStates,
     StateBackend,
+    SumsParts,
     TurnsHeads,
 )
 from core_runtime.contracts.communicator import Communicates, Communicator, Link, RowsOfPart
@@ -226,6 +227,7 @@ __all__ = [
     "SumsInSegments",
     "TakeNorm",
     "Trims",
+    "SumsParts",
     "TurnsHeads",
     "Uploads",
     "WarmUp",
