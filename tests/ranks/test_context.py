@@ -55,6 +55,11 @@ def answers(llm: LLM, params: Any, prompts: list[list[int]] = PROMPTS) -> list[A
     return found
 
 
+def executor_of(llm: LLM) -> Any:
+    client: Any = llm.llm_engine._client
+    return client.core.executor
+
+
 def saved(name: str, folder: Path) -> Path:
     torch.manual_seed(3)
     return save_model(folder / "model", MODELS[name])
@@ -90,7 +95,7 @@ def test_ranks_with_half_of_the_keys_answer_as_one(one: LLM, two: LLM, params: A
 
 
 def test_a_rank_stores_half_of_the_keys(one: LLM, two: LLM) -> None:
-    token_bytes = one.llm_engine._client.core.executor.page_bytes // 16
+    token_bytes = executor_of(one).page_bytes // 16
     assert ranks_of(two).page_bytes == token_bytes * 128  # of a block of 256 tokens
 
 
@@ -131,7 +136,7 @@ def test_every_division(plain: Path, ranks: int, settings: dict[str, Any]) -> No
     expected = answers(started(plain, 1, **ROOM, **kept), GREEDY)
     llm = started(plain, ranks, **ROOM, **settings)
     assert answers(llm, GREEDY) == expected
-    llm.llm_engine._client.core.executor.close()
+    executor_of(llm).close()
 
 
 def test_slots_of_two_ranks_are_those_of_one() -> None:

@@ -17,13 +17,22 @@ from core_attention.cpu_paged.metadata import Metadata
 HEAD = 2
 """Numbers of a record before its sums: the largest score, and the sum of weights."""
 LANES = 16
+LATENT_SIZES = 6
+"""Numbers of a latent layer's shape in the native calls; other layers have more."""
 
 
 class Handle(Protocol):
     """What both kinds of bound layers have."""
 
-    pointer: int
-    sizes: tuple[float, ...]
+    @property
+    def pointer(self) -> int:
+        """The cache's address."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Arguments of the native kernels, in their order."""
+        ...
 
 
 def record_floats(values: int) -> int:
@@ -35,7 +44,7 @@ def attend_records(
     native: ModuleType,
     handle: Handle,
     queries: Sequence[Tensor],
-    softmax: tuple[float, float],
+    softmax: tuple[float, ...],
     metadata: Metadata,
     bases: Tensor,
     out: Tensor,
@@ -82,7 +91,3 @@ def join_records(
         out.data_ptr(), out.stride(0), out.stride(1), sinks, records.data_ptr(), records.shape[1], bases.data_ptr(),
         records.shape[0], piece, int(latent), cu_seqlens, seq_lens, batch, out.shape[1], *handle.sizes,
     )  # fmt: skip
-
-
-LATENT_SIZES = 6
-"""Numbers of a latent layer's shape in the native calls; other layers have more."""

@@ -143,6 +143,7 @@ def _num_blocks(attempt: Attempt, mixers: Sequence[MixerSpec], max_step_tokens: 
 def _gathered_bytes(settings: Settings, mixers: Sequence[MixerSpec], piece: int) -> int:
     """Return the bytes in which a rank gathers the keys and values of one layer: those of the longest sequence from all ranks.
 
+    Twice, since the records that ranks send and receive in place of keys are at most as many bytes each.
     Raises UserError for a layer whose pieces are too large to exchange.
     """
     kept = KV_TYPES[settings["kv_cache_dtype"]]
@@ -153,8 +154,9 @@ def _gathered_bytes(settings: Settings, mixers: Sequence[MixerSpec], piece: int)
             f"most {human_bytes(LARGEST_PIECE)}; lower it, or choose a smaller --kv-cache-dtype."
         )
     drafts = scheduler_config(settings).num_speculative_tokens
-    blocks = -(-(settings["max_model_len"] + drafts + 1) // settings["block_size"]) + 1
-    return blocks * settings["tensor_parallel_size"] * sum(layers)
+    blocks: int = -(-(settings["max_model_len"] + drafts + 1) // settings["block_size"]) + 1
+    ranks: int = settings["tensor_parallel_size"]
+    return 2 * blocks * ranks * sum(layers)
 
 
 def _layer_dtypes(settings: Settings, spec: ModelSpec, num_layers: int) -> tuple[str, ...]:

@@ -147,12 +147,13 @@ class ContextBackend:
         """Whether the records of the part's rows are fewer bytes than the keys that they see; all ranks find the same."""
         if not (handle.record and part.sees_itself):
             return False
-        return part.records.count * heads * handle.record <= len(part.keys.blocks) * handle.words.shape[1]
+        numbers: int = part.records.num_records * heads * handle.record
+        return numbers <= len(part.keys.blocks) * handle.words.shape[1]
 
     def _join(self, handle: ContextLayer, part: StepPart, queries: Sequence[Tensor], out: Tensor) -> None:
         """Attend with the queries of all ranks over this rank's keys, and join the records of this rank's queries."""
         division, records = self._division, part.records
-        size = records.count * out.shape[1] * handle.record
+        size = records.num_records * out.shape[1] * handle.record
         bases = records.bases * (out.shape[1] * handle.record)
         sent = torch.empty((division.ranks, size))
         members = slice(division.first, division.first + division.size)

@@ -28,11 +28,11 @@ class GatheredKeys(NamedTuple):
 class Records(NamedTuple):
     """Where ranks write records of their own keys, and read those of their queries.
 
-    count: records of a part for each head of queries. bases: int64 [B], where those of a sequence begin.
+    num_records: records of a part for each head of queries. bases: int64 [B], where those of a sequence begin.
     piece: successive spans of a rank. own: the backend's metadata of this rank's keys. whole: of all keys.
     """
 
-    count: int
+    num_records: int
     bases: Tensor
     piece: int
     own: Any
