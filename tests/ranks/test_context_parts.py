@@ -11,6 +11,7 @@ from torch import Tensor
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_config.context_cost import token_traffic
 from core_distributed.context.backend import ContextBackend
 from core_distributed.context.division import Division
 from core_runtime.contracts import AttentionParams, BatchView
@@ -28,6 +29,7 @@ class Meeting:
     size: int
     shown: dict[int, Tensor] = field(default_factory=dict)
     ways: set[str] = field(default_factory=set)
+    sent: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.turn = threading.Lock()
@@ -49,12 +51,19 @@ class ThreadCommunicator:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
+    def _count(self, nbytes: int) -> None:
+        """Note what rank 0 sends to each other one."""
+        if self.rank == 0:
+            self.meeting.sent.append(nbytes)
+
     def all_gather(self, x: Tensor, out: Tensor, start: int, root: int | None = None) -> None:
         assert start == self.rank * x.shape[1]
+        self._count(x.nbytes)
         out.copy_(torch.cat(self.meeting.exchanged(self.rank, x), 1))
 
     def all_to_all(self, x: Tensor, out: Tensor) -> None:
         self.meeting.ways.add("records")
+        self._count(x.nbytes // self.size)
         out.copy_(torch.stack([each[self.rank] for each in self.meeting.exchanged(self.rank, x)]))
 
 
@@ -183,3 +192,12 @@ def test_a_step_of_more_blocks_than_the_room_holds(name: str) -> None:
     for lengths in (LENGTHS, ((200, 700), (200, 600), (200, 500))):
         expected = layer.outputs(CpuPagedAttention(), lengths, 16)
         assert torch.equal(divided(layer, lengths, 2, 2, 128, Meeting(2), longest=512), expected)
+
+
+@pytest.mark.parametrize("name", ["plain", "bounded scores", "latent", "window"])
+def test_ranks_send_what_is_explained(name: str) -> None:
+    meeting, layer = Meeting(2), LAYERS[name]
+    divided(layer, ((1, 3 * 256),), 2, 2, 128, meeting)
+    messages, queries, records = token_traffic([layer.local(8)], 3)
+    sent = meeting.sent if name != "window" else []
+    assert (len(sent), sum(sent[:-1]), sum(sent[-1:])) == (messages, queries, records)
