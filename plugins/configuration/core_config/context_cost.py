@@ -51,7 +51,7 @@ def context_notes(local: DecoderSpec, size: int, block_size: int) -> list[str]:
     piece = block_size // size
     messages, queries, records = token_traffic(local.mixers, piece // SPAN)
     return [
-        f"--decode-context-parallel-size {size}: a rank stores {piece} tokens of each {block_size}. For a token of an answer it "
+        f"--decode-context-parallel-size {size}: a rank stores {piece} of {block_size} tokens. For a token of an answer it "
         f"sends {messages} messages with {human_bytes(queries)} of queries to each other rank, and {human_bytes(records)} of "
         f"records for each {block_size} tokens of context, which are not in the figures above"
     ]
