@@ -148,7 +148,8 @@ class ContextBackend:
         if not (handle.record and part.sees_itself):
             return False
         numbers: int = part.records.num_records * heads * handle.record
-        return numbers <= len(part.keys.blocks) * handle.words.shape[1]
+        gathered: int = len(part.keys.blocks) * handle.words.shape[1]
+        return numbers <= gathered
 
     def _join(self, handle: ContextLayer, part: StepPart, queries: Sequence[Tensor], out: Tensor) -> None:
         """Attend with the queries of all ranks over this rank's keys, and join the records of this rank's queries."""
