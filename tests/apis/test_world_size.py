@@ -1,20 +1,28 @@
 """GET /get_world_size counts the processes that hold weights."""
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from core.api.errors import RequestError
+from core_apis.routes import weights
 from core_config.resolve import resolve
 from core_config.served.server_config import ServerConfig
 
 
-def test_ranks_and_engines_are_counted(start_server: Callable[..., Any]) -> None:
-    with start_server(ServerConfig(num_ranks=4, num_engines=3)) as server:
+async def test_ranks_and_engines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(server=ServerConfig(num_ranks=4, num_engines=3))
+    monkeypatch.setattr(weights, "context_of", lambda request: context)
+    app = FastAPI()
+    app.include_router(weights.router)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
         for query, count in (("", 12), ("?include_dp=true", 12), ("?include_dp=false", 4)):
-            assert httpx.get(f"{server.url}/get_world_size{query}").json() == {"world_size": count}
-        assert httpx.get(f"{server.url}/get_world_size?include_dp=maybe").status_code == 400
+            assert (await http.get(f"/get_world_size{query}")).json() == {"world_size": count}
+        with pytest.raises(RequestError, match="expected true or false"):
+            await http.get("/get_world_size?include_dp=maybe")
 
 
 @pytest.mark.parametrize(("settings", "ranks", "engines"), [({}, 1, 1), ({"tensor_parallel_size": 2}, 2, 1)])
