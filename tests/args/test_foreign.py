@@ -112,12 +112,12 @@ def test_values_that_ask_for_nothing_are_accepted(row):
     "words, there",
     [
         (
-            ["--decode-context-parallel-size", "2"],
-            ["--decode-context-parallel-size 2: this engine does not serve", "by heads, not by positions"],
+            ["--prefill-context-parallel-size", "2"],
+            ["--prefill-context-parallel-size 2: this engine does not serve", "not divided over ranks of their own"],
         ),
-        (["-dcp2"], ["--decode-context-parallel-size 2", "leave it out"]),
+        (["-pcp2"], ["--prefill-context-parallel-size 2", "leave it out"]),
         (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
-        (["-dcp=2"], ["--decode-context-parallel-size 2"]),
+        (["-pcp=2"], ["--prefill-context-parallel-size 2"]),
         (
             ["--all2all-backend", "deepep_low_latency"],
             ["--all2all-backend deepep_low_latency", "needs GPUs", "expected"],
@@ -156,7 +156,7 @@ def test_spellings_of_the_command_line(words, there):
 @pytest.mark.parametrize(
     "words",
     [
-        ["-dcp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
+        ["-pcp1", "-O2", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
         ["-cc.custom_ops", "[]", "-cc.compile_cache_save_format", "binary", "-cc.full_cuda_graph=false"],
         ["--mm-processor-cache-gb", "4", "--model-impl", "vllm", "--ignore-patterns", "original/**/*"],
     ],
@@ -167,10 +167,10 @@ def test_spellings_of_what_holds_anyway(words):
 
 def test_the_value_that_wins_is_the_one_that_counts(tmp_path):
     path = tmp_path / "engine.yaml"
-    path.write_text("decode-context-parallel-size: 2\n")
+    path.write_text("prefill-context-parallel-size: 2\n")
     (problem,) = merge({"config": str(path)}, {}).problems
-    assert f"{path}: decode_context_parallel_size 2: " in problem
-    assert merge({"config": str(path), "decode_context_parallel_size": Given("1", ORIGIN)}, {}).problems == []
+    assert f"{path}: prefill_context_parallel_size 2: " in problem
+    assert merge({"config": str(path), "prefill_context_parallel_size": Given("1", ORIGIN)}, {}).problems == []
 
 
 def test_keys_of_a_mapping_are_refused_one_by_one():
@@ -205,10 +205,10 @@ def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
     assert (
         values["port"] == 1
-        and values["decode_context_parallel_size"] == 1
+        and values["prefill_context_parallel_size"] == 1
         and values["enable_tower_connector_lora"] is False
     )
-    assert values["ec_transfer_config"] is None and values["dcp_comm_backend"] == "ag_rs"
+    assert values["ec_transfer_config"] is None and values["dcp_q_replicate"] is None
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):
             values[unknown]

@@ -139,7 +139,7 @@ def test_nonsense_over_all_groups_is_one_report(registry, tiny_llama):
         if field.arg.choices or field.base in (int, float, bool):
             words += [f"{field.flag}=nonsense"]
             groups.add(field.group)
-    words += ["--decode-context-parallel-size", "7", "--enable-lora"]
+    words += ["--prefill-context-parallel-size", "7", "--enable-lora"]
     parsed = Parser().parse(words)
     with pytest.raises(ConfigError) as caught:
         resolve(

@@ -44,7 +44,7 @@ def values(line):
         ("--generation-config vllm", {"generation_config": "none"}),
         ("-q gguf", {"quantization": "gguf"}),
         ("-q=gguf", {"quantization": "gguf"}),
-        ("-O2 -dcp1 -tp2", {"optimization_level": 2, "decode_context_parallel_size": "1", "tensor_parallel_size": 2}),
+        ("-O2 -pcp1 -tp2", {"optimization_level": 2, "prefill_context_parallel_size": "1", "tensor_parallel_size": 2}),
         ("--kernels a b --port 1", {"kernels": ["a", "b"], "port": 1}),
         ("--kernels a,b", {"kernels": ["a", "b"]}),
         ("--kv-events-config.buffer-steps 5", {"kv_events_config": {"buffer_steps": 5}}),

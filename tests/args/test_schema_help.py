@@ -51,7 +51,7 @@ def test_help_can_be_narrowed():
     assert names("cache")[0].split()[0] == "--block-size"
     assert names("port")[0] == "--port N"
     assert names("CacheConfig") == names("cache") and names("SchedulerConfig") == names("scheduler")
-    assert names("-dcp") == ["--decode-context-parallel-size, -dcp"]
+    assert names("-pcp") == ["--prefill-context-parallel-size, -pcp"]
     assert "--compilation-config.mode N" in names("compilation-config")
     assert "--compilation-config.pass_config" in names("compilation-config")
     assert "--kv-events-config.hwm N" in names("kv-events-config")

@@ -70,7 +70,7 @@ def test_a_name_may_be_one_text_or_a_list():
         ("- a", ["expected a mapping"]),
         ("config: other.yaml", ["cannot name another file"]),
         ("port: many", ["port", "an integer"]),
-        ("decode_context_parallel_size: 4", ["does not serve"]),
+        ("prefill_context_parallel_size: 4", ["does not serve"]),
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path, text, words):

@@ -277,14 +277,14 @@ def test_batch_defaults_follow_the_use(registry, tiny_llama):
 
 def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
     found = problems(
-        registry, model=str(tiny_llama), decode_context_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8
+        registry, model=str(tiny_llama), prefill_context_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8
     )
-    for words in ("by heads, not by positions", "--max-num-seqs 9"):
+    for words in ("not divided over ranks of their own", "--max-num-seqs 9"):
         assert any(words in problem for problem in found), found
 
 
 @pytest.mark.parametrize(
-    "wish, words", [(1, ""), (2, "decode_context_parallel_size = 2: this engine"), ("junk", "junk")]
+    "wish, words", [(1, ""), (2, "prefill_context_parallel_size = 2: this engine"), ("junk", "junk")]
 )
 def test_a_platform_may_propose_what_holds_anyway(wish, words):
     from core.api.errors import PluginError
@@ -292,7 +292,7 @@ def test_a_platform_may_propose_what_holds_anyway(wish, words):
     from core_config.arguments.sources import merge
     from core_config.stages.settings import Settings
 
-    name = "junk" if wish == "junk" else "decode_context_parallel_size"
+    name = "junk" if wish == "junk" else "prefill_context_parallel_size"
     settings = Settings(merge({}, {}))
     proposals = {name: Proposal(wish, "a reason")}
     if words:

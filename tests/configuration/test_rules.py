@@ -61,6 +61,7 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
+CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
@@ -502,6 +503,17 @@ CASES = [
     ("ranks_run_on_mp", [{"executor": "torch"}], [RANKS | {"executor": "torch"}], "leave it out, or the ranks"),
     ("one_rank_has_no_others", [RANKS | {"distributed_timeout_seconds": 5.0}], [{"distributed_timeout_seconds": 5.0}],
      "no effect with one rank"),
+    ("context_divides_ranks", [CONTEXT], [CONTEXT | {"tensor_parallel_size": 3}], "give a divisor of 3, or more ranks"),
+    ("context_divides_ranks", [RANKS | {"cp_kv_cache_interleave_size": 1}], [RANKS | {"cp_kv_cache_interleave_size": 128}],
+     "--cp-kv-cache-interleave-size: no effect with --decode-context-parallel-size 1"),
+    ("blocks_have_a_piece_on_each_rank", [RANKS], [CONTEXT], ("block_size", 256)),
+    ("blocks_have_a_piece_on_each_rank", [RANKS], [CONTEXT | {"cp_kv_cache_interleave_size": 384}], ("block_size", 768)),
+    ("blocks_have_a_piece_on_each_rank", [CONTEXT | {"block_size": 256}], [CONTEXT | {"block_size": 128}], "give 256"),
+    ("blocks_have_a_piece_on_each_rank", [CONTEXT], [CONTEXT | {"cp_kv_cache_interleave_size": 64}],
+     "give a multiple of 128"),
+    ("blocks_have_a_piece_on_each_rank", [CONTEXT], [CONTEXT | {"cp_kv_cache_interleave_size": 640}],
+     "has 1280 tokens, expected at most 1024"),
+    ("context_divides_equal_heads", [CONTEXT, model(num_key_value_heads=1)], [CONTEXT, model()], "heads of keys is on 1 rank"),
     ("ranks_lack_some_features", [LORA], [LORA | RANKS], "--enable-lora: not with --tensor-parallel-size 2"),
     ("ranks_lack_some_features", [RANKS | {"kv_cache_dtype_skip_layers": ["0"]}],
      [{"pipeline_parallel_size": 2, "kv_cache_dtype_skip_layers": ["0"]}], "not with --pipeline-parallel-size yet"),

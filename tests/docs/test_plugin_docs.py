@@ -38,7 +38,10 @@ FURTHER = {
         *(contracts.ExpertsKernel, contracts.HeadsKernel, contracts.ActivatedLinear, contracts.HasSoftCap),
         *(contracts.HasTakeRows, contracts.HasAddNorm, contracts.HasExperts, contracts.HasHeads),
     ],
-    "attention": [*(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads)],
+    "attention": [
+        *(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads),
+        contracts.SumsParts,
+    ],
     "speculative": [contracts.DraftHeads, contracts.HearsResults],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""

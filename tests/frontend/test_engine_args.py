@@ -58,10 +58,10 @@ def test_a_parser_keeps_its_own_arguments() -> None:
 
 
 def test_what_is_not_served_is_refused_by_name_later() -> None:
-    merged = merge(dataclasses.asdict(EngineArgs(model="m", decode_context_parallel_size=2)), {})
+    merged = merge(dataclasses.asdict(EngineArgs(model="m", prefill_context_parallel_size=2)), {})
     assert len(merged.problems) == 1
     assert (
-        "decode_context_parallel_size 2: this engine does not serve it yet: keys and values are divided"
+        "prefill_context_parallel_size 2: this engine does not serve it yet: tokens of a prompt are not divided"
         in merged.problems[0]
     )
 

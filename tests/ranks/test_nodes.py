@@ -24,6 +24,7 @@ from core_distributed.hosts.node import NodeServer
 from core_distributed.hosts.nodes import Nodes
 from core_supervision.death import of_rank
 from tests.apis.serving_processes import free_ports
+from tests.ranks import test_context as context
 from tests.ranks.test_ranks import DRAWN, FEW, GREEDY, answers, ranks_of, started
 from tests.tiny_models import save_checkpoint
 
@@ -156,6 +157,14 @@ def test_four_ranks_on_two_nodes(llama: Path, key: Path) -> None:
     expected = answers(started(llama, 1), GREEDY)
     with running(llama, {**of_two(key), "tensor_parallel_size": 4}) as llm:
         assert answers(llm, GREEDY) == expected
+
+
+@pytest.mark.slow
+def test_nodes_divide_keys_by_positions(tmp_path: Path, key: Path) -> None:
+    path = context.saved("plain", tmp_path)
+    expected = context.answers(started(path, 1, **context.ROOM), GREEDY)
+    with running(path, {**of_two(key), **context.ROOM, **context.DIVIDED}) as llm:
+        assert context.answers(llm, GREEDY) == expected
 
 
 @pytest.mark.slow

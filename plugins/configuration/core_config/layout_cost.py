@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from core.api.config import EngineConfig
+from core_config.context_cost import context_notes
 from core_config.experts import bytes_without_copies, outputs_bytes
 from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, plain_bytes, step_cost
 from core_config.stages.memory import MemoryPlan, human_bytes
@@ -56,6 +57,7 @@ def layout_cost(
     gloo: bool,
     nodes: int,
     experts: ExpertPlacement,
+    context: int,
 ) -> LayoutCost | None:
     """Return the cost of steps in which every sequence gets a token; None for one engine of one rank.
 
@@ -63,6 +65,7 @@ def layout_cost(
     tensor, stages: see `core_config.parallel_cost.Layout`.
     gloo: whether ranks exchange tensors with gloo. nodes: hosts that have the ranks.
     experts: how the ranks of a stage share experts.
+    context: ranks that divide keys by positions.
     """
     engines, ranks = engine.data_parallel_size, tensor * stages
     if ranks == engines == 1:
@@ -84,6 +87,8 @@ def layout_cost(
             steps[name] = step_cost(spec, layout, step, machine, flights, weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
     shared = _shared_experts(spec, memory, tensor, experts)
+    if isinstance(spec, DecoderSpec):
+        shared += context_notes(spec.local(Part(size=tensor, experts=experts)), context, memory.block_size)
     return LayoutCost(
         ranks=ranks,
         engines=engines,

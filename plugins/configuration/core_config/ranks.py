@@ -1,12 +1,14 @@
 """Division of a model over ranks, as far as the configuration needs it.
 
-Owns: the part of a model that a rank holds, and the sizes that work. Never does: start a rank. Called by: the memory plan.
+Owns: the part of a model that a rank holds, the sizes that work, and how many ranks an engine has. Never does: start a rank.
+Called by: the memory plan, `LLMEngine`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
@@ -14,6 +16,12 @@ from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stages import Range, stages_of
 
 MOST_TRIED: Final = 64
+
+
+def ranks_in(engine: EngineConfig) -> int:
+    """Return how many processes compute the model of an engine together."""
+    own: dict[str, int] = engine.plugins.arguments.get("executor.mp") or {}
+    return own.get("ranks", 1) * own.get("stages", 1)
 
 
 def stages_in(spec: ModelSpec, count: int) -> list[Range]:

@@ -201,6 +201,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             gloo=settings["disable_custom_all_reduce"],
             nodes=settings["nnodes"],
             experts=placement_of(settings),
+            context=settings["decode_context_parallel_size"],
         ),
     )
 

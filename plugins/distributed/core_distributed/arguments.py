@@ -24,6 +24,12 @@ class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, msgspec.Meta(ge=1, le=64)],
         msgspec.Meta(description="parts of the model's layers, one after the other; --pipeline-parallel-size sets it"),
     ] = 1
+    context: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=64)],
+        msgspec.Meta(
+            description="ranks that divide keys and values by positions; --decode-context-parallel-size sets it"
+        ),
+    ] = 1
     timeout_seconds: Annotated[
         Annotated[float, msgspec.Meta(gt=0)],
         msgspec.Meta(description="how long a rank may be silent in a step before the engine ends"),

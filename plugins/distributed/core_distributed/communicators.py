@@ -5,9 +5,12 @@ Owns: `ranks_of`, a worker's place among the ranks. Never does: communicate. Cal
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from core_distributed.arguments import RanksArguments
+from core_distributed.context.backend import ContextBackend
+from core_distributed.context.division import Division
 from core_distributed.hosts.communicator import SpanningCommunicator, SpanningLink
 from core_distributed.hosts.spanning import SpanningGroup
 from core_distributed.layout import Group, Groups
@@ -53,12 +56,21 @@ def ranks_of(groups: Groups, arguments: RanksArguments) -> Ranks:
     group = groups.stage or groups.world
     stage = None if layout.stages == 1 else _stage(groups, arguments)
     if isinstance(group, SpanningGroup):
-        return SpanningRanks(share, group, stage)
-    if arguments.communicator == "native":
-        return Ranks(share, group, stage)
-    ranks = GlooRanks(share, group, stage)
-    ranks.timeout_s = arguments.timeout_seconds
+        ranks: Ranks = SpanningRanks(share, group, stage)
+    elif arguments.communicator == "native":
+        ranks = Ranks(share, group, stage)
+    else:
+        ranks = GlooRanks(share, group, stage)
+        ranks.timeout_s = arguments.timeout_seconds
+    if arguments.context > 1:
+        ranks.divides_keys = partial(_divided, arguments.context)
     return ranks
+
+
+def _divided(size: int, backend: Any, communicator: Communicator, longest: int) -> ContextBackend:
+    """Return the backend of layers whose keys and values `size` ranks divide. longest: see `ContextBackend`."""
+    division = Division(size, communicator.rank, communicator.size)
+    return ContextBackend(backend, division, communicator, longest)
 
 
 def _stage(groups: Groups, arguments: RanksArguments) -> Stage:

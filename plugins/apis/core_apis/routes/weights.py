@@ -25,7 +25,7 @@ from core_apis.protocol.weights import (
     WeightsAnswer,
     WorldSize,
 )
-from core_apis.query import mode_of
+from core_apis.query import check_names, flag_of, mode_of
 from core_apis.server.disconnect import waited_for
 
 router = APIRouter(tags=["operation"])
@@ -82,8 +82,11 @@ async def finish_weight_update(request: Request) -> Response:
 
 @router.get("/get_world_size")
 async def get_world_size(request: Request) -> Response:
-    """Return how many processes hold a part of the weights."""
-    return json_response(WorldSize(1))
+    """Return how many processes hold a part of the weights. Query: include_dp=false leaves out all engines but one."""
+    check_names(request, "include_dp")
+    server = context_of(request).server
+    every = flag_of("include_dp", request.query_params.get("include_dp", "true"))
+    return json_response(WorldSize(server.num_ranks * (server.num_engines if every else 1)))
 
 
 @router.get("/weight_info")

@@ -16,7 +16,7 @@ threads. Blocks shared by several sequences are read once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from core_attention.cpu_paged.latent import LatentLayer, attend_latent, bind_lat
 from core_attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
 from core_attention.cpu_paged.metadata import Metadata
 from core_attention.cpu_paged.moves import BlockLayout
+from core_attention.cpu_paged.parts import attend_records, join_records, record_floats
 from core_attention.cpu_paged.states import StateLayer
 from core_platforms.cpu.checks import check_heads, check_rows, check_same
 from core_platforms.cpu.extension import kernels_or_reason
@@ -66,6 +67,7 @@ class CpuPagedAttention:
     name = "cpu_paged"
     capture = "any"
     moves_states = True
+    span_keys = 128
 
     def __init__(self) -> None:
         native = kernels_or_reason()
@@ -220,6 +222,27 @@ class CpuPagedAttention:
     ) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
+
+    def record_floats(self, handle: Layer | LatentLayer) -> int:
+        """Return the numbers of a query's record over a span, 0 for windows and slopes, which depend on absolute positions."""
+        if isinstance(handle, LatentLayer):
+            return record_floats(handle.spec.rank)
+        _, _, window, ahead, _, slopes = handle.softmax
+        return 0 if window or ahead or slopes else record_floats(handle.spec.head_size_v)
+
+    def attend_records(
+        self, handle: Layer | LatentLayer, queries: Sequence[Tensor], metadata: Metadata, bases: Tensor, out: Tensor
+    ) -> None:
+        """Write the records of queries over this rank's keys; see `SumsParts`."""
+        softmax = (handle.spec.scale, 0.0) if isinstance(handle, LatentLayer) else handle.softmax[:2]
+        attend_records(self._native, handle, queries, softmax, metadata, bases, out)
+
+    def join_records(
+        self, handle: Layer | LatentLayer, records: Tensor, metadata: Metadata, bases: Tensor, piece: int, out: Tensor
+    ) -> None:
+        """Merge records in the order of spans; see `SumsParts`."""
+        sinks = 0 if isinstance(handle, LatentLayer) else int(handle.softmax[4])
+        join_records(self._native, handle, records, metadata, bases, piece, sinks, out)
 
 
 def _tails(view: BatchView) -> tuple[int, int]:

@@ -69,6 +69,7 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
     own = {
         "ranks": facts["tensor_parallel_size"],
         "stages": facts["pipeline_parallel_size"],
+        "context": facts["decode_context_parallel_size"],
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }

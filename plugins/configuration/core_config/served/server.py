@@ -96,6 +96,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     template = _template(merged.value("chat_template"), problems)
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
     return ServerConfig(
+        num_ranks=merged.value("tensor_parallel_size") * merged.value("pipeline_parallel_size"),
+        num_engines=merged.value("data_parallel_size"),
         api_keys=keys,
         admin_api_keys=admin_keys,
         public_prompts=tuple(public_prompts),

@@ -131,6 +131,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
+    num_ranks, num_engines: processes that share a model's weights in one engine, and engines.
     num_servers: servers that the command starts, one a port; 1: it is a server itself.
     node_rank: number of this node of an engine on several hosts; others than 0 have no server.
     is_one_of_several: whether another command has started this server, and ends it.
@@ -166,6 +167,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     remote: None: this command has both an API server and an engine.
     """
 
+    num_ranks: int = 1
+    num_engines: int = 1
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None

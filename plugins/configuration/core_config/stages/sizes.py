@@ -11,20 +11,22 @@ from dataclasses import replace
 
 import msgspec
 
-from core.api.specs import AttentionSpec, MixerSpec
+from core.api.errors import UserError
+from core.api.specs import KV_TYPES, AttentionSpec, MixerSpec, StateSpec
 from core.api.step_limits import StepLimits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
 from core_config.experts import copies_bytes, outputs_bytes, placement_of
 from core_config.media import GIB
 from core_config.ranks import part_of, stages_in
+from core_config.rules.context import LARGEST_PIECE
 from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
-from core_config.stages.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
+from core_config.stages.memory import NO_LIMITS, MemoryPlan, human_bytes, kv_groups, workspace_bytes
 from core_config.stages.settings import Settings
 from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
 from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
@@ -49,9 +51,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         mixers = mixers + draft.mixers
     layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
     held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
+    piece = block_size // settings["decode_context_parallel_size"]  # tokens of a block that a rank stores
     groups, facts.block_bytes = kv_groups(
         mixers,
-        block_size,
+        piece,
         layer_dtypes or [settings["kv_cache_dtype"]] * len(mixers),
         hybrid=not settings["disable_hybrid_kv_cache_manager"],
         strided=_all_declare_strides(attempt),
@@ -75,6 +78,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     workspace = _workspace(attempt, spec, limits)
     if ranks > 1:
         workspace += ranks * outputs_bytes(spec, placement, limits)
+    if piece < block_size:
+        workspace += ranks * _gathered_bytes(settings, mixers, piece)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
         # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too
@@ -133,6 +138,25 @@ def _num_blocks(attempt: Attempt, mixers: Sequence[MixerSpec], max_step_tokens: 
         return given
     held: int = attempt.settings["kv_cache_memory_bytes"] // attempt.facts.block_bytes
     return min(held, _blocks_of_steps(attempt, max_step_tokens)) if _is_encoder(mixers) else held
+
+
+def _gathered_bytes(settings: Settings, mixers: Sequence[MixerSpec], piece: int) -> int:
+    """Return the bytes in which a rank gathers the keys and values of one layer: those of the longest sequence from all ranks.
+
+    Twice, since the records that ranks send and receive in place of keys are at most as many bytes each.
+    Raises UserError for a layer whose pieces are too large to exchange.
+    """
+    kept = KV_TYPES[settings["kv_cache_dtype"]]
+    layers = {piece * kept.token_bytes(mixer) for mixer in mixers if not isinstance(mixer, StateSpec)}
+    if max(layers) > LARGEST_PIECE:
+        raise UserError(
+            f"--cp-kv-cache-interleave-size {piece}: so many tokens of a layer have {human_bytes(max(layers))}, expected at "
+            f"most {human_bytes(LARGEST_PIECE)}; lower it, or choose a smaller --kv-cache-dtype."
+        )
+    drafts = scheduler_config(settings).num_speculative_tokens
+    blocks: int = -(-(settings["max_model_len"] + drafts + 1) // settings["block_size"]) + 1
+    ranks: int = settings["tensor_parallel_size"]
+    return 2 * blocks * ranks * sum(layers)
 
 
 def _layer_dtypes(settings: Settings, spec: ModelSpec, num_layers: int) -> tuple[str, ...]:

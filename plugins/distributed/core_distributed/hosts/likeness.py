@@ -27,7 +27,8 @@ def shape_of(arguments: RanksArguments) -> str:
     """Return what an engine is divided into, for people and for the comparison."""
     divided = f"{arguments.ranks} x {arguments.stages} on {arguments.nodes} nodes"
     return (
-        f"{divided}, experts {arguments.placement} +{arguments.redundant_experts}, moves {arguments.balance_interval}"
+        f"{divided}, experts {arguments.placement} +{arguments.redundant_experts}, moves {arguments.balance_interval}, "
+        f"positions {arguments.context}"
     )
 
 

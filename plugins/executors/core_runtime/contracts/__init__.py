@@ -24,6 +24,7 @@ from core_runtime.contracts.attention import (
     MovesKeys,
     MovesStates,
     StateBackend,
+    SumsParts,
     TurnsHeads,
 )
 from core_runtime.contracts.communicator import Communicates, Communicator, Link, RowsOfPart
@@ -224,6 +225,7 @@ __all__ = [
     "StateBackend",
     "StoresRows",
     "SumsInSegments",
+    "SumsParts",
     "TakeNorm",
     "Trims",
     "TurnsHeads",

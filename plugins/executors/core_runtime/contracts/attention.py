@@ -6,7 +6,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -90,7 +90,7 @@ class AttentionBackend(Protocol):
     A block table may name blocks that another sequence of the same step writes, if they share a prefix.
 
     A backend that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype never gets `params`. Optional parts:
-    `RecordableBackend`, `MovesKeys`, `TurnsHeads`.
+    `RecordableBackend`, `MovesKeys`, `TurnsHeads`, `SumsParts`.
     """
 
     name: str
@@ -163,6 +163,37 @@ class MovesKeys(Protocol):
         """Copy K and V (or latents and keys) from slots to slots of one layer's cache, to the bit.
 
         sources, targets: int64 [n] on the device; all are read before any is written.
+        """
+        ...
+
+
+@runtime_checkable
+class SumsParts(Protocol):
+    """Optional part of a backend for attention and latents: it sums over a part of the keys, and joins such sums.
+
+    A record is what it knows of one query and head over one span of `span_keys` keys. Joined in the order of spans, records
+    give the bits of `forward`.
+    """
+
+    span_keys: int
+
+    def record_floats(self, handle: Any) -> int:
+        """Return the float32 numbers of a record; 0 for a layer whose keys must be summed together."""
+        ...
+
+    def attend_records(self, handle: Any, queries: Sequence[Tensor], metadata: Any, bases: Tensor, out: Tensor) -> None:
+        """Write records of the queries of G ranks to out, float32 [G, part].
+
+        queries: [G, T, Hq, D]; for latents [G, T, H, R] and [G, T, H, Dr].
+        metadata: of a step with the keys of this rank alone, `sees_to` included.
+        bases: int64 [B], where a sequence's records begin in a part: for each of its spans, [Hkv, rows of a head] records.
+        """
+        ...
+
+    def join_records(self, handle: Any, records: Tensor, metadata: Any, bases: Tensor, piece: int, out: Tensor) -> None:
+        """Compute out [T, Hq, D_v] (latents: [T, H, R]) from records, float32 [R, part], of R ranks in the order of their keys.
+
+        metadata: of the step with the keys of all ranks. piece: successive spans of a rank.
         """
         ...
 

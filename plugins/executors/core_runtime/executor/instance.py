@@ -14,6 +14,7 @@ import msgspec
 from torch import Tensor
 
 from core.api.config import CacheConfig, EngineConfig
+from core.api.specs import MixerSpec
 from core.kv.groups import single_group
 from core.plugin.table import PluginTable
 from core_runtime.contracts import AttentionParams
@@ -114,6 +115,7 @@ def build(
     recorder: Recorder | None = None,
     finish: Finish | None = None,
     store: PartStore | None = None,
+    around: Callable[[Sequence[Any], Sequence[MixerSpec], int], list[Any]] | None = None,
 ) -> ModelInstance:
     """Read the weights and make the model; `share_cache` then binds it to its part of a cache.
 
@@ -122,11 +124,16 @@ def build(
     recorder: receives the kernels of the engine's own layers; see `Packing`.
     finish: derives the shape and weights that run from the loaded ones; None: they are the same.
     store: parts of the model's predecessor; None: it is the first.
+    around: returns the attention backends that layers call, see `Ranks.around`; None: those of the plugins.
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
     dtype = runtime.activation_dtype(config.model.dtype)
+    # Rotary tables and gathered keys also cover the positions of a step's drafts.
+    length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     backends = attention_backends(config, spec, runtime, plugins)
+    if around is not None:
+        backends = around(backends, spec.mixers, length)
     model: Decoder | ModuleModel
     if store is None:
         store = PartStore(device.weights_arena())
@@ -140,8 +147,6 @@ def build(
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     if finish is not None:
         spec, weights = finish(spec, weights)
-    # The tables also cover the positions of a step's drafts.
-    length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     num_spare = config.limits.tokens if config.media is not None else 0
     tables = rotary_tables(spec, length + num_spare, runtime.device, config.model.max_model_len)
     embedding = weights.embedding

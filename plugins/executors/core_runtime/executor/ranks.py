@@ -10,7 +10,7 @@ tokens while they compute the step; with several stages, all of them get the tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from core.api.config import CacheConfig
 from core.api.errors import UserError
+from core.api.specs import MixerSpec, StateSpec
 from core.api.step_plan import Slot
 from core_runtime.contracts import Communicates, Communicator, Runtime
 from core_runtime.executor.stage import Stage
@@ -93,7 +94,11 @@ class Ranks:
     share: the rank's share of each layer.
     group: the processes of the ranks that divide the same layers.
     stage: the place in the row of stages; None: every rank has all layers.
+    divides_keys: returns a backend that keeps a rank's part of the positions, from that of a layer, the communicator and the
+        tokens of the longest sequence; None: a rank has all positions.
     """
+
+    divides_keys: Callable[[Any, Communicator, int], Any] | None = None
 
     def __init__(self, share: Part, group: RankGroup, stage: Stage | None = None) -> None:
         self._share = share
@@ -124,6 +129,21 @@ class Ranks:
             return cache
         mixers = mixer_ranges(spec, stages_of(spec, self.stage.count))
         return msgspec.structs.replace(cache, groups=of_stage(cache.groups, mixers[self.stage.index]))
+
+    def around(self, backends: Sequence[Any], mixers: Sequence[MixerSpec], longest: int) -> list[Any]:
+        """Return the backends that layers call, from those that compute. longest: tokens of the longest sequence."""
+        if self.divides_keys is None:
+            return list(backends)
+        made: dict[int, Any] = {}  # layers that share a backend share a step's metadata
+        found: list[Any] = []
+        for backend, mixer in zip(backends, mixers, strict=True):
+            if isinstance(mixer, StateSpec):
+                found.append(backend)
+                continue
+            if id(backend) not in made:
+                made[id(backend)] = self.divides_keys(backend, self.communicator, longest)
+            found.append(made[id(backend)])
+        return found
 
     def fewest_together(self, spec: ModelSpec) -> int:
         """Return how many sequences are computed in one step rather than divided among steps in flight."""

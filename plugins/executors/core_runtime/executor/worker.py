@@ -178,7 +178,18 @@ class Worker:
         part = WHOLE if ranks is None else ranks.part_of(checkpoint.spec)
         self.whole = checkpoint.spec
         reduce = Reduce(ranks.communicator) if ranks is not None and ranks.divides_layers else None
-        model = build(config, checkpoint, self.device, self.plugins, part, reduce=reduce, recorder=recorder, store=own)
+        around = None if ranks is None else ranks.around
+        model = build(
+            config,
+            checkpoint,
+            self.device,
+            self.plugins,
+            part,
+            reduce=reduce,
+            recorder=recorder,
+            store=own,
+            around=around,
+        )
         if ranks is not None:
             ranks.join(model.model, checkpoint.spec.vocab_size)
         draft = draft_of(config)

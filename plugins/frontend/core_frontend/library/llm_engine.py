@@ -17,6 +17,7 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
+from core_config.ranks import ranks_in
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
@@ -202,8 +203,8 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         return ("generate",) if pooling is None else pooling.tasks
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Return the number of ranks. include_dp: whether those of all engines count; otherwise those of one, 1."""
-        return self._config.data_parallel_size if include_dp else 1
+        """Return the number of ranks. include_dp: whether those of all engines count; otherwise those of one."""
+        return ranks_in(self._config) * (self._config.data_parallel_size if include_dp else 1)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
         """Drop all cached prefixes; return False if blocks are still in use.

@@ -55,6 +55,34 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    decode_context_parallel_size: Annotated[
+        int,
+        Arg(
+            "Ranks of --tensor-parallel-size that hold the same heads of keys (or a latent) and divide their keys and values "
+            "by positions, so that each stores one part of the KV cache.",
+            short=("dcp",),
+            ge=1,
+            le=64,
+        ),
+    ] = 1
+    cp_kv_cache_interleave_size: Annotated[
+        int | None,
+        Arg(
+            "Successive tokens that a rank of --decode-context-parallel-size stores, a multiple of 128; a block has as many on "
+            "each of them. Unset, or 1: 128.",
+            ge=1,
+            le=1024,
+            aliases=("dcp_kv_cache_interleave_size",),
+        ),
+    ] = None
+    dcp_comm_backend: Annotated[
+        str,
+        Arg(
+            "How ranks of --decode-context-parallel-size exchange; both names mean the engine's own way, since bits and bytes "
+            "are the same.",
+            choices=("ag_rs", "a2a"),
+        ),
+    ] = "ag_rs"
     distributed_executor_backend: Annotated[
         str | None,
         Arg(

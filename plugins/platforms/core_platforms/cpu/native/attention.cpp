@@ -1,5 +1,6 @@
 // Splits attention into tasks of rows, and into tasks of key spans where there are too few row tasks for the threads.
 // Spans shared between sequences come first, in their own tasks (sharing.inc.h).
+#include "attention_parts.h"
 #include "native.h"
 #include "pool.h"
 
@@ -163,6 +164,8 @@ bool run_shared(const AttentionCall &call, Sharing &sharing) {
     return !exhausted.load() && run_own(shared);
 }
 
+#include "parts.inc.h"
+
 } // namespace
 
 void run_cache_write(const CacheWriteCall &call) {
@@ -178,4 +181,45 @@ bool run_attention(const AttentionCall &call) {
     Sharing sharing;
     if (!scratch.memory) return false;
     return find_sharing(call, scratch.memory, spans, pool_size(), sharing) ? run_shared(call, sharing) : run_own(call);
+}
+
+bool run_attention_records(const RecordsCall &call) {
+    const long most = make_records_tasks(call, 1, nullptr);
+    // Long runs save the loading of queries; several tasks for each thread keep all of them busy.
+    const long longest = at_most(kPartSpans, ceil_div(most, kPartsPerThread * pool_size() * call.groups));
+    const long count = make_records_tasks(call, longest, nullptr);
+    Scratch scratch(count * sizeof(AttentionTask) + call.groups * sizeof(AttentionCall));
+    if (!scratch.memory) return false;
+    AttentionCall *calls = (AttentionCall *)scratch.memory;
+    AttentionTask *tasks = (AttentionTask *)(calls + call.groups);
+    for (long group = 0; group < call.groups; group++) {
+        calls[group] = call;
+        calls[group].q += group * call.q_group;
+        if (call.latent) calls[group].q_pe += group * call.pe_group;
+    }
+    make_records_tasks(call, longest, tasks);
+    std::atomic<bool> exhausted{false};
+    RecordsJob job = {kernels_active(), calls, call.groups, tasks, &exhausted};
+    pool_run(records_tile, &job, count);
+    return !exhausted.load();
+}
+
+bool run_attention_join(const JoinCall &call) {
+    long spans = 0, most = 0;
+    for (long sequence = 0; sequence < call.batch; sequence++) {
+        const long own = ceil_div(call.seq_lens[sequence], kSpan);
+        spans = own > spans ? own : spans;
+        most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
+    }
+    Scratch scratch(most * sizeof(AttentionTask) + call.batch * spans * sizeof(int64_t));
+    if (!scratch.memory) return false;
+    AttentionTask *tasks = (AttentionTask *)scratch.memory;
+    int64_t *place = (int64_t *)(tasks + most);
+    SharedSpans shared = {place, spans, (float *)call.records};
+    set_places(call, shared, place);
+    AttentionCall own = call;
+    own.shared = &shared;
+    JoinJob job = {kernels_active(), &own, tasks};
+    pool_run(join_tile, &job, make_tasks(own, tasks));
+    return true;
 }

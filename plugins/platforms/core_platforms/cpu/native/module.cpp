@@ -17,6 +17,7 @@
 #include <initializer_list>
 
 #include "native.h"
+#include "attention_parts.h"
 #include "pool.h"
 #include "prefault.h"
 #include "ranks.h"
@@ -637,6 +638,50 @@ KERNEL(py_latent_attention) {
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
+// Reads what both calls of attention over parts have in common: latent, then as in the calls of whole attention: cu_seqlens,
+// seq_lens, batch, heads_q, and the shape.
+void read_parts(Arguments &a, AttentionCall &c) {
+    const bool latent = a.integer() != 0;
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.batch = a.integer(), c.heads_q = a.integer();
+    latent ? read_latent_shape(a, c) : read_shape(a, c);
+}
+
+// Runs a call that no tape records.
+template <class Call> PyObject *perform_apart(bool (*run)(const Call &), const Call &call) {
+    bool done;
+    Py_BEGIN_ALLOW_THREADS;
+    done = run(call);
+    Py_END_ALLOW_THREADS;
+    return done ? none() : PyErr_NoMemory();
+}
+
+// q, row, head and group stride, q_pe, row, head and group stride, groups, cache, block_table, table_stride, sees_to, scale, cap,
+// records, part, bases, then see read_parts: 6 numbers of a latent's shape, or 10
+KERNEL(py_attention_records) {
+    Arguments a(items, count, count == 29 ? 29 : 33);
+    RecordsCall c = {};
+    c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer(), c.q_group = a.integer();
+    c.q_pe = a.pointer<float>(), c.pe_row_stride = a.integer(), c.pe_head_stride = a.integer(), c.pe_group = a.integer();
+    c.groups = a.integer(), c.cache = a.pointer<uint8_t>();
+    c.block_table = a.pointer<int32_t>(), c.table_stride = a.integer(), c.sees_to = a.pointer<int32_t>();
+    c.scale = a.real(), c.cap = a.real();
+    c.records = a.pointer<float>(), c.part = a.integer(), c.bases = a.pointer<int64_t>();
+    read_parts(a, c);
+    return a.ok() ? perform_apart(run_attention_records, c) : nullptr;
+}
+
+// out, row and head stride, sinks, records, part, bases, ranks, piece, then see read_parts
+KERNEL(py_attention_join) {
+    Arguments a(items, count, count == 20 ? 20 : 24);
+    JoinCall c = {};
+    c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
+    c.sinks = a.pointer<float>();
+    c.records = a.pointer<float>(), c.part = a.integer(), c.bases = a.pointer<int64_t>();
+    c.ranks = a.integer(), c.piece = a.integer();
+    read_parts(a, c);
+    return a.ok() ? perform_apart(run_attention_join, c) : nullptr;
+}
+
 // which, table, table_rows, segments, format
 void read_table(Arguments &a, LowRankCall &c) {
     c.which = a.pointer<int32_t>(), c.table = a.pointer<const LowRankUpdate *>(), c.table_rows = a.integer();
@@ -890,6 +935,7 @@ PyMethodDef methods[] = {
     METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(low_rank_pack), METHOD(linear_joined),
     METHOD(logprobs),     METHOD(pool_spin), METHOD(pool_bind), METHOD(copy_pages), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
+    METHOD(attention_records), METHOD(attention_join),
     METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),
     METHOD(ranks_break),  METHOD(ranks_late), METHOD(ranks_sum), METHOD(ranks_gather), METHOD(ranks_barrier),
     METHOD(ranks_broadcast), METHOD(ranks_exchange), METHOD(ranks_write), METHOD(ranks_read),
