@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from core.api.errors import PluginError
+from core.engine.observer import ObserverFactory
 from core_supervision.link import inproc
 from core_supervision.link.inproc import InprocClient
 from tests.engine.fakes import FakeExecutor, make_config
@@ -12,7 +13,12 @@ from tests.engine.fakes import FakeExecutor, make_config
 
 def test_it_waits_while_the_engine_is_built_and_then_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     during: list[bool] = []
-    monkeypatch.setattr(inproc, "find_observers", lambda: during.append(gc.isenabled()) or {})
+
+    def find_observers() -> dict[str, ObserverFactory]:
+        during.append(gc.isenabled())
+        return {}
+
+    monkeypatch.setattr(inproc, "find_observers", find_observers)
     config = make_config()
     assert gc.isenabled()
     InprocClient(config, FakeExecutor(config)).close()

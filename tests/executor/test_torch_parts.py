@@ -36,14 +36,14 @@ def run(code: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def test_an_engine_process_computes_without_them_and_a_name_of_one_imports_it():
+def test_an_engine_process_computes_without_them_and_a_name_of_one_imports_it() -> None:
     before, named, after = run("print(torch.export.export.__name__)\nprint(waiting())")
     assert before == WAITING
     assert named == "export"
     assert "torch.export" not in after
 
 
-def test_whoever_imports_more_of_torch_has_them_imported_first():
+def test_whoever_imports_more_of_torch_has_them_imported_first() -> None:
     # Imported before torch._meta_registrations, this module would register each of its operations twice.
     code = "import torch._decomp\nprint(waiting(), torch._decomp.__spec__.loader.__class__.__name__)\n"
     code += "import torch._inductor.decomposition\nprint(len(torch._decomp.meta_table) > 100)"
@@ -64,7 +64,7 @@ def with_plugins(**changes: object) -> EngineConfig:
     return msgspec.structs.replace(config, plugins=msgspec.structs.replace(config.plugins, **changes))
 
 
-def test_an_engine_of_the_projects_own_code_needs_no_more():
+def test_an_engine_of_the_projects_own_code_needs_no_more() -> None:
     assert not needs_all(ours())
 
 
@@ -78,5 +78,5 @@ def test_an_engine_of_the_projects_own_code_needs_no_more():
         msgspec.structs.replace(ours(), model=msgspec.structs.replace(ours().model, implementation="transformers")),
     ],
 )
-def test_code_of_third_parties_has_all_of_torch(config: EngineConfig):
+def test_code_of_third_parties_has_all_of_torch(config: EngineConfig) -> None:
     assert needs_all(config)
