@@ -6,7 +6,6 @@ the connection of engines.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -47,6 +46,9 @@ class EngineProcess:
         directory: SocketDirectory,
         files: SharedFiles | None = None,
     ) -> None:
+        # Imported once the process runs: its imports are the longest part of a start, and asyncio takes 0.1 s here.
+        import asyncio
+
         self._process = process
         self._directory = directory
         self.configured = asyncio.Event()
@@ -113,6 +115,8 @@ class EngineProcess:
 
     async def wait(self) -> None:
         """Wait until the process has ended and its output was read."""
+        import asyncio
+
         await asyncio.wrap_future(self._ended)
         await asyncio.wait({asyncio.wrap_future(self._relayed)}, timeout=LAST_WORDS_S)
 
@@ -174,6 +178,8 @@ class EngineProcess:
 
     async def stop(self, grace_s: float) -> None:
         """Wait `grace_s` seconds for the end, then kill; remove the socket directory."""
+        import asyncio
+
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self._ended), grace_s)

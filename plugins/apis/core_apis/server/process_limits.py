@@ -7,7 +7,6 @@ launcher.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import logging
@@ -15,11 +14,14 @@ import os
 import resource
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from core.api.errors import UserError
-from core_config.served.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from core_config.served.server_config import ServerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ def fit_connections(server: ServerConfig) -> ServerConfig:
 
 async def watch_files() -> None:
     """Report once no file can be opened any more: the event loop then refuses connections without a word."""
+    import asyncio  # not at the top: the engine process is spawned before asyncio is imported
+
     while True:
         await asyncio.sleep(WATCH_SECONDS)
         try:

@@ -28,11 +28,12 @@ def serve(words: list[str]) -> int:
     with StopSignals() as signals:  # installed before imports, which take time
         from core.commands.words import take_help
         from core_apis.server.process_limits import raise_limits
-        from core_commands.cli.options import show_engine_help
         from core_observers.output import best_effort_output
 
         wanted = take_help(words)
         if wanted is not None:
+            from core_commands.cli.options import show_engine_help
+
             show_engine_help(USAGE, INTRO, wanted)
             return 0
         raise_limits()

@@ -1,4 +1,5 @@
 // Packed weights: their memory, the packing, and the unpacking of single rows (embeddings).
+#include "file_pages.h"
 #include "native.h"
 #include "pool.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kRegion = size_t(64) << 20; // reserved address space; the system backs pages on first touch
 constexpr size_t kAlignment = 4096;
+constexpr size_t kPiece = size_t(32) << 20; // of a matrix in a mapped file, whose pages are then given back
 
 // A 2 MB-aligned mapping shared by many weights; unmapped with its last weight.
 struct Region {
@@ -119,6 +121,7 @@ float read_scale(const uint8_t *p, int type, long index) {
 struct PackJob {
     const PackSource *source;
     const PackedLinear *linear;
+    long first;                // panel of tile 0
     std::atomic<bool> *failed; // set where rows cannot be packed
 };
 
@@ -225,8 +228,9 @@ bool pack_lying(const PackSource &s, const PackedLinear &l, long first, long lan
     return pack_rows(l.format, rows, l, lanes, data);
 }
 
-void pack_panel(const void *context, long panel) {
+void pack_panel(const void *context, long tile) {
     const PackJob &job = *(const PackJob *)context;
+    const long panel = job.first + tile;
     const PackedLinear &l = *job.linear;
     uint8_t *data = l.data + panel * l.panel_bytes;
     const long first = panel * kPanel, lanes = at_most(kPanel, l.n - first);
@@ -241,6 +245,25 @@ void pack_panel(const void *context, long panel) {
             pack_planes(*job.source, l, first + lane, data, lane);
         else
             pack_groups(*job.source, l, first + lane, data, lane);
+    }
+}
+
+// Packs a weight. Of a large matrix in a mapped file, pages are given back piece by piece: as a whole they would be in memory
+// beside the packed weight (measured: 431 MB more at the peak for the head of an 8B model, 8% of its file).
+void pack_panels(const PackSource &s, const PackedLinear &l, std::atomic<bool> *failed) {
+    PackJob job = {&s, &l, 0, failed};
+    const size_t bytes = l.panel_bytes * l.panels; // about as many as in the file
+    if (!s.rows || bytes < 2 * kPiece) {
+        pool_run(pack_panel, &job, l.panels);
+        return;
+    }
+    const long step = long(kPiece / l.panel_bytes) + 1;
+    for (; job.first < l.panels; job.first += step) {
+        const long panels = at_most(step, l.panels - job.first), row = job.first * kPanel, next = row + panels * kPanel;
+        pool_run(pack_panel, &job, panels);
+        const uint8_t *begin = s.rows[row], *end = s.rows[at_most(next, l.n - 1)];
+        // Rows in another order than in the file: their pages wait for the end of the tensor.
+        if (begin < end && size_t(end - begin) <= 2 * kPiece && in_private_file(begin, end)) give_back_pages(begin, end);
     }
 }
 
@@ -450,8 +473,7 @@ PackedLinear *pack_linear(const PackSource *s, bool *fits) {
         return nullptr;
     }
     std::atomic<bool> failed{false};
-    PackJob job = {s, l, &failed};
-    if (s->values) pool_run(pack_panel, &job, l->panels); // otherwise `into` already holds the packed weight
+    if (s->values) pack_panels(*s, *l, &failed); // otherwise `into` already holds the packed weight
     if (fits) *fits = !failed.load();
     return l;
 }

@@ -16,13 +16,33 @@ uint32_t load32(const uint8_t *p) {
     return word;
 }
 
-uint64_t load64(const uint8_t *p) {
-    uint64_t word;
-    memcpy(&word, p, 8);
-    return word;
+void store32(uint8_t *p, uint32_t word) { memcpy(p, &word, 4); }
+
+// Words of four lanes side by side. Their stores are a quarter as many, and stores are what packing waits for.
+typedef uint32_t Four __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+
+// Bytes 0 of all four words, then bytes 1, 2 and 3.
+Four transposed(Four words) {
+    Bytes b = (Bytes)words;
+    for (int i = 0; i < 2; i++)
+        b = __builtin_shufflevector(b, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    return (Four)b;
 }
 
-void store32(uint8_t *p, uint32_t word) { memcpy(p, &word, 4); }
+// The block at one place of one row, or of four rows.
+struct OneRow {
+    typedef uint32_t Word;
+    static constexpr long kLanes = 1;
+    const uint8_t *row[1];
+    Word word(long at) const { return load32(row[0] + at); }
+};
+struct FourRows {
+    typedef Four Word;
+    static constexpr long kLanes = 4;
+    const uint8_t *row[4];
+    Word word(long at) const { return Four{load32(row[0] + at), load32(row[1] + at), load32(row[2] + at), load32(row[3] + at)}; }
+};
 
 // Copies a float16 and returns whether it is finite. flip: 0x8000 changes its sign.
 bool copy_half(uint8_t *to, const uint8_t *from, uint16_t flip = 0) {
@@ -34,7 +54,14 @@ bool copy_half(uint8_t *to, const uint8_t *from, uint16_t flip = 0) {
     return finite;
 }
 
-// One lane of a super-group's record, laid out as `set_plane_sizes` does.
+// The halves at one place of each row.
+template <class Rows> bool copy_halves(uint8_t *to, const Rows &b, long at, uint16_t flip = 0) {
+    bool finite = true;
+    for (long i = 0; i < Rows::kLanes; i++) finite &= copy_half(to + 2 * i, b.row[i] + at, flip);
+    return finite;
+}
+
+// One lane, or four, of a super-group's record, laid out as `set_plane_sizes` does.
 template <int Bits, long Group = kUnit, bool Minimum = false, SubScales Sub = kNoSubScales> struct Planes {
     static constexpr long kLow = Bits < 4 ? 2 : 4, kGroups = kUnit / Group;
     static constexpr long kSub = Sub == kNoSubScales ? 0 : Sub == kSubBytes && Minimum ? 2 * kPanel : kPanel;
@@ -45,19 +72,30 @@ template <int Bits, long Group = kUnit, bool Minimum = false, SubScales Sub = kN
     uint8_t *record;
     long lane;
 
-    bool scale(const uint8_t *half) { return copy_half(record + lane * 2, half); }
-    bool minimum(const uint8_t *half, uint16_t flip) { return copy_half(record + (kPanel + lane) * 2, half, flip); }
+    template <class Rows> bool scale(const Rows &b, long at) { return copy_halves(record + lane * 2, b, at); }
+    template <class Rows> bool minimum(const Rows &b, long at, uint16_t flip) {
+        return copy_halves(record + (kPanel + lane) * 2, b, at, flip);
+    }
     // The sub-scale of a group; its sub-minimum lies kPanel behind it.
     uint8_t *sub(long group) { return record + kHead + group / kGroups * kUnitBytes + group % kGroups * kSub + lane; }
-    void low(long unit, long word, uint32_t value) {
-        store32(record + kHead + unit * kUnitBytes + kUnitHead + (word * kPanel + lane) * 4, value);
+    // Sub-scales (or, with an offset of kPanel, sub-minima) of four groups: byte i of a word belongs to group first + i.
+    void subs(long first, uint32_t word, long offset = 0) {
+        for (long i = 0; i < 4; i++) sub(first + i)[offset] = uint8_t(word >> 8 * i);
     }
-    void high(long unit, long word, uint32_t value) {
-        store32(record + kHead + unit * kUnitBytes + kUnitHead + kLow * kUnit * kPanel / 8 + (word * kPanel + lane) * 4, value);
+    void subs(long first, Four words, long offset = 0) {
+        const Four by_group = transposed(words);
+        for (long i = 0; i < 4; i++) store32(sub(first + i) + offset, by_group[i]);
+    }
+    template <class Word> void low(long unit, long word, Word value) {
+        memcpy(record + kHead + unit * kUnitBytes + kUnitHead + (word * kPanel + lane) * 4, &value, sizeof(value));
+    }
+    template <class Word> void high(long unit, long word, Word value) {
+        uint8_t *plane = record + kHead + unit * kUnitBytes + kUnitHead + kLow * kUnit * kPanel / 8;
+        memcpy(plane + (word * kPanel + lane) * 4, &value, sizeof(value));
     }
 };
 
-// One lane of the record of a group of 4- or 8-bit integers or codes.
+// One lane, or four, of the record of a group of 4- or 8-bit integers or codes.
 template <int Bits, long ScaleBytes, bool Minimum = false> struct Groups {
     static constexpr long kValues = kPanel * kUnit / 8 * Bits;
     static constexpr long bytes(long) { return kValues + (Minimum ? 2 : 1) * kPanel * ScaleBytes; }
@@ -65,148 +103,155 @@ template <int Bits, long ScaleBytes, bool Minimum = false> struct Groups {
     uint8_t *record;
     long lane;
 
-    bool scale(const uint8_t *half) { return copy_half(record + kValues + lane * 2, half); }
-    bool minimum(const uint8_t *half) { return copy_half(record + kValues + (kPanel + lane) * 2, half); }
-    void low(long, long word, uint32_t value) { store32(record + (word * kPanel + lane) * 4, value); }
+    template <class Rows> bool scale(const Rows &b, long at) { return copy_halves(record + kValues + lane * 2, b, at); }
+    template <class Rows> bool minimum(const Rows &b, long at) {
+        return copy_halves(record + kValues + (kPanel + lane) * 2, b, at);
+    }
+    template <class Word> void low(long, long word, Word value) {
+        memcpy(record + (word * kPanel + lane) * 4, &value, sizeof(value));
+    }
 };
 
-// The word of eight inputs, whose bytes hold input j low and input j + 4 high, from the nibbles of eight bytes.
-uint32_t nibble_word(uint64_t bytes) {
-    const uint64_t fields = bytes & 0x0f0f0f0f0f0f0f0f;
-    return uint32_t(fields | fields >> 28);
-}
-
-// In each Width bytes, all low nibbles come first, then all high ones.
-template <long Width, long Bytes, class Lane> void put_nibbles(const uint8_t *bytes, Lane &out) {
-    for (long at = 0; at < Bytes; at += 8) {
-        const uint64_t eight = load64(bytes + at);
-        const long first = at / Width * 2 * Width + at % Width, second = first + Width;
-        out.low(first / kUnit, first % kUnit / 8, nibble_word(eight));
-        out.low(second / kUnit, second % kUnit / 8, nibble_word(eight >> 4));
+// In each Width bytes from `at` on, all low nibbles come first, then all high ones. In a word of eight inputs, bytes hold
+// input j low and input j + 4 high.
+template <long Width, long Count, class Rows, class Lane> void put_nibbles(const Rows &b, long at, Lane &out) {
+    const uint32_t nibbles = 0x0f0f0f0f;
+    for (long i = 0; i < Count; i += 8) {
+        const typename Rows::Word one = b.word(at + i), two = b.word(at + i + 4);
+        const long first = i / Width * 2 * Width + i % Width, second = first + Width;
+        out.low(first / kUnit, first % kUnit / 8, (one & nibbles) | (two & nibbles) << 4);
+        out.low(second / kUnit, second % kUnit / 8, (one >> 4 & nibbles) | (two >> 4 & nibbles) << 4);
     }
 }
 
 // Calls put(unit, word, value) for 64 bytes of 2-bit fields: of each 32 bytes, bits 2 s and 2 s + 1 are unit s.
-template <class Put> void put_pairs(const uint8_t *bytes, const Put &put) {
-    for (long at = 0; at < 64; at += 16)
+template <class Rows, class Put> void put_pairs(const Rows &b, long at, const Put &put) {
+    for (long i = 0; i < 64; i += 16) {
+        typename Rows::Word words[4];
+        for (long q = 0; q < 4; q++) words[q] = b.word(at + i + 4 * q);
         for (long s = 0; s < 4; s++) {
-            uint32_t word = 0;
-            for (long q = 0; q < 4; q++) word |= (load32(bytes + at + 4 * q) >> 2 * s & 0x03030303) << 2 * q;
-            put(at / 32 * 4 + s, at % 32 / 16, word);
+            typename Rows::Word word = words[0] >> uint32_t(2 * s) & 0x03030303u;
+            for (long q = 1; q < 4; q++) word |= (words[q] >> uint32_t(2 * s) & 0x03030303u) << uint32_t(2 * q);
+            put(i / 32 * 4 + s, i % 32 / 16, word);
         }
+    }
 }
 
 // 32 bytes of single bits: bit s of each byte belongs to unit s.
-template <class Lane> void put_bits(const uint8_t *bytes, Lane &out) {
+template <class Rows, class Lane> void put_bits(const Rows &b, long at, Lane &out) {
+    typename Rows::Word words[8];
+    for (long q = 0; q < 8; q++) words[q] = b.word(at + 4 * q);
     for (long s = 0; s < 8; s++) {
-        uint32_t word = 0;
-        for (long q = 0; q < 8; q++) word |= (load32(bytes + 4 * q) >> s & 0x01010101) << q;
+        typename Rows::Word word = words[0] >> uint32_t(s) & 0x01010101u;
+        for (long q = 1; q < 8; q++) word |= (words[q] >> uint32_t(s) & 0x01010101u) << uint32_t(q);
         out.high(s, 0, word);
     }
 }
 
 // The word of a unit whose bits lie in order.
-uint32_t bit_word(uint32_t bits) {
-    uint32_t word = 0;
-    for (long q = 0; q < 8; q++) word |= ((bits >> 4 * q & 15) * 0x00204081 & 0x01010101) << q;
+template <class Word> Word bit_word(Word bits) {
+    Word word = (bits & 15u) * 0x00204081u & 0x01010101u;
+    for (uint32_t q = 1; q < 8; q++) word |= ((bits >> 4 * q & 15u) * 0x00204081u & 0x01010101u) << q;
     return word;
 }
 
 // Sixteen bytes of Q4_K and Q5_K: both factors, and eight scales and minima of six bits.
-template <class Lane> bool put_k_scales(const uint8_t *b, Lane &out) {
-    const uint32_t scales = load32(b + 4), minima = load32(b + 8), rest = load32(b + 12);
+template <class Rows, class Lane> bool put_k_scales(const Rows &b, Lane &out) {
+    const typename Rows::Word scales = b.word(4), minima = b.word(8), rest = b.word(12);
     const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x30303030;
-    const uint64_t last_scales = (rest & four) | (scales >> 2 & two), last_minima = (rest >> 4 & four) | (minima >> 2 & two);
-    const uint64_t all_scales = (scales & six) | last_scales << 32, all_minima = (minima & six) | last_minima << 32;
-    for (long group = 0; group < 8; group++) {
-        out.sub(group)[0] = uint8_t(all_scales >> 8 * group);
-        out.sub(group)[kPanel] = uint8_t(all_minima >> 8 * group);
-    }
-    const bool finite = out.scale(b);
-    return out.minimum(b + 2, 0x8000) && finite;
+    out.subs(0, scales & six);
+    out.subs(4, (rest & four) | (scales >> 2 & two));
+    out.subs(0, minima & six, kPanel);
+    out.subs(4, (rest >> 4 & four) | (minima >> 2 & two), kPanel);
+    const bool finite = out.scale(b, 0);
+    return out.minimum(b, 2, 0x8000) && finite;
 }
 
-// Each block type: the lane it is written to, bytes and inputs of a block, and `put`, which returns whether its scales
+// A signed byte of six bits, stored with 32 added.
+uint8_t six_bits(int low, int high) { return uint8_t((low | high << 4) - 32); }
+
+// Each block type: the lanes it is written to, bytes and inputs of a block, and `put`, which returns whether its scales
 // are finite.
 struct Q4_0 {
     using Lane = Groups<4, 2>;
     static constexpr long kBytes = 18, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 2, out);
-        return out.scale(b);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 2, out);
+        return out.scale(b, 0);
     }
 };
 
 struct Q4_1 {
     using Lane = Groups<4, 2, true>;
     static constexpr long kBytes = 20, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 4, out);
-        const bool finite = out.scale(b);
-        return out.minimum(b + 2) && finite;
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 4, out);
+        const bool finite = out.scale(b, 0);
+        return out.minimum(b, 2) && finite;
     }
 };
 
 struct Q5_0 {
     using Lane = Planes<5>;
     static constexpr long kBytes = 22, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 6, out);
-        out.high(0, 0, bit_word(load32(b + 2)));
-        return out.scale(b);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 6, out);
+        out.high(0, 0, bit_word(b.word(2)));
+        return out.scale(b, 0);
     }
 };
 
 struct Q5_1 {
     using Lane = Planes<5, 32, true>;
     static constexpr long kBytes = 24, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 8, out);
-        out.high(0, 0, bit_word(load32(b + 4)));
-        const bool finite = out.scale(b);
-        return out.minimum(b + 2, 0) && finite;
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 8, out);
+        out.high(0, 0, bit_word(b.word(4)));
+        const bool finite = out.scale(b, 0);
+        return out.minimum(b, 2, 0) && finite;
     }
 };
 
 struct Q8_0 {
     using Lane = Groups<8, 2>;
     static constexpr long kBytes = 34, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        for (long word = 0; word < 8; word++) out.low(0, word, load32(b + 2 + 4 * word) ^ 0x80808080);
-        return out.scale(b);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        for (long word = 0; word < 8; word++) out.low(0, word, b.word(2 + 4 * word) ^ 0x80808080u);
+        return out.scale(b, 0);
     }
 };
 
 struct Q2_K {
     using Lane = Planes<2, 16, true, kSubNibbles>;
     static constexpr long kBytes = 84, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_pairs(b + 16, [&](long unit, long word, uint32_t value) { out.low(unit, word, value); });
-        for (long group = 0; group < 16; group++) out.sub(group)[0] = b[group];
-        const bool finite = out.scale(b + 80);
-        return out.minimum(b + 82, 0x8000) && finite;
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_pairs(b, 16, [&](long unit, long word, auto value) { out.low(unit, word, value); });
+        for (long group = 0; group < 16; group += 4) out.subs(group, b.word(group));
+        const bool finite = out.scale(b, 80);
+        return out.minimum(b, 82, 0x8000) && finite;
     }
 };
 
 struct Q3_K {
     using Lane = Planes<3, 16, false, kSubBytes>;
     static constexpr long kBytes = 110, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_pairs(b + 32, [&](long unit, long word, uint32_t value) { out.low(unit, word, value); });
-        put_bits(b, out);
-        for (long group = 0; group < 16; group++) {
-            const int low = b[96 + group % 8] >> (group < 8 ? 0 : 4) & 15, high = b[104 + group % 4] >> group / 4 * 2 & 3;
-            out.sub(group)[0] = uint8_t((low | high << 4) - 32);
-        }
-        return out.scale(b + 108);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_pairs(b, 32, [&](long unit, long word, auto value) { out.low(unit, word, value); });
+        put_bits(b, 0, out);
+        for (long group = 0; group < 16; group++)
+            for (long i = 0; i < Rows::kLanes; i++) {
+                const uint8_t low = b.row[i][96 + group % 8], high = b.row[i][104 + group % 4];
+                out.sub(group)[i] = six_bits(low >> (group < 8 ? 0 : 4) & 15, high >> group / 4 * 2 & 3);
+            }
+        return out.scale(b, 108);
     }
 };
 
 struct Q4_K {
     using Lane = Planes<4, 32, true, kSubBytes>;
     static constexpr long kBytes = 144, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<32, 128>(b + 16, out);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<32, 128>(b, 16, out);
         return put_k_scales(b, out);
     }
 };
@@ -214,9 +259,9 @@ struct Q4_K {
 struct Q5_K {
     using Lane = Planes<5, 32, true, kSubBytes>;
     static constexpr long kBytes = 176, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<32, 128>(b + 48, out);
-        put_bits(b + 16, out);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<32, 128>(b, 48, out);
+        put_bits(b, 16, out);
         return put_k_scales(b, out);
     }
 };
@@ -224,54 +269,72 @@ struct Q5_K {
 struct Q6_K {
     using Lane = Planes<6, 16, false, kSubBytes>;
     static constexpr long kBytes = 210, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<64, 128>(b, out);
-        put_pairs(b + 128, [&](long unit, long word, uint32_t value) { out.high(unit, word, value); });
-        for (long group = 0; group < 16; group++) out.sub(group)[0] = b[192 + group];
-        return out.scale(b + 208);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<64, 128>(b, 0, out);
+        put_pairs(b, 128, [&](long unit, long word, auto value) { out.high(unit, word, value); });
+        for (long group = 0; group < 16; group += 4) out.subs(group, b.word(192 + group));
+        return out.scale(b, 208);
     }
 };
 
 struct TQ2_0 {
     using Lane = Planes<2>;
     static constexpr long kBytes = 66, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_pairs(b, [&](long unit, long word, uint32_t value) { out.low(unit, word, value); });
-        return out.scale(b + 64);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_pairs(b, 0, [&](long unit, long word, auto value) { out.low(unit, word, value); });
+        return out.scale(b, 64);
     }
 };
 
 struct IQ4_NL {
     using Lane = Planes<4>;
     static constexpr long kBytes = 18, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 2, out);
-        return out.scale(b);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 2, out);
+        return out.scale(b, 0);
     }
 };
 
 struct IQ4_XS {
     using Lane = Planes<4, 32, false, kSubBytes>;
     static constexpr long kBytes = 136, kInputs = 256;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 128>(b + 8, out);
-        for (long group = 0; group < 8; group++) {
-            const int low = b[4 + group / 2] >> group % 2 * 4 & 15, high = b[2 + group / 4] >> group % 4 * 2 & 3;
-            out.sub(group)[0] = uint8_t((low | high << 4) - 32);
-        }
-        return out.scale(b);
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 128>(b, 8, out);
+        for (long group = 0; group < 8; group++)
+            for (long i = 0; i < Rows::kLanes; i++) {
+                const uint8_t low = b.row[i][4 + group / 2], high = b.row[i][2 + group / 4];
+                out.sub(group)[i] = six_bits(low >> group % 2 * 4 & 15, high >> group % 4 * 2 & 3);
+            }
+        return out.scale(b, 0);
     }
 };
 
 struct MXFP4 {
     using Lane = Groups<4, 1>;
     static constexpr long kBytes = 17, kInputs = 32;
-    static bool put(const uint8_t *b, Lane out) {
-        put_nibbles<16, 16>(b + 1, out);
-        out.record[Lane::kValues + out.lane] = b[0];
-        return b[0] != 255;
+    template <class Rows> static bool put(const Rows &b, Lane out) {
+        put_nibbles<16, 16>(b, 1, out);
+        bool finite = true;
+        for (long i = 0; i < Rows::kLanes; i++) {
+            out.record[Lane::kValues + out.lane + i] = b.row[i][0];
+            finite &= b.row[i][0] != 255;
+        }
+        return finite;
     }
 };
+
+// Packs blocks [start, stop) of as many lanes as Rows has.
+template <class Block, class Rows>
+bool pack_span(const uint8_t *const *rows, long lane, long start, long stop, uint8_t *data) {
+    constexpr long kRecord = Block::Lane::bytes(Block::kInputs);
+    bool finite = true;
+    for (long i = start; i < stop; i++) {
+        Rows b;
+        for (long j = 0; j < Rows::kLanes; j++) b.row[j] = rows[lane + j] + i * Block::kBytes;
+        finite &= Block::put(b, {data + i * kRecord, lane});
+    }
+    return finite;
+}
 
 template <class Block> bool pack_blocks(const uint8_t *const *rows, const PackedLinear &l, long lanes, uint8_t *data) {
     constexpr long kRecord = Block::Lane::bytes(Block::kInputs), kSpan = (kSpanBytes + Block::kBytes - 1) / Block::kBytes;
@@ -279,12 +342,14 @@ template <class Block> bool pack_blocks(const uint8_t *const *rows, const Packed
     bool finite = long(l.panel_bytes) == blocks * kRecord && blocks * Block::kInputs == l.k;
     for (long start = 0; start < blocks && finite; start += kSpan) {
         const long stop = at_most(blocks, start + kSpan);
-        for (long lane = 0; lane < lanes; lane++) {
-            const uint8_t *row = rows[lane];
+        for (long lane = 0, width; lane < lanes; lane += width) {
+            width = lane + 4 <= lanes ? 4 : 1;
             // Each row is a stream of its own: more of them than the hardware prefetcher follows.
-            for (long at = 0; at < kSpan * Block::kBytes; at += 64) __builtin_prefetch(row + stop * Block::kBytes + at);
-            for (long i = start; i < stop; i++)
-                if (!Block::put(row + i * Block::kBytes, {data + i * kRecord, lane})) finite = false;
+            for (long at = 0; at < width * kSpan * Block::kBytes; at += 64)
+                __builtin_prefetch(rows[lane + at / (kSpan * Block::kBytes)] + stop * Block::kBytes + at % (kSpan * Block::kBytes));
+            const bool fits = width == 4 ? pack_span<Block, FourRows>(rows, lane, start, stop, data)
+                                         : pack_span<Block, OneRow>(rows, lane, start, stop, data);
+            finite &= fits;
         }
     }
     return finite;
