@@ -115,6 +115,9 @@ def ranks_lack_some_features(facts: Facts) -> Findings:
     for name in PAGES:
         if facts[name] and facts["nnodes"] > 1:
             yield Problem(f"{flag_of(name)}: not with --nnodes {facts['nnodes']} yet; leave one of them out.")
+        if facts[name] and facts["decode_context_parallel_size"] > 1:
+            # Two divisions of a block may have equal sizes, and a page's fingerprint does not tell them apart.
+            yield Problem(f"{flag_of(name)}: not with --decode-context-parallel-size yet; leave one of them out.")
     if facts["pipeline_parallel_size"] > 1 and facts["kv_cache_dtype_skip_layers"]:
         yield Problem("--kv-cache-dtype-skip-layers: not with --pipeline-parallel-size yet; leave one of them out.")
     method = facts.speculative.get("method")

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from core_runtime.contracts import Kernels, Loader, MemoryTag
-from core_runtime.executor.torch_parts import complete
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.tensors.packing import DTYPES
 from core_runtime.specs.checkpoint import CheckpointManifest
@@ -29,7 +28,6 @@ class PhantomRuntime:
     num_threads = 1
 
     def __init__(self, kernels: KernelSet) -> None:
-        complete()
         self.device = NOWHERE
         self.kernels: Kernels = kernels
 

@@ -13,7 +13,6 @@ from core.api.structured_outputs import CompiledGrammar
 from core_runtime.executor.profiling import StepProfiler
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
-from core_runtime.executor.torch_parts import complete, needs_all
 from core_runtime.executor.worker import Worker
 
 
@@ -28,8 +27,6 @@ class UniprocExecutor:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        if needs_all(config):
-            complete()
         self.worker = Worker(config)
         self.num_blocks = self.worker.num_blocks
         self.page_bytes = self.worker.kv_memory.page_bytes
