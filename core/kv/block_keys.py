@@ -28,7 +28,9 @@ class BlockKeys:
         """Return the key of the full block at `index`, computed once for each sequence."""
         keys = sequence.prefix_keys
         if index >= len(keys):
-            self._extend(sequence, max(index + 1, min(index + AHEAD, len(sequence.token_ids) // self._block_size)))
+            # Not of the last token: where a prefix is looked up for a pin, it stands for any, and keys are shared with others.
+            known = (len(sequence.token_ids) - 1) // self._block_size
+            self._extend(sequence, max(index + 1, min(index + AHEAD, known)))
         return keys[index]
 
     def root(self, sequence: KVSequence) -> bytes:

@@ -13,6 +13,7 @@ from core.kv.hashing import HASH_ALGORITHMS, KeyExtras, MediaSpan, PrefixHasher,
 from core.kv.manager import KVManager
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
+from core_observers.engine.pinned_prefix import beginning
 
 
 def test_digest_is_sha256_over_parent_and_tokens():
@@ -172,3 +173,11 @@ def test_keys_that_are_computed_ahead_are_those_of_one_block_after_the_other(alg
         found = {index: keys.key(sequence, index) for index in order}
         assert [found[index] for index in range(num_blocks)] == expected
         assert sequence.prefix_keys == expected, "a block that is not full has no key"
+
+
+def test_a_prefix_that_is_looked_up_for_a_pin_leaves_the_keys_of_its_sequence_right():
+    tokens = list(range(1, 17))
+    keys, whole = BlockKeys("sha256", 4), KVSequence(tokens)
+    expected = [keys.key(KVSequence(tokens), index) for index in range(4)]
+    keys.key(beginning(whole, 7), 0)  # seven tokens and a stand-in fill two blocks
+    assert [keys.key(whole, index) for index in range(4)] == expected
