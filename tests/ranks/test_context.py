@@ -96,7 +96,7 @@ def test_ranks_with_half_of_the_keys_answer_as_one(one: LLM, two: LLM, params: A
 
 def test_a_rank_stores_half_of_the_keys(one: LLM, two: LLM) -> None:
     token_bytes = executor_of(one).page_bytes // 16
-    assert ranks_of(two).page_bytes == token_bytes * 128  # of a block of 256 tokens
+    assert ranks_of(two).page_bytes == token_bytes * 256  # of all ranks, a block of 256 tokens: each has half of it
 
 
 def test_ranks_with_half_of_the_keys_sleep_and_wake(one: LLM, two: LLM) -> None:

@@ -251,7 +251,11 @@ def test_a_collision_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def weak(hasher: PrefixHasher, parent: bytes, token_ids: list[int], extra: object = ()) -> PrefixKey:
         return PrefixKey(b"%d" % len(token_ids), bytes(token_ids))
 
+    def weak_chain(hasher: PrefixHasher, parent: bytes, token_ids: list[int], size: int) -> list[PrefixKey]:
+        return [weak(hasher, parent, token_ids[at : at + size]) for at in range(0, len(token_ids), size)]
+
     monkeypatch.setattr(PrefixHasher, "key", weak)
+    monkeypatch.setattr(PrefixHasher, "chain", weak_chain)
     kv = explained(30, SIZE)
     first = KVSequence([1] * 9)
     kv.attach(first, kv.lookup(first))

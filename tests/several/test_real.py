@@ -51,6 +51,9 @@ def serving(tmp_path, *words):
 def tokens(url, model, seed=5):
     body = {"model": model, "prompt": PROMPT, "max_tokens": 16, "temperature": 0.8, "seed": seed, "logprobs": 1}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
+    while answer.status_code == 503:  # a model whose server has died is started again after the seconds that it says
+        time.sleep(int(answer.headers["retry-after"]))
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"][0]["logprobs"]["token_logprobs"]
 

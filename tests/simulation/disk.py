@@ -24,7 +24,7 @@ Point = Callable[[str], None]
 
 
 class RecordFile:
-    """The part of `os` that `core_supervision.persistent_flags` uses, over files in memory."""
+    """The part of `os` that records of `core_supervision.persistent_flags` use, over files in memory."""
 
     def __init__(self) -> None:
         self.point: Point = lambda name: None

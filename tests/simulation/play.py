@@ -35,6 +35,7 @@ from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
 from core_supervision import control, owned_engine, persistent_flags, revival
+from core_supervision.link import sparse_file
 from core_supervision.watch import breadcrumbs
 from tests.simulation import disk, engine, owner
 from tests.simulation.adapters import ReadAtOnce
@@ -96,6 +97,7 @@ def simulation() -> Iterator[Play]:
         (journal, "Writer", SimWriter),
         (segments, "os", ForwardedFiles()),
         (persistent_flags, "os", record),
+        (sparse_file, "os", record),
         (connectors, "load_connector", new_connector),
         (connectors, "fingerprint", disk.fingerprint),
         (local, "DiskTier", SimDisk),
