@@ -7,6 +7,7 @@ Called by: the product's own modules, in the place of `os` and of the disk tier.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
@@ -44,6 +45,10 @@ class RecordFile:
         self.point("record.written")
         return len(data)
 
+    def fstat(self, descriptor: int) -> SimpleNamespace:
+        """No adapter was sent, so nothing lies behind the records."""
+        return SimpleNamespace(st_size=0)
+
 
 class StepsFile:
     """The parts of `os` and `mmap` that `core_supervision.watch.breadcrumbs` uses, over one file in memory."""
@@ -70,13 +75,13 @@ class SimDisk(HostTier):
 
     is_ready, may_be_read, num_dropped, resting_s, write_byte_s = True, True, 0, 0.0, 0.0
 
-    def __new__(cls, directory: str, fingerprint: str, capacity: int, page_bytes: int) -> SimDisk:
+    def __new__(cls, directory: str, fingerprint: str, capacity: int, page_bytes: int, new_page: object) -> SimDisk:
         store = cls.stores.get(fingerprint)
         if store is None:
             store = super().__new__(cls)
         return store
 
-    def __init__(self, directory: str, fingerprint: str, capacity: int, page_bytes: int) -> None:
+    def __init__(self, directory: str, fingerprint: str, capacity: int, page_bytes: int, new_page: object) -> None:
         try:
             self.point("disk.open")
         except OSError as error:

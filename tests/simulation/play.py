@@ -24,7 +24,7 @@ from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
 from core.kv import connectors, manager
 from core.kv.connector import KVConnector
-from core_adapters.serving import observer
+from core_adapters.serving import observer, sent_adapters
 from core_apis.journal import journal, segments
 from core_apis.processes import api_process, supervised_engine, supervisor
 from core_grammars import compiler
@@ -98,6 +98,7 @@ def simulation() -> Iterator[Play]:
         (segments, "os", ForwardedFiles()),
         (persistent_flags, "os", record),
         (sparse_file, "os", record),
+        (sent_adapters, "os", record),
         (connectors, "load_connector", new_connector),
         (connectors, "fingerprint", disk.fingerprint),
         (local, "DiskTier", SimDisk),
@@ -163,11 +164,13 @@ def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
     return TwoClasses(policy(), policy())
 
 
-def new_connector(plugins: object, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
+def new_connector(
+    plugins: object, name: str, config: EngineConfig, numerics: str, page_bytes: int, new_page: connectors.NewPage
+) -> KVConnector:
     """In the place of loading a plugin, for the same reason."""
     if name == "explain":
         return Explanations(config.cache.explains)
-    return local.LocalTiers(config, partial(disk.fingerprint, config, numerics), page_bytes)
+    return local.LocalTiers(config, partial(disk.fingerprint, config, numerics), page_bytes, new_page)
 
 
 def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps: StepsFile) -> Outcome:
