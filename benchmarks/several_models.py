@@ -85,7 +85,11 @@ def measure(url: str, entries: list[Any], options: argparse.Namespace, pid: int)
         failed += answer.status_code != 200
         waits.append(time.perf_counter() - begin)
         peak = max(peak, resident(pid))
-    found: dict[str, Any] = {"failed": failed, "mean_s": statistics.fmean(waits), "p99_s": sorted(waits)[int(0.99 * len(waits))]}
+    found: dict[str, Any] = {
+        "failed": failed,
+        "mean_s": statistics.fmean(waits),
+        "p99_s": sorted(waits)[int(0.99 * len(waits))],
+    }
     found |= {"peak_mb": peak / 1e6}
     generative = [entry for entry in entries if not is_pooling(client, entry)]
     if len(generative) > 1:
