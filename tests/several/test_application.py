@@ -164,8 +164,8 @@ def test_a_client_that_goes_leaves_no_place_taken():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             seats = keeper.turns.seats.values()
-            while any(seat.running or seat.waiting for seat in seats):
-                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            assert [(seat.running, len(seat.waiting)) for seat in seats] == [(0, 0), (0, 0)]
 
     run(scenario())
 
@@ -201,8 +201,10 @@ def test_a_model_that_fails_leaves_the_others_serving_and_is_tried_again():
             assert (await client.post("/v1/completions", json={"model": "b"})).json() == {"by": "b"}
             assert (await client.get("/health")).json()["models"] == {"a": "failed", "b": "awake"}
             children["a"].fails_to = set()
-            keeper.turns.seats["a"].not_before = 0.0
+            seat = keeper.turns.seats["a"]
+            seat.not_before = 0.0
             assert (await client.post("/v1/completions", json={"model": "a"})).json() == {"by": "a"}
+            assert (seat.state, seat.running, children["a"].calls) == ("awake", 0, ["start", "start"])
 
     run(scenario())
 
@@ -268,6 +270,24 @@ def test_operators_load_and_unload():
             for path in ("/sleep?model=a", "/wake_up?model=a"):
                 assert (await client.post(path, headers=boss)).status_code == 400
             assert (await client.get("/health")).status_code == 200
+
+    run(scenario())
+
+
+def test_a_model_in_use_is_unloaded_once_it_has_answered():
+    async def scenario():
+        async with models("a") as (client, children, keeper):
+            more = asyncio.Event()
+            children["a"].parts = [b"first", more]
+            long = asyncio.ensure_future(client.post("/v1/completions", json={"model": "a"}))
+            while not children["a"].seen:
+                await asyncio.sleep(0.001)
+            unloading = asyncio.ensure_future(client.post("/models/a/unload"))
+            await asyncio.sleep(0.02)
+            assert (unloading.done(), keeper.turns.seats["a"].state) == (False, "awake")
+            more.set()
+            assert (await long).content == b"first"
+            assert (await unloading).json()["state"] == "asleep"
 
     run(scenario())
 

@@ -103,5 +103,6 @@ def test_models_end_with_a_server_that_is_killed(tiny_llama, tmp_path):
         (model,) = servers_of(process)
         process.kill()
         process.wait()
-        model.wait(30)
+        gone, alive = psutil.wait_procs([model], 30)
+        assert (len(gone), alive) == (1, [])
         process.returncode = 0

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Receive, Scope, Send
 
 from core.api.errors import RequestError, nearest
 from core.version import __version__
@@ -26,9 +25,10 @@ from core_apis.callers.access import operators
 from core_apis.callers.authentication import Authentication
 from core_apis.routes.page import FILES, HEADERS, page_answer
 from core_apis.server.drain import Drain, DrainGate
-from core_apis.server.middleware import HeadRequests, RequestIds, RootPath
+from core_apis.server.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core_apis.server.own_middleware import load_middleware
 from core_commands.client.endpoint import EndpointError, whole
+from core_commands.client.http_endpoint import HttpEndpoint
 from core_commands.several.cards import SeveralList, card, health
 from core_commands.several.entries import ModelEntry
 from core_commands.several.figures import joined, own_figures
@@ -43,13 +43,7 @@ PUBLIC = (
     "/several/{name}",
     "/models/{name:path}/",
     "/models/{name:path}/page/{file}",
-    "/health",
-    "/ping",
-    "/ready",
-    "/readyz",
-    "/live",
-    "/version",
-    "/metrics",
+    *OPEN,
 )
 """Paths that need no key."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -154,9 +148,9 @@ async def tell_health(request: Request) -> Response:
     """Return 200 while any model can answer, and requests are taken."""
     several = several_of(request)
     several.drain.check()
-    answer = json_response(health(several.keeper.turns))
-    if answer.body and b'"status":"failed"' in bytes(answer.body):
-        answer.status_code = 503
+    found = health(several.keeper.turns)
+    answer = json_response(found)
+    answer.status_code = 200 if found.status == "ok" else 503
     return answer
 
 
@@ -172,9 +166,9 @@ async def metrics(request: Request) -> Response:
     keeper = several_of(request).keeper
     running = [child for child in keeper.children.values() if child.is_running]
 
-    async def text_of(endpoint: object) -> str:
+    async def text_of(endpoint: HttpEndpoint) -> str:
         try:
-            async with asyncio.timeout(METRICS_S), endpoint.ask("GET", "/metrics") as answer:  # type: ignore[attr-defined]
+            async with asyncio.timeout(METRICS_S), endpoint.ask("GET", "/metrics") as answer:
                 return (await whole(answer)).decode()
         except (TimeoutError, EndpointError):
             return ""  # it starts, or ends
@@ -269,7 +263,7 @@ async def _sent_on(request: Request, path: str, entry: ModelEntry | None) -> Res
         f"{quote(key)}={quote(value)}" for key, value in request.query_params.multi_items() if key != PARAMETER
     )
     target = quote(path) + (f"?{query}" if query else "")
-    return _Streamed(Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive))
+    return Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive)
 
 
 def _entry(several: SeveralModels, name: str | None, path: str) -> ModelEntry:
@@ -297,18 +291,6 @@ def _of_operator(request: Request) -> SeveralModels:
             code="operator_only",
         )
     return several
-
-
-class _Streamed(Response):
-    """A response that another ASGI application writes."""
-
-    def __init__(self, app: Forwarded) -> None:
-        super().__init__()
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have it written."""
-        await self._app(scope, receive, send)
 
 
 def _own_file(name: str, kind: str) -> Response:

@@ -6,7 +6,6 @@ Called by: `core_commands.several.launch`.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,35 +123,41 @@ def _from_file(given: Given | None, problems: list[str]) -> list[dict[str, Any]]
     """Return the settings in the file of `--models`."""
     if given is None:
         return []
-    import yaml
-
     shown = f"--models {given.value}"
-    try:
-        path = Path(given.value).expanduser()
-        if path.stat().st_size > LARGEST_FILE:
-            problems.append(f"{shown}: has {path.stat().st_size} bytes; expected at most {LARGEST_FILE}.")
-            return []
-        document = yaml.safe_load(io.StringIO(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
-        problems.append(f"{shown}: cannot be read: {' '.join(str(error).split())}.")
-        return []
-    except yaml.YAMLError as error:
-        problems.append(f"{shown}: not valid YAML: {' '.join(str(error).split())}.")
+    document = _document(given.value, shown, problems)
+    if document is None:
         return []
     if not isinstance(document, list) or not all(isinstance(each, dict) for each in document):
         problems.append(f"{shown}: expected a list of mappings, each with `model` and its arguments.")
         return []
-    settings = []
-    for number, each in enumerate(document, 1):
-        place = f"{shown}, model {number}"
-        entry = {str(key).replace("-", "_"): value for key, value in each.items()}
-        if not isinstance(entry.get("model"), str):
-            problems.append(f"{place}: `model` is missing; expected a file, a directory or a hub name.")
-        for key in entry:
-            if key not in IN_FILE and (key in (*OWN, *FRONT) or key not in schema().fields):
-                known = [*IN_FILE, *(name for name in schema().fields if name not in (*OWN, *FRONT))]
-                problems.append(f"{place}: `{key}` is no argument of a model.{nearest(key, known)}")
-        settings.append(entry)
+    return [_settings(each, f"{shown}, model {number}", problems) for number, each in enumerate(document, 1)]
+
+
+def _document(name: str, shown: str, problems: list[str]) -> Any:
+    """Return the content of a YAML file; None, and a problem, when it cannot be read. shown: for problems."""
+    import yaml
+
+    try:
+        path = Path(name).expanduser()
+        if path.stat().st_size > LARGEST_FILE:
+            problems.append(f"{shown}: has {path.stat().st_size} bytes; expected at most {LARGEST_FILE}.")
+            return None
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(f"{shown}: cannot be read: {' '.join(str(error).split())}.")
+    except yaml.YAMLError as error:
+        problems.append(f"{shown}: not valid YAML: {' '.join(str(error).split())}.")
+    return None
+
+
+def _settings(given: dict[Any, Any], place: str, problems: list[str]) -> dict[str, Any]:
+    """Return the settings of one model in a file. place: for problems."""
+    settings = {str(key).replace("-", "_"): value for key, value in given.items()}
+    if not isinstance(settings.get("model"), str):
+        problems.append(f"{place}: `model` is missing; expected a file, a directory or a hub name.")
+    known = [*IN_FILE, *(name for name in schema().fields if name not in (*OWN, *FRONT))]
+    unknown = [key for key in settings if key not in known]
+    problems += [f"{place}: `{key}` is no argument of a model.{nearest(key, known)}" for key in unknown]
     return settings
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from fastapi import Request
+from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from core.api.errors import RequestError
@@ -39,8 +39,8 @@ OF_ONE_CONNECTION = frozenset(
 """Headers of one connection (RFC 9110, 7.6.1), and those that are read here."""
 
 
-class Forwarded:
-    """The answer of a model's server, as an ASGI application: sent on as it comes.
+class Forwarded(Response):
+    """The answer of a model's server, sent on as it comes.
 
     name: of the model. path: with its query. keep_alive: as of `Keeper.using`.
     """
@@ -48,6 +48,7 @@ class Forwarded:
     def __init__(
         self, keeper: Keeper, request: Request, name: str, path: str, body: bytes, keep_alive: float | None
     ) -> None:
+        super().__init__()
         self._keeper = keeper
         self._request = request
         self._name = name

@@ -29,7 +29,7 @@ class Keeper:
 
     turns: their states. children: their servers, by name.
     most_waiting: limit of requests that wait for a model.
-    on_change: called with the kind of each change, its model and its seconds.
+    changes: how many there were of each kind.
     """
 
     def __init__(self, turns: Turns, children: Mapping[str, ChildServer], most_waiting: int) -> None:
@@ -68,8 +68,7 @@ class Keeper:
                 code="model_pinned",
             )
         while seat.state not in ("absent", "asleep"):
-            if not seat.running:
-                seat.keep_until = -math.inf
+            self.turns.give_way(seat)
             self._news.set()
             await self._outcome(seat)
 
@@ -83,7 +82,7 @@ class Keeper:
                 continue
             at = self.turns.next_time()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if at is None or at == -math.inf else max(0.0, at - time.monotonic())):
+                async with asyncio.timeout(None if at is None else max(0.0, at - time.monotonic())):
                     await self._news.wait()
 
     async def close(self) -> None:
@@ -100,6 +99,7 @@ class Keeper:
     async def _admitted(self, seat: Seat) -> None:
         """Wait until a request may be sent to a model."""
         self._check_failure(seat)
+        seat.cause = ""  # of an earlier failure, after which the model is now started again
         if len(seat.waiting) >= self._most_waiting:
             raise RequestError(
                 f"{len(seat.waiting)} requests wait for the model '{seat.name}' (--max-num-queued-reqs). Try again in 1 s.",

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import secrets
+import socket
 import sys
 import tempfile
 import time
@@ -119,7 +120,7 @@ async def _serve(
     entries: list[ModelEntry],
     keeper: Keeper,
     server: ServerConfig,
-    listener: object,
+    listener: socket.socket,
     signals: StopSignals,
     begin: float,
 ) -> int:
@@ -141,10 +142,10 @@ async def _serve(
             print("core serve: no model could be started.", file=sys.stderr, flush=True)
             return 1
         http = HttpServer(app, settings)
-        serving = asyncio.ensure_future(http.serve(sockets=[listener]))  # type: ignore[list-item]
+        serving = asyncio.ensure_future(http.serve(sockets=[listener]))
         names = ", ".join(entry.name for entry in entries)
         took = time.perf_counter() - begin
-        print(f"Serving {names} at {url(listener, settings)} (total {took:.2f} s)", flush=True)  # type: ignore[arg-type]
+        print(f"Serving {names} at {url(listener, settings)} (total {took:.2f} s)", flush=True)
         gc.collect()
         gc.freeze()
         await asyncio.wait((stopping, serving, running), return_when=asyncio.FIRST_COMPLETED)

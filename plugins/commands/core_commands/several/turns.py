@@ -39,6 +39,7 @@ class Seat:
     awake_bytes, asleep_bytes: what it takes in these states.
     running: requests that were sent on and have no whole answer yet.
     keep_until: time until which it stays awake without requests; None: until another model needs the memory.
+    gives_way: whether it is to fall asleep as soon as nothing uses it.
     change_s: seconds that its last waking and falling asleep took together.
     not_before: time before which it is not started again after a failure. cause: of that failure.
     """
@@ -54,6 +55,7 @@ class Seat:
     awake_since: float = 0.0
     last_used: float = 0.0
     keep_until: float | None = None
+    gives_way: bool = False
     change_s: float = 0.0
     not_before: float = 0.0
     cause: str = ""
@@ -102,6 +104,7 @@ class Turns:
         seat.running -= 1
         now = seat.last_used = self._clock()
         stay = seat.idle_timeout if keep_alive is None else keep_alive
+        stay = 0.0 if seat.gives_way else stay
         seat.keep_until = None if stay is None or stay < 0 else now + stay
 
     def give_up(self, seat: Seat, waiter: Waiter) -> None:
@@ -109,9 +112,16 @@ class Turns:
         if waiter in seat.waiting:
             seat.waiting.remove(waiter)
 
+    def give_way(self, seat: Seat) -> None:
+        """Have a model fall asleep as soon as nothing uses it."""
+        seat.gives_way = True
+        seat.keep_until = self._clock()
+
     def settle(self, seat: Seat, state: State) -> None:
         """Note that a model has come to a state."""
         seat.state = state
+        if state in ("absent", "asleep"):
+            seat.gives_way = False
         if state == "awake":
             seat.awake_since = seat.last_used = self._clock()
             seat.keep_until = None if seat.idle_timeout is None else self._clock() + seat.idle_timeout
