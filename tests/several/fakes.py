@@ -45,6 +45,7 @@ class FakeChild:
             text = f'# HELP core:n A number.\n# TYPE core:n counter\ncore:n{{model_name="{self.name}"}} 1\n'
             yield Answer(200, {}, [text.encode()])
             return
+        assert self.is_running, "a request is sent to a model that is not awake"
         if self.refuses:
             raise EndpointError("refused")
         self.seen.append((method, path, bytes(body), dict(headers or {})))
@@ -73,6 +74,7 @@ class FakeChild:
 
     async def _do(self, call):
         self.calls.append(call)
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
         if call in self.fails_to:
             raise ChildError(f"The server of model '{self.name}' cannot {call}.")
