@@ -156,6 +156,7 @@ def test_a_step_gathers_at_most_the_blocks_of_the_longest_sequence() -> None:
     ("settings", "words"),
     [
         ({"tensor_parallel_size": 4, "decode_context_parallel_size": 3}, "give a divisor of 4"),
+        ({"decode_context_parallel_size": 17}, "give a divisor of 2"),
         ({**DIVIDED, "cp_kv_cache_interleave_size": 100}, "attention sums 128 keys at a time; give a multiple of 128"),
         ({**DIVIDED, "dcp_kv_cache_interleave_size": 1024}, "has 2048 tokens, expected at most 1024"),
         ({**DIVIDED, "block_size": 16}, "--block-size 16: a block has 128 tokens on each of the 2 ranks .* give 256"),

@@ -339,7 +339,7 @@ def test_requests_that_fail_are_not_kept(tmp_path: Path) -> None:
 
 def test_a_time_limit_holds_across_servers(tmp_path: Path) -> None:
     with run_server(config(tmp_path)) as server:
-        body = {**ASK, "timeout": 0.4}
+        body = {"messages": [{"role": "user", "content": "STUCK"}], "timeout": 0.4}
         assert (
             server.http.post("/tokenize", json=ASK).status_code == 200
         )  # so that the process which prepares has started

@@ -51,7 +51,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         mixers = mixers + draft.mixers
     layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
     held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
-    piece = block_size // settings["decode_context_parallel_size"]  # tokens of a block that a rank stores
+    # Tokens of a block that a rank stores. More ranks than a block has tokens are a problem that a rule has told.
+    piece = max(1, block_size // settings["decode_context_parallel_size"])
     groups, facts.block_bytes = kv_groups(
         mixers,
         piece,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -12,4 +14,7 @@ class GGUFArguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     text.
     """
 
-    mmproj: str = ""
+    mmproj: Annotated[
+        str,
+        msgspec.Meta(description="Path of the file with the tower and the projector of pictures; empty: only text."),
+    ] = ""
