@@ -26,7 +26,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels dist native-all attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve wheels dist native-here attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
@@ -59,11 +59,11 @@ $(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
 		part2==1.0.0 part3==1.0.0 part4==1.0.0)
 	touch $@
 
-native-all:  # the tests compare the instruction sets with each other: what is not compiled yet is
-	CORE_NATIVE=all $(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
+native-here:  # the tests compare the instruction sets that this processor runs: what is not compiled yet is
+	CORE_NATIVE=here $(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
 
 $(TEST_STAMP): $(STAMP)
-	@$(MAKE) --no-print-directory --jobs=2 native-all $(VENV)/.test-packages
+	@$(MAKE) --no-print-directory --jobs=2 native-here $(VENV)/.test-packages
 	touch $@
 
 wheels: | $(VENV)/bin/python  ## every distribution as a wheel in dist/, with the kernels of every instruction set

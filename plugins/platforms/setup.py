@@ -69,18 +69,22 @@ def known_sets() -> dict[str, list[str]]:
 
 
 def named_sets(value: str) -> list[str]:
-    """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host`, the sets of this machine.
+    """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host` and `here`, which depend on the
+    processor.
 
-    value: `host`, `all`, or comma-separated names, for example to build for machines with another processor.
+    value: `host`, the best set of this processor; `here`, every set that it runs; `all`; or comma-separated names, for
+        example to build for machines with another processor.
 
     Raises OptionError for anything else.
     """
     known = list(known_sets())
-    if value in ("host", "all"):
+    if value in ("host", "here", "all"):
         return known if value == "all" else []
     names = [name.strip() for name in value.split(",")]
     if not set(names) <= set(known):
-        raise OptionError(f"CORE_NATIVE '{value}': expected host, all, or some of {', '.join(known)} (commas between)")
+        raise OptionError(
+            f"CORE_NATIVE '{value}': expected host, here, all, or some of {', '.join(known)} (commas between)"
+        )
     return names
 
 
@@ -110,7 +114,9 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         # Not in `build_extension`: setuptools would turn a wrong value into a warning, since the extension is optional.
-        self.named = named_sets(os.environ.get("CORE_NATIVE") or "host")
+        value = os.environ.get("CORE_NATIVE") or "host"
+        self.named = named_sets(value)
+        self.every_runnable = value == "here"
         self.package_directory = NATIVE.parent if self.inplace else Path(self.build_lib) / NATIVE.parent
         super().run()
 
@@ -157,6 +163,8 @@ class BuildNative(build_ext):
     def _compile_and_link(self, ext: Extension) -> None:
         OBJECTS.mkdir(parents=True, exist_ok=True)
         groups = [self.named] if self.named else self._sets_of_this_machine()
+        if self.every_runnable:
+            groups = [[name for group in groups for name in group]]
         with ThreadPoolExecutor(num_processors()) as pool:
             first = self._begin(pool, groups[0])  # the slowest files first, so that the others fill the remaining time
             others = [pool.submit(self._object, source, [], []) for source in ext.sources if source != DISPATCH]

@@ -236,13 +236,21 @@ def test_all_sets_after_those_of_the_host_compiles_what_is_missing(source, host_
     assert not compiled(source)
 
 
+def test_every_set_that_this_processor_runs_and_no_other(source, host_compiler):
+    compiler = host_compiler()
+    _, built = compile_with(source, compiler, sets="here")
+    made = set(tables(compiled(source)))
+    assert built and {"generic", *host_compiler.order} <= made
+    assert not {name for name in made if name.endswith("bf16")}
+
+
 def test_sets_are_named_for_other_machines_and_wrong_names_are_refused(source, host_compiler):
     compiler = host_compiler(fails="kernels_generic.cpp")
     _, built = compile_with(source, compiler, sets=",".join(host_compiler.order))
     assert built and tables(compiled(source)) == sorted(host_compiler.order)
     refused = build(source, compiler, sets="avx9000")
     assert refused.returncode != 0 and not compiled(source)
-    assert "CORE_NATIVE 'avx9000': expected host, all, or some of generic, " in refused.stderr
+    assert "CORE_NATIVE 'avx9000': expected host, here, all, or some of generic, " in refused.stderr
     error, _ = compile_with(source, compiler, sets="generic")  # asked for by name: nothing takes its place
     assert "unrecognized option" in error.read_text()
 
