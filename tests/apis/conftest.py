@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -27,6 +26,9 @@ from core_apis.server.sockets import bind, open_listener, url
 from core_config.served.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from tests.apis.fake_engine import FakeClient, client_of, make_engine
+
+if TYPE_CHECKING:
+    import anthropic  # ten seconds of processor time, which each process of a test run would need
 
 
 @dataclass
@@ -55,7 +57,9 @@ class RunningServer:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def anthropic(self, **options: Any) -> anthropic.Anthropic:
-        return anthropic.Anthropic(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})
+        from anthropic import Anthropic
+
+        return Anthropic(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})
 
     def wait_idle(self, seconds: float = 3.0) -> None:
         """Wait until no sequence runs any more."""

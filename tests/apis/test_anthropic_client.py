@@ -1,13 +1,13 @@
 """Anthropic's official client against the server: its types are the oracle for every answer and event."""
 
+from __future__ import annotations
+
 import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from core_apis.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
@@ -18,6 +18,9 @@ from core_formats.answers.events import CallEnd, CallStart, ReasoningDelta, Text
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import ANSWERS, make_tokenizer
 from tests.apis.scripted_engine import ConversingClient
+
+if TYPE_CHECKING:
+    from anthropic.types import Message  # importing it takes ten seconds: the processes that run other files need not
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t | tojson }}{{ '\\n' }}{% endfor %}"
@@ -36,7 +39,14 @@ SCRIPT = [
 ASKS = ["ASK-THINK", "ASK-CALL", "ASK-ALL", "ASK-CUT", "Hi"]
 TOOL: Any = {"name": "weather", "description": "Of a city.", "input_schema": {"type": "object"}}
 UNREADABLE: Any = {"type": "json_schema", "schema": {"type": "string", "pattern": "(a"}}
-EVENT = TypeAdapter[Any](RawMessageStreamEvent)
+
+
+@functools.cache
+def event_type() -> TypeAdapter[Any]:
+    """What the client reads as an event."""
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +106,7 @@ def test_events_are_valid_and_in_order(server: RunningServer, ask: str) -> None:
     for name, data in events:
         if name == "ping":
             continue
-        assert EVENT.validate_python(data).to_dict() == data
+        assert event_type().validate_python(data).to_dict() == data
         if name == "content_block_start":
             assert opened is None and data["index"] == next_index
             opened, next_index = next_index, next_index + 1
@@ -271,7 +281,9 @@ def test_thinking_may_be_left_out(server: RunningServer) -> None:
 def test_errors_have_their_shape(
     server: RunningServer, change: dict[str, Any], status: int, kind: str, said: str
 ) -> None:
-    with pytest.raises(anthropic.APIStatusError) as caught:
+    from anthropic import APIStatusError
+
+    with pytest.raises(APIStatusError) as caught:
         server.anthropic().messages.create(**body("Hi") | change)
     error = caught.value
     assert error.status_code == status
@@ -298,11 +310,13 @@ def test_errors_before_a_request_is_read_have_their_shape(server: RunningServer)
 
 
 def test_a_stream_that_fails_ends_with_an_error(server: RunningServer) -> None:
+    from anthropic import APIStatusError
+
     events = events_of(server, body("FAIL"))
     name, data = events[-1]
     assert (name, data["type"], data["error"]["type"]) == ("error", "error", "api_error")
     with (
-        pytest.raises(anthropic.APIStatusError, match="not finite"),
+        pytest.raises(APIStatusError, match="not finite"),
         server.anthropic().messages.stream(**body("FAIL")) as stream,
     ):
         stream.get_final_message()
@@ -317,10 +331,12 @@ def test_request_ids(server: RunningServer) -> None:
 
 
 def test_keys_in_either_header() -> None:
+    from anthropic import AuthenticationError
+
     with run_server(ServerConfig(api_keys=("k", "m"), uvicorn_log_level="warning")) as running:
         for options in ({"api_key": "k"}, {"api_key": None, "auth_token": "m"}):
             assert running.anthropic(**options).messages.create(**body("Hi")).content
-        with pytest.raises(anthropic.AuthenticationError) as caught:
+        with pytest.raises(AuthenticationError) as caught:
             running.anthropic(api_key="wrong").messages.create(**body("Hi"))
         assert isinstance(caught.value.body, dict)
         assert caught.value.body["error"]["type"] == "authentication_error"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anthropic
 import httpx
 import jsonschema
 import pytest
@@ -140,7 +139,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def askers(server: Server) -> Mapping[str, Callable[..., Answer]]:
     """By API: ask(body, stream)."""
     client = client_of(server)
-    messages = anthropic.Anthropic(base_url=server.base, api_key="none", max_retries=0)
+    from anthropic import Anthropic
+
+    messages = Anthropic(base_url=server.base, api_key="none", max_retries=0)
 
     def ask_chat(body: Body, stream: bool) -> Answer:
         if stream:

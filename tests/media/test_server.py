@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import psutil
@@ -76,7 +75,9 @@ def test_clients_own_calls_see_pictures(server: Server, client: openai.OpenAI, l
         {"type": "text", "text": "ab"},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}},
     ]
-    message = anthropic.Anthropic(base_url=server.base, api_key="none").messages.create(
+    from anthropic import Anthropic
+
+    message = Anthropic(base_url=server.base, api_key="none").messages.create(
         model=answer.model, max_tokens=4, messages=[{"role": "user", "content": blocks}]
     )
     chat = ask(client, text("ab"), shown(1))
