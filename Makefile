@@ -27,7 +27,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve wheels dist native-here attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -128,6 +128,9 @@ test-arm: $(TEST_STAMP)  ## the kernels of Arm, of older x86-64 processors and o
 		apt-get install --quiet --yes --no-install-recommends g++-aarch64-linux-gnu qemu-user-static || \
 		{ echo "test-arm: needs a cross compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user-static"; exit 1; }
 	$(PYTHON) -m pytest -m "slow or not slow" tests/kernels/test_emulated_kernels.py
+
+test-packages: $(TEST_STAMP)  ## packages of others, installed and used: each kind of plugin (part of make test but for eight files)
+	$(PYTHON) -m pytest -m "slow or not slow" tests/external
 
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks

@@ -19,6 +19,7 @@ def run(name: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_offline(tmp_path: Path) -> None:
     lines = run("offline.py", tmp_path).splitlines()
     assert len(lines) == 3 and all("→" in line for line in lines)

@@ -97,6 +97,7 @@ async def test_every_stream_goes_on_when_the_engine_is_killed(server: Server) ->
     assert health["last_deaths"][-1]["cause"] == "killed"
 
 
+@pytest.mark.slow
 async def test_a_session_outlives_the_engine(server: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
     async with openai.AsyncOpenAI(base_url=f"{server.base}/v1", api_key="none", max_retries=0) as client:

@@ -41,6 +41,7 @@ def text(weights: str, count: int = 4) -> str:
     return bytes(adapted(PROMPT, count, weights)).decode()
 
 
+@pytest.mark.slow
 def test_all_api_processes_and_the_next_engine_know_the_same_adapters(
     server: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ def check_resolution(arguments, problems, registry):
         assert isinstance(done, Resolution) and not problems
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(WORDS, max_size=8))
 def test_command_lines_are_read(words):
     parsed = Parser().parse(words)
@@ -71,7 +71,7 @@ def test_command_lines_are_read(words):
     assert (again.problems, repr(again.values)) == (parsed.problems, repr(parsed.values))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORDS, max_size=6))
 def test_command_lines_resolve_or_are_refused(registry, tiny_llama, words):
     parsed = Parser().parse(words)
@@ -103,7 +103,7 @@ def test_any_bytes_as_a_file(content):
         os.unlink(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(FIELDS), VALUES)
 def test_any_keyword_value_is_understood_or_refused(field, value):
     merged = merge({field.name: value}, {})

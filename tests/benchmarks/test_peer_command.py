@@ -31,6 +31,7 @@ def test_an_unknown_peer_is_refused_with_the_choices(capsys):
     assert "expected some of vllm, llama.cpp, ik_llama.cpp, transformers, openvino" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [["benchmarks/peers.py"], ["-m", "benchmarks.peers"]])
 def test_it_runs_as_a_file_and_as_a_module(start):
     done = subprocess.run([sys.executable, *start, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120)

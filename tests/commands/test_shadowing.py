@@ -72,6 +72,7 @@ def test_the_command_finds_its_own_package_and_so_do_its_processes(shadow):
     assert status["cpu"] == "available"  # its probe ran in a process of its own
 
 
+@pytest.mark.slow
 def test_an_ordinary_installation(beside, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     shutil.copytree(ROOT, source, ignore=skipped)

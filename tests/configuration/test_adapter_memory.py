@@ -14,7 +14,7 @@ from tests.real_models import smollm2_path
 LORA = ("--enable-lora", "--max-loras", "2", "--max-cpu-loras", "3", "--max-lora-rank", "24")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_adapters_take_what_is_planned_and_only_those_in_memory(tmp_path, capsys, dtype):
     path = smollm2_path()
     words = ("config", "explain", str(path), *LORA, "--lora-dtype", dtype, "--json")

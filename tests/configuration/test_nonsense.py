@@ -18,7 +18,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(arguments=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=12))
 def test_nonsense_is_answered_in_sentences(registry, tiny_llama, arguments):
     named = {**arguments, "model": str(tiny_llama), "load_format": "dummy"}

@@ -19,7 +19,7 @@ from core_config.resolve import resolve
 
 NOT_FREE = {"config", "model", "plugins", "device", "load_format", "quantization", "node_rank"}
 TEXT = st.text("abcxyz019_", min_size=1, max_size=6)
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def values_of(field):

@@ -51,6 +51,7 @@ def test_a_step_that_begins_and_ends_within_chunks_scans_there():
     close(torch.cat(got), expected[:173], kit.TOLERANCE, "chunks and scans by turns")
 
 
+@pytest.mark.gpu_interpreter
 def test_without_whole_chunks_the_bits_are_those_of_the_scan():
     spec = EXAMPLES["gated_delta"][0]
     spans = [(0, 0, 20), (1, 0, 5)]

@@ -55,6 +55,7 @@ def test_dense_experts(tokens):
     _same_as_reference(gate_up, down, tokens)
 
 
+@pytest.mark.gpu_interpreter
 @pytest.mark.parametrize(
     "activation", ["silu", pytest.param("clamped_swiglu:1.702:7", marks=pytest.mark.gpu_interpreter)]
 )
@@ -70,6 +71,7 @@ def test_a_gate_in_the_product_has_the_bits_of_two_calls(activation):
     assert torch.equal(within, apart)
 
 
+@pytest.mark.gpu_interpreter
 def test_experts_whose_inputs_are_8_bit_floats():
     up = _random(COUNT * 2 * HIDDEN, HIDDEN).to(torch.float8_e4m3fn)
     down = _random(COUNT * HIDDEN, HIDDEN, seed=1).to(torch.float8_e4m3fn)

@@ -19,6 +19,7 @@ def _gate(*arguments: str, code: str | None = None) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.gpu_interpreter
 def test_rows_pass_on_a_hopper():
     said = _gate("--rows", "rotary of bf16, up to 64", "--chips", "sm_90,gfx942", "--jobs", "1")
     assert said.returncode == 0, said.stdout + said.stderr

@@ -35,6 +35,7 @@ def tables(dtype):
     return mine, reference
 
 
+@pytest.mark.gpu_interpreter
 def test_the_kit_is_satisfied():
     """Any ranks, parts, gains, shifts, rows without adapters; tables that change."""
     kit.low_rank_equals_reference(SUBJECT)
@@ -57,6 +58,7 @@ def test_narrow_activations(kind, stored):
     close(got.float(), expected.float(), 1e-2, "updates")
 
 
+@pytest.mark.gpu_interpreter
 def test_many_rows_have_the_bits_of_single_ones():
     mine, _ = tables(torch.bfloat16)
     count = SINGLE_ROWS + 12

@@ -15,6 +15,7 @@ KERNELS = TritonKernels()
 SUBJECT = SimpleNamespace(device="cpu", loaded=KERNELS)
 
 
+@pytest.mark.gpu_interpreter
 def test_the_kit_is_satisfied():
     """Every kind of scores, groups, a bias, ties; odd values give valid experts."""
     kit.route_equals_reference(SUBJECT)

@@ -47,6 +47,7 @@ def ends_well(server: Server, reasons: Iterator[str | None]) -> bool:
     return list(reasons)[-1] == "length" and server.process.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), pytest.param(("--api-server-count", "2"), marks=pytest.mark.slow)])
 def test_readiness_of_a_server_whose_engine_dies_and_that_then_ends(tmp_path: Path, more: tuple[str, ...]) -> None:
     with serving(tmp_path / "log", *ARGUMENTS, *more) as server:

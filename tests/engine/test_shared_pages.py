@@ -49,7 +49,10 @@ def expected(tiny_llama):
     return tokens
 
 
-@pytest.mark.parametrize("how", ["file", "file with a key", "shm"])
+LONGER = [pytest.param(how, marks=pytest.mark.slow) for how in ("file", "file with a key")]
+
+
+@pytest.mark.parametrize("how", ["shm", *LONGER])
 def test_another_engine_continues_after_a_kill(tiny_llama, tmp_path, expected, how):
     name, *keyed = how.split(" with a ")
     own = {"directory": str(tmp_path / "pages")}

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import json, sys
 from core_config.served.server_config import JournalSettings, ServerConfig

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[1, *range(40, 61)], [1, 70, 71, 72], [1, 90]]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from core.plugin.manifest import ACCEPTED_CONTRACTS
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 DIGESTS = {
     "frozen_contract_1": "47c43bf064db42a6a916fdbbd406c34ea10ca42670f2530071ee7e82cbd96057",

@@ -8,6 +8,8 @@ from core_kit.checkpoints import write_checkpoint
 from core_kit.skeleton import kinds
 from tests.loaders.gguf_files import write_gguf
 
+pytestmark = pytest.mark.slow
+
 
 def test_they_are_listed_as_available(core):
     rows = {row["name"]: row for row in json.loads(core("plugins", "list", "--json").stdout)}

@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent / "latent_pages"
 PROMPTS = [[1, *range(40, 75)], [1, 70, 71, 72], [1, *[90, 91] * 6]]
 MAX_LINES = 200

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, sys
 from core import LLM, SamplingParams

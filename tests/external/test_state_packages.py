@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from core_kit.checkpoints import TINY, write_tokenizer
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent / "state_gated"
 PROMPTS = [[1, *range(40, 75)], [1, 70, 71, 72], [1, *[90, 91] * 6], [5]]
 NUM_TOKENS = 16

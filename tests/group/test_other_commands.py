@@ -43,6 +43,7 @@ def until_states(url: str, *wanted: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_streams_of_a_command_that_is_killed_go_on_in_the_others_at_once(begin: Begin) -> None:
     front = begin("api_server", size=3, own=1)
     others = begin("engine", size=3, own=2, first=1)

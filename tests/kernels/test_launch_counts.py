@@ -87,6 +87,7 @@ with torch.inference_mode(), standing_in(target_of("sm_90")):
 """
 
 
+@pytest.mark.slow
 def test_few_launches_in_a_step(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -101,6 +101,7 @@ def compiled(source):
     return sorted(word for line in lines if not reads(line) for word in line.split() if word.endswith(".cpp"))
 
 
+@pytest.mark.slow
 def test_a_second_installation_compiles_what_has_changed_alone(source):
     """`make serve` installs the project, and `make test` builds the extension in place: each file is compiled once."""
     compiler = source / "compiler"
@@ -134,6 +135,7 @@ touch "$2"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
 def test_a_header_counts_for_those_that_include_it(source):
     compiler = source / "compiler"

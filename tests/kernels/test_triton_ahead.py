@@ -120,6 +120,7 @@ def _run(script: str, cache: Path, *words: str) -> list:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_there(tmp_path: Path) -> None:
     assert _run(ROWS, tmp_path) == [[True, "sm_90", False, ""], [True, "sm_90", True, ""], [True, "sm_89", False, ""]]
     assert list(tmp_path.rglob("*.cubin"))
@@ -154,6 +155,7 @@ print(json.dumps(sorted({part.launch.function.partition(":")[2] for part in part
 """
 
 
+@pytest.mark.slow
 def test_experts_of_a_library_leave_the_other_launches_of_a_model_known(tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model", "mixtral", hidden_size=128, intermediate_size=64)
     words = str(model), "--quantization", "mxfp4", "--dtype", "bfloat16", str(LIBRARIES)
@@ -176,6 +178,7 @@ print(json.dumps([sorted(named & {"inner", "outer"}), sorted(tails)]))
 """
 
 
+@pytest.mark.slow
 def test_adapters_and_trees_of_drafts_are_known_too(tmp_path: Path, tiny_llama: Path) -> None:
     assert _run(ADAPTED, tmp_path, str(tiny_llama)) == [["inner", "outer"], [False, True]]
 

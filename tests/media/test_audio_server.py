@@ -60,6 +60,7 @@ def test_clients_own_calls_give_the_text_in_every_form(client: openai.OpenAI) ->
     assert "".join(each.delta for each in events[:-1]).strip() == events[-1].text == whole.text
 
 
+@pytest.mark.media
 def test_the_server_and_the_library_agree(client: openai.OpenAI, whisper: Path) -> None:
     found = [ask(client, 5.5, seed, temperature=[0.0, 0.0] if seed else 0.0, prompt="names") for seed in (0, 1)]
     with LLM(model=str(whisper), dtype="float32", seed=0) as llm:

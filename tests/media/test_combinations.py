@@ -10,6 +10,8 @@ from core_media.families import FAMILIES
 from tests.media.checkpoints import SAVE, picture
 from tests.media.comparison import Answer, ours, prompt_of
 
+pytestmark = pytest.mark.media
+
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 SMALL = {"dtype": "float32", "max_model_len": 256, "block_size": 16, "seed": 0}
 OF_MEDIA = pytest.mark.media

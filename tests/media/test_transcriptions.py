@@ -84,7 +84,7 @@ def test_the_decoder_has_the_logits_of_transformers(llm: LLM, reference: Referen
 @pytest.mark.parametrize(
     "given",
     [
-        pytest.param({}, id="language found"),
+        pytest.param({}, id="language found", marks=pytest.mark.media),
         pytest.param({"language": "de", "task": "translate"}, id="translation", marks=pytest.mark.media),
         pytest.param(
             {"condition_on_prev_tokens": True, "language": "fr"}, id="with the text before", marks=pytest.mark.media
@@ -131,6 +131,7 @@ def test_a_short_sound_without_times_has_none(llm: LLM, reference: Reference) ->
     assert [token for each in found.segments for token in each.tokens if token < end] == expected
 
 
+@pytest.mark.media
 def test_bits_are_equal_alone_in_company_in_chunks_and_after_a_preemption(llm: LLM, whisper: Path) -> None:
     batch = [prompt_with(seed, 1.0 + seed / 9) for seed in range(6)]
     alone = [facts(llm.generate([one], GREEDY, use_tqdm=False)[0]) for one in batch]

@@ -206,6 +206,7 @@ def serve(site, *words):
     )
 
 
+@pytest.mark.slow
 def test_a_plain_serve_starts_among_the_worst_and_a_named_one_ends_with_a_sentence(install, tiny_llama):
     for group in (
         "core.loaders",

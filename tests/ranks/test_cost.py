@@ -67,7 +67,10 @@ class Counted:
 SPREAD = {"enable_expert_parallel": True, "enable_eplb": True, "num_redundant_experts": 4}
 
 
-@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts of all ranks mixed"])
+@pytest.mark.parametrize(
+    "experts",
+    [pytest.param(False, id="dense", marks=pytest.mark.slow), pytest.param(True, id="experts of all ranks mixed")],
+)
 def test_two_ranks_send_what_is_explained(experts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
     path = str(save_model(tmp_path / "model", MOE) if experts else save_checkpoint(tmp_path / "model"))

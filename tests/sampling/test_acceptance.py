@@ -92,7 +92,7 @@ def chi_square(outputs: np.ndarray, shares: np.ndarray) -> float:
     return float((squares / expected[possible]).sum())
 
 
-@pytest.mark.parametrize("draft_seed", [1, 2])
+@pytest.mark.parametrize("draft_seed", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_rejection_follows_the_target_whatever_is_drafted(draft_seed: int) -> None:
     """Two tokens together, of which the second is drafted again, at the same index, where the first draft was rejected."""
     target = logits_of(1)
@@ -135,7 +135,7 @@ def drafted_rows(count: int, draft: int, logits: torch.Tensor, rule: AcceptanceR
     return iter(rows.tokens[::2].tolist())
 
 
-@pytest.mark.parametrize("draft", [0, 3])
+@pytest.mark.parametrize("draft", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_rejection_of_certain_drafts_follows_the_target(draft: int) -> None:
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5, 0.5, -3.0, 2.0])
     draws = 5000

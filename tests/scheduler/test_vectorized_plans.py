@@ -20,7 +20,7 @@ def described(plan):
     return columns, new, plan.new_block_ids, plan.removed, plan.total_num_tokens
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(
     seed=st.integers(0, 10**6),
     block_size=st.sampled_from([1, 3, 4]),

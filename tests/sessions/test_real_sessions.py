@@ -7,8 +7,11 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 
 from tests.apis.test_real_server import Server, serving
+
+pytestmark = pytest.mark.slow
 
 TEXT = "The engine keeps what a conversation has computed, so that the next turn computes what is new alone. " * 4
 

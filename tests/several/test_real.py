@@ -19,6 +19,8 @@ import pytest
 from core import LLM, SamplingParams
 from tests.apis.serving_processes import ROOT
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"max_model_len": 128, "kv_cache_memory_bytes": 32 << 20, "max_num_batched_tokens": 64}
 WORDS = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 BUDGET = ("--model-budget", "48MiB", "--model-turn", "0.1")

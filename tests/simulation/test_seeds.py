@@ -13,7 +13,7 @@ from tests.simulation.play import Play, simulation
 from tests.simulation.run import first_violation
 from tests.simulation.shrink import shrink
 
-SEEDS = 400
+SEEDS = 240
 GROUPS = 4
 
 
