@@ -48,7 +48,9 @@ def _same_as_reference(gate_up, down, tokens: int, precision="none", tolerance=2
         close(got, expected, tolerance, f"{weight_format(gate_up)}, {tokens} tokens", axis=-1)
 
 
-@pytest.mark.parametrize("tokens", [1, 40, 80])  # a row a block, blocks of 16, and of 32, which no tile has
+@pytest.mark.parametrize(
+    "tokens", [1, 40, pytest.param(80, marks=pytest.mark.gpu_interpreter)]
+)  # a row a block, blocks of 16, and of 32, which no tile has
 def test_dense_experts(tokens):
     gate_up = Dense(_random(COUNT * 2 * HIDDEN, HIDDEN) * 0.1)
     down = Dense(_random(COUNT * HIDDEN, HIDDEN, seed=1) * 0.1)

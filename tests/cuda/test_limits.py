@@ -63,7 +63,7 @@ def _same(kept, logits, temperatures, filters) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0, 60.0])
-@pytest.mark.parametrize("vocab", [1, 2, 33, 1025, 5003])
+@pytest.mark.parametrize("vocab", [1, 2, 33, 1025, pytest.param(5003, marks=pytest.mark.gpu_interpreter)])
 def test_the_candidates_of_the_reference_pass(kept, vocab, spread):
     """Flat rows, whose lists have no room for the candidates, and rows whose limit is near or far."""
     count = 21
@@ -78,6 +78,7 @@ def test_the_candidates_of_the_reference_pass(kept, vocab, spread):
     _same(kept, logits, temperatures, _filters(top_k, top_p, least))
 
 
+@pytest.mark.gpu_interpreter
 def test_equals_stay_or_go_together(kept):
     logits = torch.zeros(3, 5000)
     logits[1, :2500] = 1.0
