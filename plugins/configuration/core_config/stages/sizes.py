@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import KV_TYPES, AttentionSpec, MixerSpec, StateSpec
+from core.api.specs import KV_TYPES, AttentionSpec, KVGroup, MixerSpec, StateSpec
 from core.api.step_limits import StepLimits
 from core.plugin.hookspecs import Device
 from core_config.engine import scheduler_config
@@ -41,55 +41,30 @@ STEPS_HELD = 2
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
     """Return the plan, with the longest context that fits. Raises UserError."""
     settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
-    block_size = settings["block_size"]
+    block_size, ranks = settings["block_size"], settings["tensor_parallel_size"]
     scheduler = scheduler_config(settings)
     draft = attempt.draft
-    ranks = settings["tensor_parallel_size"]
     placement = placement_of(settings)
     mixers = part_of(spec, ranks, placement).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
     layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
-    held = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if draft is None else ()
     # Tokens of a block that a rank stores. More ranks than a block has tokens are a problem that a rule has told.
     piece = max(1, block_size // settings["decode_context_parallel_size"])
-    groups, facts.block_bytes = kv_groups(
-        mixers,
-        piece,
-        layer_dtypes or [settings["kv_cache_dtype"]] * len(mixers),
-        hybrid=not settings["disable_hybrid_kv_cache_manager"],
-        strided=_all_declare_strides(attempt),
-        drafts=scheduler.num_speculative_tokens > 0,
-        state_dtype=settled_state_dtype(settings),
-        stages=held,
-    )
-    nodes = settings["nnodes"]
-    facts.block_bytes = -(
-        -facts.block_bytes * ranks // nodes
-    )  # a block has a part on each rank; those of this host count
+    groups = _planned_groups(attempt, spec, mixers, layer_dtypes, piece)
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     if ranks > 1:
         weights += copies_bytes(spec, placement, weights, settings["dtype"])
-    proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     if draft is not None and isinstance(spec, DecoderSpec):
         spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
-    budget = _logits_bytes(attempt)
-    limits = step_limits(scheduler, spec.vocab_size, budget)
-    of_draft = NO_LIMITS
-    workspace = _workspace(attempt, spec, limits)
+    limits = step_limits(scheduler, spec.vocab_size, _logits_bytes(attempt))
+    proposer, of_draft, workspace = _planned_draft(attempt, checkpoint, limits)
+    workspace += _workspace(attempt, spec, limits)
     if ranks > 1:
         workspace += ranks * outputs_bytes(spec, placement, limits)
     if piece < block_size:
         workspace += ranks * _gathered_bytes(settings, mixers, piece)
-    if draft is not None and draft.decoder is not None:
-        proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
-        # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too
-        tokens_ahead = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
-        of_draft = draft_limits(limits, draft.decoder.vocab_size, tokens_ahead, budget)
-        workspace += _workspace(attempt, draft.decoder, of_draft)
-    elif draft is not None and not proposer:
-        proposer = heads_weights(draft.manifest, settings["dtype"])
-    facts.weights_bytes = (weights + proposer) // nodes
+    facts.weights_bytes = (weights + proposer) // settings["nnodes"]
     facts.workspace_bytes = workspace
     adapter = planned_adapter(settings, chosen, spec)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
@@ -119,6 +94,45 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])
+
+
+def _planned_groups(
+    attempt: Attempt, spec: ModelSpec, mixers: Sequence[MixerSpec], layer_dtypes: Sequence[str], piece: int
+) -> tuple[KVGroup, ...]:
+    """Return the groups of layers whose blocks have one table, and note the bytes of a block of all of them.
+
+    layer_dtypes: of the stored keys; empty: all are --kv-cache-dtype. piece: tokens of a block that a rank stores.
+    """
+    settings, facts = attempt.settings, attempt.facts
+    stages = mixer_ranges(spec, stages_in(spec, settings["pipeline_parallel_size"])) if attempt.draft is None else ()
+    groups, of_rank = kv_groups(
+        mixers,
+        piece,
+        layer_dtypes or [settings["kv_cache_dtype"]] * len(mixers),
+        hybrid=not settings["disable_hybrid_kv_cache_manager"],
+        strided=_all_declare_strides(attempt),
+        drafts=scheduler_config(settings).num_speculative_tokens > 0,
+        state_dtype=settled_state_dtype(settings),
+        stages=stages,
+    )
+    # A block has a part on each rank; those of this host count.
+    facts.block_bytes = -(-of_rank * settings["tensor_parallel_size"] // settings["nnodes"])
+    return groups
+
+
+def _planned_draft(attempt: Attempt, checkpoint: Checkpoint, limits: StepLimits) -> tuple[int, StepLimits, int]:
+    """Return the bytes of the proposer's weights, the limits of its steps, and the bytes of their workspace."""
+    settings, draft = attempt.settings, attempt.draft
+    weights = proposer_weights(settings, attempt.chosen, checkpoint.manifest)
+    if draft is None:
+        return weights, NO_LIMITS, 0
+    if draft.decoder is None:
+        return weights or heads_weights(draft.manifest, settings["dtype"]), NO_LIMITS, 0
+    weights += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
+    # A pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too.
+    tokens_ahead = 1 if draft.spec.parallel_token_id is None else scheduler_config(settings).num_speculative_tokens
+    of_draft = draft_limits(limits, draft.decoder.vocab_size, tokens_ahead, _logits_bytes(attempt))
+    return weights, of_draft, _workspace(attempt, draft.decoder, of_draft)
 
 
 def planned_forms(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, device: Device) -> list[Form]:
