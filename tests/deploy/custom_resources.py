@@ -22,6 +22,9 @@ NUMBER = {"type": "integer", "minimum": 0}
 GROUP = {"rayStartParams": {"type": "object", "additionalProperties": TEXT}, "template": {"type": "object"}}
 """A group of a Ray cluster; its template is checked as a pod."""
 
+NODE = closed({"metadata": closed({"labels": LABELS}), "spec": {"type": "object"}})
+"""A pod of a LeaderWorkerSet; it is checked as a pod as well."""
+
 SCHEMAS = {
     ("ray.io/v1", "RayService"): closed(
         {
@@ -50,6 +53,27 @@ SCHEMAS = {
                                     }
                                 ),
                             },
+                        }
+                    ),
+                }
+            ),
+        }
+    ),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): closed(
+        {
+            "apiVersion": TEXT,
+            "kind": TEXT,
+            "metadata": METADATA,
+            "spec": closed(
+                {
+                    "replicas": NUMBER,
+                    "startupPolicy": {"enum": ["LeaderCreated", "LeaderReady"]},
+                    "leaderWorkerTemplate": closed(
+                        {
+                            "size": {"type": "integer", "minimum": 1},
+                            "restartPolicy": {"enum": ["RecreateGroupOnPodRestart", "None"]},
+                            "leaderTemplate": NODE,
+                            "workerTemplate": NODE,
                         }
                     ),
                 }
