@@ -58,7 +58,7 @@ class Peers(LocalTiers):
         self._secret = b"" if key_file is None else read_key(key_file, "tcp")
         if key_file is None:
             for name, address in [("listen", self._listen), *(("peers", peer) for peer in self._peers)]:
-                _require_loopback(name, address)
+                require_loopback(name, address)
         super().__init__(config, fingerprint, page_bytes, new_page)
 
     def _open_host(self, config: EngineConfig) -> HostTier | None:
@@ -80,7 +80,7 @@ def address_of(written: str, name: str) -> Address:
     return host, int(port)
 
 
-def _require_loopback(name: str, address: Address | None) -> None:
+def require_loopback(name: str, address: Address | None) -> None:
     """Raise ConfigError for an address beyond this machine, which needs a key."""
     if address is None or address[0] == "localhost":
         return
