@@ -199,8 +199,10 @@ class Claim:
     def _reserve(self, connection: socket.socket, num_pages: int, renew_s: float) -> None:
         """Wait until there is memory for the pages. Raises PeerError where there never is, or not in time."""
         num_bytes = num_pages * self._agreement.page_bytes
+        if num_bytes > self._spare.capacity:
+            raise PeerError(f"its pages have {num_bytes} bytes, more than kv_buffer_size {self._spare.capacity}")
         while not self._spare.take(num_bytes, min(renew_s, max(self._until - time.monotonic(), 0.0))):
-            if num_bytes > self._spare.capacity or time.monotonic() >= self._until or self._dropped:
+            if time.monotonic() >= self._until or self._dropped:
                 raise PeerError(f"there is no memory for {num_bytes} bytes of its pages (kv_buffer_size)")
             send(connection, Ask())
         with self._lock:
