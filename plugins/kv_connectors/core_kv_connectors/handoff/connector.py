@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
 from core.api.config import EngineConfig
 from core.api.kv_transfer import Page, PrefixKey
 from core.kv.connector import BlockCache, Copy, KVConnector
@@ -261,9 +259,8 @@ class Handoff(KVConnector):
             return
         roles = self.roles
         self.leases = Leases(fingerprint, self._page_bytes, self._capacity, roles.lease_s, roles.engine_id)
-        trial = np.random.default_rng().integers(0, 256, self._page_bytes, np.uint8)
         agreement = Agreement(self._secret, fingerprint, self._page_bytes)
-        self.listener = LeaseListener(*place, agreement, self.leases, trial, ARGUMENT)
+        self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT)
 
     def _drop_claims(self) -> None:
         """Drop all claims; their requests are computed."""

@@ -17,6 +17,8 @@ from core_kv_connectors.peers.connector import MOST_PEERS, address_of, require_l
 from core_kv_connectors.peers.tier import Address
 
 PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
+PLACE, PEERS = "--kv-transfer-config.kv_ip", "--kv-peers"
+"""Arguments that name addresses, for messages."""
 ROLES: Final = (PRODUCER, CONSUMER, BOTH)
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # refused, never listened at
 
@@ -56,15 +58,15 @@ class Roles:
             raise ConfigError([f"kv_role {role}: there is no engine to take pages from; give --kv-peers HOST:PORT."])
         if role == PRODUCER and peers:
             raise ConfigError([f"--kv-peers {peers[0]}: kv_role {role} takes no pages; leave it out, or give {BOTH}."])
-        place = address_of(listen, "listen") if listen is not None and role != CONSUMER else None
+        place = address_of(listen, PLACE) if listen is not None and role != CONSUMER else None
         if place is not None and place[0] in ANY_ADDRESS:
             raise ConfigError([
                 f"kv_ip {place[0]}: answers tell it to consumers; give the address at which they reach this engine."
             ])  # fmt: skip
-        whom = tuple(address_of(peer, "peers") for peer in peers)
+        whom = tuple(address_of(peer, PEERS) for peer in peers)
         if not has_key:
-            for name, address in [("listen", place), *(("peers", peer) for peer in whom)]:
-                require_loopback(name, address)
+            for said, address in [(PLACE, place), *((PEERS, peer) for peer in whom)]:
+                require_loopback(said, address, "--kv-key-file")
         return cls(place, whom, lease_s, engine_id or secrets.token_hex(8))
 
 

@@ -15,9 +15,10 @@ import time
 from typing import ClassVar
 
 from core.api.errors import ConfigError
-from core_kv_connectors.peers.handshake import Agreement, answer
+from core_kv_connectors.peers.handshake import CHECK, Agreement, answer
 from core_kv_connectors.peers.messages import MOST_NAMES, SMALL_BYTES, Found, Get, Names, PeerError, receive, send
 from core_kv_connectors.peers.offer import Offer
+from core_kv_connectors.peers.trial import answer_trial
 from core_kv_connectors.tiers.page_file import page_parts
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Listener:
 
     host, port: where; port 0: any free one. argument: that named them, for messages.
 
-    address: as others dial it. purposes: of connections that it serves.
+    address: as others dial it. purposes: of connections that it serves, besides trials.
 
     Raises ConfigError when the port cannot be used.
     """
@@ -87,11 +88,14 @@ class Listener:
             limit = threading.Timer(AGREE_S, _hang_up, [connection])
             limit.start()
             try:
-                purpose = answer(connection, self._agreement, self.purposes)
+                purpose = answer(connection, self._agreement, (*self.purposes, CHECK))
             finally:
                 limit.cancel()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._speak(purpose, connection)
+            if purpose == CHECK:
+                answer_trial(connection, self._agreement)
+            else:
+                self._speak(purpose, connection)
         except PeerError as error:
             logger.info("KV pages are not offered to %s: %s.", whom, error)
         except OSError as error:
