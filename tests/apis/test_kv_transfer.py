@@ -112,6 +112,17 @@ def told(answer: dict[str, Any]) -> list[Any]:
     ]
 
 
+def metric(server: Server, name: str, *labels: str) -> float:
+    """A value of a server's metrics."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}/metrics", headers={"authorization": f"Bearer {KEYS[0]}"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    found = [line for line in lines if line.startswith(f"core:{name}{{") and all(label in line for label in labels)]
+    return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+
+
 def cached(answer: dict[str, Any]) -> int:
     details = answer["usage"].get("prompt_tokens_details") or {}
     return int(details.get("cached_tokens", 0))
@@ -128,6 +139,12 @@ def test_a_proxy_hands_the_field_on_unread(servers: tuple[Server, Server]) -> No
     assert cached(answer) >= 80
     status, again = other.post({**first, "kv_transfer_params": params})
     assert status == 200 and told(again) == told(alone) and not cached(again), "a ticket serves once"
+    assert one.post(first)[0] == 200  # counts come with the next step of an engine
+    assert metric(one, "kv_handoffs_total", 'side="lease"', 'what="released"') == 1
+    assert metric(other, "kv_handoffs_total", 'side="claim"', 'what="refused"') == 1
+    sent = metric(one, "kv_handoffs_total", 'side="lease"', 'what="pages_sent"')
+    assert sent == metric(other, "kv_handoffs_total", 'side="claim"', 'what="pages_received"') > 0
+    assert metric(one, "kv_leases") == 0
 
 
 def test_another_keys_ticket_serves_nothing(servers: tuple[Server, Server]) -> None:

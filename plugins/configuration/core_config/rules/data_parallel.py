@@ -143,7 +143,8 @@ def groups_share_out_processors(facts: Facts) -> Findings:
 def handoffs_are_of_one_engine(facts: Facts) -> Findings:
     """A role in handoffs of KV is of one engine, which has an address of its own."""
     named = named_connectors(facts.settings).connectors
-    if num_engines(facts) > 1 and any((connector.arguments or {}).get("role") for connector in named):
+    is_group = facts["data_parallel_size"] > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
+    if is_group and any((connector.arguments or {}).get("role") for connector in named):
         yield Problem(
             f"--data-parallel-size {facts['data_parallel_size']}: an engine with a kv_role or --kv-peers has an "
             "address of its own; start one command for each engine, with --data-parallel-rank."

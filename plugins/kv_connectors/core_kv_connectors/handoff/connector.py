@@ -155,16 +155,21 @@ class Handoff(KVConnector):
             if other.done.done():
                 self._ready.update(other.pages)
 
-    def report_counts(self) -> Mapping[str, int]:
-        """Return all counts: of leases as `lease.NAME`, of claims as `claim.NAME`, and what there is now."""
-        found = {f"claim.{name}": number for name, number in self.counts.items()}
+    def totals(self) -> Mapping[str, int]:
+        """Return the counts since the start: of leases as `lease.NAME`, of claims as `claim.NAME`."""
+        found = {f"claim.{name}": number for name, number in list(self.counts.items())}
         counts = Counter(self._earlier)
         if self.leases is not None:
+            counts.update(dict(list(self.leases.counts.items())))
+        return found | {f"lease.{name}": number for name, number in counts.items()}
+
+    def report_counts(self) -> Mapping[str, int]:
+        """Return the totals, and what there is now: `leases`, `leased_pages`, `claims` and `buffered_bytes`."""
+        found = {"claims": len(self._claims), "buffered_bytes": self._spare.num_taken}
+        if self.leases is not None:
             self.leases.expire()
-            counts.update(self.leases.counts)
             found |= {"leases": len(self.leases), "leased_pages": self.leases.num_pages}
-        found |= {f"lease.{name}": number for name, number in counts.items()}
-        return found | {"claims": len(self._claims), "buffered_bytes": self._spare.num_taken}
+        return {**self.totals(), **found}
 
     # --- KVConnector ---
 

@@ -20,6 +20,7 @@ import msgspec
 
 from core.api.kv_transfer import PrefixKey
 from core.api.messages import EngineRequest
+from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineStart
 from core.kv.manager import KVManager
 from core.kv.prefix_needs import PrefixNeeds
@@ -112,6 +113,14 @@ class KVHandoffs(WaitingGate):
         connector = self._connector
         if connector is not None:
             connector.end_claim(name)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add the counts to the statistics."""
+        super().report(stats)
+        connector = self._connector
+        if connector is not None:
+            stats.kv_handoffs = dict(connector.totals())
+            stats.kv_leases = 0 if connector.leases is None else len(connector.leases)
 
     def counts(self) -> dict[str, int]:
         """Return the counts of `Handoff`, and the requests that wait here."""
