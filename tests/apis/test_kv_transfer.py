@@ -17,6 +17,7 @@ import pytest
 from tests.apis.serving_processes import free_port
 from tests.tiny_models import save_checkpoint
 
+pytestmark = pytest.mark.slow  # two servers and two engines, each a process that imports torch or a web framework
 START_LIMIT_S = 240
 KEYS = ("first-key-of-a-tenant", "second-key-of-a-tenant")
 PROMPT = [1, *(3 + 7 * index % 250 for index in range(96))]

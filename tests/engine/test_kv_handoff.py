@@ -1,5 +1,6 @@
 """Prefill apart from decode (P1D1 over `tcp`): what an engine answers on leased blocks has the bits of one engine."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,17 @@ def settings_of(model: Path) -> dict[str, Any]:
     return {"model": str(model), "use_tqdm_on_load": False, **ROOM}
 
 
-def alone(model: Path, prompt: list[int] = PROMPT, grammar: Any = None) -> list[Any]:
+def answered(llm: LLM, grammar: Any = None) -> list[Any]:
     """What one engine answers."""
+    entry = with_grammar(llm, "alone", {"prompt_token_ids": PROMPT}, PARAMS, grammar)
+    return told(run_entries(llm, [entry])[0])
+
+
+@functools.cache
+def alone(model: Path) -> list[Any]:
+    """What an engine with a model answers; asked again, it is not started again."""
     with LLM(**settings_of(model)) as llm:
-        entry = with_grammar(llm, "alone", {"prompt_token_ids": prompt}, PARAMS, grammar)
-        return told(run_entries(llm, [entry])[0])
+        return answered(llm)
 
 
 def nothing_is_left(one: LLM, other: LLM) -> None:
@@ -79,8 +86,9 @@ def nothing_is_left(one: LLM, other: LLM) -> None:
 def test_grammars_hits_and_company(models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     port, model = new_port(), models[0]
-    expected = alone(model), alone(model, grammar=compiled(LOOP))
     with LLM(**settings_of(model), **producing(port)) as one, LLM(**settings_of(model), **consuming(port)) as other:
+        expected = answered(one), answered(one, compiled(LOOP))
+        one.reset_prefix_cache()
         start = {"prompt_token_ids": PROMPT[:50]}
         other.generate([start], SamplingParams(max_tokens=1), use_tqdm=False)
         output = decode(other, "hit", PROMPT, PARAMS, prefill(one, "hit", PROMPT))
