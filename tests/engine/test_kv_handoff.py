@@ -1,6 +1,7 @@
 """Prefill apart from decode (P1D1 over `tcp`): what an engine answers on leased blocks has the bits of one engine."""
 
 import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.kv.sequence import KVSequence
+from core_kv_connectors.handoff import claim as claim_module
 from core_kv_connectors.handoff.claim import Source
 from tests.engine.kv_handoffs import connector_of, consuming, decode, handoffs_of, new_port, prefill, producing, told
 from tests.executor.regex_grammar import compiled, install
 from tests.inside import client_of, core_of, run_entries, with_grammar
+from tests.kv.between import Between
 from tests.kv.test_peers import until
 from tests.tiny_models import save_checkpoint
 
@@ -163,6 +166,25 @@ def test_aborts_on_either_side(models: tuple[Path, Path]) -> None:
         output = decode(other, "d", PROMPT, PARAMS, prefill(one, "d", PROMPT))
         assert told(output) == expected and output.num_cached_tokens >= 80
         nothing_is_left(one, other)
+
+
+def test_a_peer_that_stalls_holds_up_its_own_request_for_a_limited_time(
+    models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_module, "LIMIT_S", 0.2)
+    port, model = new_port(), models[0]
+    expected = alone(model)
+    with LLM(**settings_of(model), **producing(port)) as one:
+        between = Between(("127.0.0.1", port))
+        go = threading.Event()
+        between.pass_on = lambda data: (go.wait(60), data)[1]
+        place = int(between.address.rpartition(":")[2])
+        with LLM(**settings_of(model), **consuming(place)) as other:
+            output = decode(other, "d", PROMPT, PARAMS, prefill(one, "d", PROMPT) | {"port": place})
+            assert told(output) == expected and not output.num_cached_tokens
+            go.set()
+            until(lambda: handoffs_of(other).counts().get("claim.dropped"))
+        between.cut()
 
 
 def add(llm: LLM, name: str, steps: int) -> None:

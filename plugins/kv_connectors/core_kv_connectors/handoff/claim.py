@@ -53,6 +53,10 @@ class RefusedError(Exception):
     """Raised when the peer does not serve the ticket; the message is its sentence."""
 
 
+class NoMemoryError(Exception):
+    """Raised when there is no memory here for the pages, which is no fault of the peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a request says that its pages are. ticket: of the lease. engine_id: of the producer; empty: unsaid."""
@@ -67,7 +71,7 @@ class Claim:
     """The claim of one request.
 
     source, tenant: of the request. take: returns memory for a page. spare: the memory that all claims may fill.
-    on_end: called with the outcome, on the claim's thread: `received`, `refused`, `failed` or `dropped`.
+    on_end: called with the outcome, on the claim's thread: `received`, `refused`, `no_memory`, `failed` or `dropped`.
 
     offered: ends with the blocks among the prompt's that the peer has; the engine then answers with `want`.
     done: ends when no further page comes.
@@ -107,6 +111,11 @@ class Claim:
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the request need not wait any longer, whatever the claim's thread waits for."""
+        return time.monotonic() > self._until
+
     def know(self, blocks: Callable[[], list[Block]]) -> None:
         """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
         if not self._known.done():
@@ -138,6 +147,8 @@ class Claim:
                 outcome = self._spoken(connection)
         except RefusedError as refusal:
             outcome, self.problem = "refused", str(refusal)
+        except NoMemoryError as lack:
+            outcome, self.problem = "no_memory", str(lack)
         except (PeerError, PageError, OSError) as error:
             self.problem = str(error)
         except Exception as error:  # a defect costs this claim alone: its prompt is computed
@@ -197,13 +208,13 @@ class Claim:
                 raise PeerError("the request has ended") from None
 
     def _reserve(self, connection: socket.socket, num_pages: int, renew_s: float) -> None:
-        """Wait until there is memory for the pages. Raises PeerError where there never is, or not in time."""
+        """Wait until there is memory for the pages. Raises NoMemoryError where there never is, or not in time."""
         num_bytes = num_pages * self._agreement.page_bytes
         if num_bytes > self._spare.capacity:
-            raise PeerError(f"its pages have {num_bytes} bytes, more than kv_buffer_size {self._spare.capacity}")
+            raise NoMemoryError(f"its pages have {num_bytes} bytes, more than kv_buffer_size {self._spare.capacity}")
         while not self._spare.take(num_bytes, min(renew_s, max(self._until - time.monotonic(), 0.0))):
             if time.monotonic() >= self._until or self._dropped:
-                raise PeerError(f"there is no memory for {num_bytes} bytes of its pages (kv_buffer_size)")
+                raise NoMemoryError(f"there is no memory for {num_bytes} bytes of its pages (kv_buffer_size)")
             send(connection, Ask())
         with self._lock:
             self._num_held = num_bytes

@@ -212,7 +212,8 @@ class KVHandoffs(WaitingGate):
         claim = None if connector is None else connector.claim_of(name)
         if connector is None or claim is None:
             return False
-        if request.deadline and request.deadline <= now:  # the scheduler ends it
+        # The scheduler ends a request whose deadline has passed. A peer may send a byte at a time, for ever.
+        if (request.deadline and request.deadline <= now) or (claim.is_late and not claim.done.done()):
             self.end(name)
             return False
         if claim.done.done():
