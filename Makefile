@@ -26,7 +26,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels dist native-here attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve wheels dist native-here attack attack-timing fuzz fuzz-api simulate soak test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
@@ -93,6 +93,9 @@ test: lint  ## lint, types, layers and the whole suite
 
 test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args journal kv plugin response_formats scheduler tokenizers weights)
+
+test-kv: $(TEST_STAMP)  ## prefill apart from decoding: pages, leases, tickets, engines and servers
+	$(PYTHON) -m pytest -m "slow or not slow" tests/apis/test_transfer_field.py tests/kv/test_handoff.py tests/kv/test_peers.py tests/engine/test_kv_handoff.py tests/engine/test_peer_pages.py tests/apis/test_kv_transfer.py
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

@@ -33,6 +33,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised. num_violations: broken invariants met.
     audits: rows of steps that were computed again: `clean` ones, and mismatches by kind.
+    kv_handoffs: leases, claims and their pages, by what became of them. kv_leases: leases that have not ended.
     tier_hits: tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
     num_stalls: tokens whose distance from the previous token exceeded `--max-stall-ms`; 0 without that argument.
     kv_residency: see `core_kv_connectors.kv_residency`; empty when it is not measured.
@@ -85,6 +86,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     expert_balance: float = 0.0
     expert_moves: int = 0
     audits: dict[str, int] = {}
+    kv_handoffs: dict[str, int] = {}
+    kv_leases: int = 0
 
     @property
     def num_for_room(self) -> int:

@@ -21,20 +21,6 @@ class KVEventsKeys(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[str, Arg("First frame of every message.")] = ""
 
 
-class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of --kv-transfer-config."""
-
-    kv_connector: Annotated[
-        str | None,
-        Arg(
-            "KV connector (a plugin) that evicted blocks are saved to and found in, after host memory and disk.",
-            plugin="kv_connector",
-        ),
-    ] = None
-    kv_role: Annotated[str, Arg("Directions: kv_both saves and loads.", choices=("kv_both",))] = "kv_both"
-    kv_connector_extra_config: Annotated[dict[str, Any], Arg("The connector's own arguments.")] = {}
-
-
 class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
     """KV cache."""
 
@@ -101,10 +87,6 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
     kv_offloading_disk_size: Annotated[
         float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0, le=1e9)
     ] = 10.0
-    kv_transfer_config: Annotated[
-        dict[str, Any] | None,
-        Arg("A further place for KV blocks that leave the KV cache. Unset: none.", keys=KVTransferKeys),
-    ] = None
     explain_answers: Annotated[
         str,
         Arg(

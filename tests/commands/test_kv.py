@@ -8,8 +8,12 @@ import pytest
 
 from core.api.kv_transfer import PrefixKey
 from core.commands.main import main
+from core_kit.fixtures.kv_context import config_of
+from core_kv_connectors.handoff.connector import Handoff
+from core_kv_connectors.handoff.roles import Roles
 from core_kv_connectors.tiers.page_directory import PageDirectory, page_name
 from core_kv_connectors.tiers.page_file import page_parts
+from tests.apis.serving_processes import free_port
 
 SYSTEM = {"role": "system", "content": "Be kind and brief in all that you say to people."}
 USER = {"role": "user", "content": "Hello there, how are you?"}
@@ -102,3 +106,50 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path, capsys):
     assert main(["kv", "clear", str(root)]) == 2
     assert "can be written by other users" in capsys.readouterr().err
     assert main(["kv", "list", str(tmp_path / "none")]) == 2
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """Opens engines that lease pages; returns the address of each."""
+    opened = []
+
+    def make(fingerprint=FINGERPRINT, page_bytes=4096):
+        roles = Roles.read("kv_producer", f"127.0.0.1:{free_port()}", (), lease_s=30.0, engine_id="P", has_key=False)
+        options = {"roles": roles, "secret": b"", "capacity": 1 << 20, "buffer": 1 << 20}
+        opened.append(Handoff(config_of(tmp_path), lambda: fingerprint, page_bytes, **options))
+        return "{}:{}".format(*roles.listen)
+
+    yield make
+    for one in opened:
+        one.close(0.0)
+
+
+def test_a_check_of_two_engines_that_agree(engine, capsys):
+    one, other = engine(), engine()
+    assert main(["kv", "check", one, other]) == 0
+    told = capsys.readouterr().out
+    assert one in told and other in told and "They agree" in told
+    assert main(["kv", "check", one, other, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [found["page_bytes"] for found in result["engines"]] == [4096, 4096]
+    assert all(found["bandwidth"] > 0 and found["latency_s"] > 0 for found in result["engines"])
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"fingerprint": "f" * 32}, "has the fingerprint"),
+        ({"page_bytes": 8192}, "pages of 4096 bytes"),
+        (None, "refused"),
+    ],
+)
+def test_a_check_says_what_is_wrong(engine, capsys, other, sentence):
+    second = f"127.0.0.1:{free_port()}" if other is None else engine(**other)
+    assert main(["kv", "check", engine(), second]) == 1
+    assert sentence in capsys.readouterr().out
+
+
+def test_a_check_needs_two_addresses(capsys):
+    assert main(["kv", "check", "127.0.0.1:1"]) == 2
+    assert main(["kv", "check", "127.0.0.1:1", "here"]) == 2
+    assert "here: expected HOST:PORT" in capsys.readouterr().err

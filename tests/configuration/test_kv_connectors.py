@@ -42,8 +42,10 @@ def test_explanations_that_nobody_asked_for_go_with_their_plugin(tiny_llama):
             {"kv_connector_extra_config": {"a": 1}},
             "names no connector; expected --kv-transfer-config.kv_connector NAME",
         ),
-        ({"kv_connector": "nixl", "kv_role": "kv_producer"}, "kv_role.*expected one of 'kv_both'"),
-        ({"kv_connector": "nixl", "kv_port": 5}, "kv.port"),
+        ({"kv_connector": "tcp", "kv_role": "kv_sender"}, "kv_role.*expected one of 'kv_both'"),
+        ({"kv_connector": "file", "kv_role": "kv_producer"}, "kv_role kv_producer: only the connector tcp"),
+        ({"kv_connector": "file", "kv_port": 5}, "kv_port 5: only the connector tcp"),
+        ({"kv_connector": "tcp", "kv_port": 70000}, "kv.port"),
     ],
 )
 def test_mistakes_are_named(tiny_llama, given, sentence):
@@ -167,12 +169,16 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ),
         ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
         ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
-        ("NixlConnector", {}, f"{TRANSFER} NixlConnector: .*not sent to other instances"),
+        ("NixlConnector", {}, f"{TRANSFER} NixlConnector: .*the connector tcp hands pages"),
         ("LMCacheConnectorV1", {}, "needs a store of its own"),
         ("MultiConnector", {}, "expected the key connectors alone"),
         ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
         ("MultiConnector", {"connectors": [{"kv_connector": "nixl"}]}, r"connectors\[0\].kv_connector nixl: .*known: "),
-        ("MultiConnector", {"connectors": [transfer("file") | {"kv_role": "kv_consumer"}]}, r"\[0\]: 'kv_role'"),
+        (
+            "MultiConnector",
+            {"connectors": [transfer("file") | {"kv_role": "kv_consumer"}]},
+            r"\[0\].kv_role kv_consumer: only",
+        ),
         ("MultiConnector", {"connectors": [transfer("file")]}, r"\[0\].kv_connector_extra_config.directory: required"),
     ],
 )
@@ -230,3 +236,44 @@ def test_names_that_mean_what_is_so_are_accepted(tiny_lfm2):
     ):
         with pytest.raises(ConfigError, match=why):
             resolved(tiny_lfm2, **wrong)
+
+
+def role_of(model, **given):
+    """Own arguments of the connector `tcp`."""
+    return resolved(model, **given).engine.plugins.arguments.get("kv_connector.tcp", {})
+
+
+def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
+    tcp = {"kv_connector": "tcp"}
+    produces = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_role": "kv_producer", "engine_id": "p"}, kv_lease=5)
+    assert produces == {"role": "kv_producer", "engine_id": "p", "lease": 5.0, "listen": "127.0.0.1:14579"}
+    consumes = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_role": "kv_consumer"}, kv_peers=["a:1", "b:2"])
+    assert consumes == {"role": "kv_consumer", "peers": ["a:1", "b:2"]}
+    both = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_ip": "::1", "kv_port": 7}, kv_peers=["127.0.0.1:1"])
+    assert both == {"role": "kv_both", "peers": ["127.0.0.1:1"], "listen": "[::1]:7"}
+    own = {"listen": "127.0.0.1:9"}
+    shares = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_connector_extra_config": own})
+    assert shares == own, "without a role blocks are shared by name"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"kv_peers": ["a:1"]}, "--kv-peers: needs --kv-transfer-config.kv_connector tcp"),
+        ({"kv_lease": 3, "kv_connectors": ["tcp"]}, "--kv-lease: needs --kv-transfer-config.kv_connector tcp"),
+        (
+            {
+                "kv_peers": ["a:1"],
+                "kv_transfer_config": {"kv_connector": "tcp", "kv_connector_extra_config": {"peers": ["b:1"]}},
+            },
+            "--kv-peers .*: the connector's own peers .* says otherwise",
+        ),
+        (
+            {"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}},
+            "--data-parallel-size 2: an engine with a kv_role",
+        ),
+    ],
+)
+def test_roles_that_cannot_be_are_refused(tiny_llama, given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolved(tiny_llama, **given)

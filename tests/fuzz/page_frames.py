@@ -21,7 +21,7 @@ import numpy as np
 from core.kv.block_keys import BlockKeys
 from core.kv.sequence import KVSequence
 from core_kv_connectors.peers.handshake import Agreement, answer, dial
-from core_kv_connectors.peers.listener import Listener
+from core_kv_connectors.peers.listener import OfferListener
 from core_kv_connectors.peers.messages import MAGIC, Found, Get, Hello, Names, PeerError, Terms, receive
 from core_kv_connectors.peers.offer import Offer, name_of
 from core_kv_connectors.peers.peer import Block, Peer
@@ -149,7 +149,7 @@ def _talk(server: socket.socket, said: bytes, agrees: bool, cut: bool) -> None:
     with connection, suppress(OSError, PeerError):
         connection.settimeout(LIMIT_S)
         if agrees:
-            answer(connection, AGREEMENT)
+            answer(connection, AGREEMENT, ("names", "pages"))
         connection.sendall(said)
         if cut:
             connection.shutdown(socket.SHUT_WR)
@@ -162,7 +162,7 @@ def serves_after(speak: Callable[[socket.socket], object]) -> None:
     offer = Offer(1 << 20)
     (group, key, name), _, page = rows()[0]
     offer.put(group, key, np.frombuffer(page, np.uint8))
-    listener = Listener("127.0.0.1", 0, AGREEMENT, offer, "listen")
+    listener = OfferListener("127.0.0.1", 0, AGREEMENT, offer, "listen")
     try:
         with socket.create_connection(listener.address, LIMIT_S) as connection, suppress(OSError, PeerError):
             speak(connection)

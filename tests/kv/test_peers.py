@@ -1,6 +1,5 @@
 """The KV connector `tcp`: engines take each other's pages, and whatever the network or a peer does costs hits alone."""
 
-import contextlib
 import random
 import socket
 import threading
@@ -15,6 +14,7 @@ from core_kv_connectors.peers.connector import Peers
 from core_kv_connectors.peers.handshake import Agreement, dial
 from core_kv_connectors.peers.messages import MAGIC, Found, Get, Hello, Names, PeerError, receive, send
 from core_kv_connectors.peers.offer import MAX_CHANGES, Offer, name_of
+from tests.kv.between import Between
 from tests.kv.tier_fakes import OTHER_PRINT, PAGE_BYTES, PRINT, Engine, key, page
 
 PROMPTS = [range(start, start + 29) for start in (0, 100, 200)]
@@ -86,41 +86,6 @@ def hits(connector, one=None):
     return Engine(connector).run(PROMPTS[0])
 
 
-class Between:
-    """A machine between two engines. pass_on: what becomes of bytes to the one that asks."""
-
-    def __init__(self, connector):
-        self.target, self.pass_on = connector.disk.listener.address, lambda data: data
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
-        self.open = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, far = self.server.accept()[0], socket.create_connection(self.target)
-                self.open += [near, far]
-                for source, target, change in ((near, far, lambda data: data), (far, near, self._changed)):
-                    threading.Thread(target=self._copy, args=(source, target, change), daemon=True).start()
-
-    def _changed(self, data):
-        return self.pass_on(data)
-
-    def _copy(self, source, target, change):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(change(data))
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self):
-        self.server.close()
-        for one in self.open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
 def is_hung_up_on(connection, said):
     """Whether the other end answers some bytes by hanging up."""
     connection.settimeout(PATIENCE_S)
@@ -167,7 +132,7 @@ def test_pages_are_asked_for_ahead(open_peers):
     one = open_peers()
     offering(one)
     asked = []
-    between = Between(one)
+    between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
     between.pass_on = lambda data: (asked.append(len(other.disk.peers[0]._asked)), data)[1]
     assert hits(other, one) == 28
@@ -220,7 +185,7 @@ def test_an_altered_page_is_computed(open_peers, caplog, position):
             changed[position - begin] ^= 1
         return bytes(changed)
 
-    between = Between(one)
+    between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
     between.pass_on = alter
     assert hits(other, one) < 28
@@ -238,7 +203,7 @@ def test_a_peer_that_is_cut_off_in_the_middle_costs_the_rest_of_the_prefix(open_
             between.cut()
         return data
 
-    between = Between(one)
+    between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
     between.pass_on = cut
     assert hits(other, one) <= 28
@@ -251,7 +216,7 @@ def test_a_peer_that_stalls_is_not_waited_for(open_peers, monkeypatch):
     one = open_peers()
     offering(one)
     go = threading.Event()
-    between = Between(one)
+    between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
     between.pass_on = lambda data: (other.disk.peers[0]._asked and go.wait(PATIENCE_S), data)[1]
     assert hits(other, one) == 0
@@ -261,7 +226,7 @@ def test_a_peer_that_stalls_is_not_waited_for(open_peers, monkeypatch):
 def test_a_peer_that_fails_three_times_is_left_alone(open_peers, caplog):
     one = open_peers()
     offering(one)
-    between = Between(one)
+    between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
     between.pass_on = lambda data: b"\0" * len(data) if other.disk.peers[0]._asked else data
     until(lambda: len(other.disk.peers[0]) >= NUM_PAGES)

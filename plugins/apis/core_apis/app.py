@@ -50,6 +50,7 @@ from core_apis.server.own_middleware import load_middleware
 from core_apis.server.turnstile import Turnstile
 from core_apis.sessions.directory import session_files
 from core_apis.sessions.service import SessionService
+from core_apis.transfer import with_transfer
 from core_apis.watching import watched
 from core_config.served.server_config import ServerConfig
 from core_media.config import media_of
@@ -199,6 +200,7 @@ def _context(
     quotes = _quotes(engine, server, metrics, model)
     if quotes is not None:
         generate = with_energy(quotes.followed(generate), engine)
+    generate = with_transfer(generate, engine)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching

@@ -30,6 +30,7 @@ from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.joining import JoinedSession
 from core_apis.traffic.recorder import TrafficNote
+from core_apis.transfer import asked_by
 from core_apis.watching import PromptCall
 from core_frontend.adapters import adapter_start
 from core_frontend.api.outputs import RequestOutput
@@ -105,6 +106,9 @@ class PromptRun:
             terms = replace(terms, explain=explain_terms(prepared, self.context.model))
         if getattr(prepared.body, "energy", None):
             terms = replace(terms, energy=True)
+        transfer = asked_by(prepared.body)
+        if transfer is not None:
+            terms = replace(terms, transfer=transfer)
         if self.context.receipts is not None and not isinstance(prepared, PreparedPooling) and prepared.body.receipt:
             terms = replace(terms, receipts=self.context.receipts.issuer)
         if self.note is not None:

@@ -28,6 +28,7 @@ from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.joining import join_session
 from core_apis.traffic.recorder import Prepare
+from core_apis.transfer import check_transfer
 from core_frontend.queue.limit import Arrival
 
 
@@ -124,6 +125,7 @@ def note_fields(call: Call) -> None:
         raise RequestError(
             "energy is asked for, but this server does not tell it (--quotes); leave it out.", param="energy"
         )
+    check_transfer(call.context.engine, call.runs)
     note_receipt(call.context.receipts, call.runs.body, call.request.headers)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from core.api.adapters import AdapterFacts
 from core_frontend.api.explanation import Source
+from core_frontend.kv_transfer import KVTransfer
 from core_frontend.recording import Recorder
 from core_observers.receipts.issuer import Issuer
 
@@ -52,6 +53,7 @@ class RequestTerms:
     receipts:      makes the receipt of its answers; None: it gets none.
     flex:          whether it belongs to the batch class.
     energy:        whether its last output says what it took.
+    transfer:      whether it leases its blocks to another engine, or fetches them from one; None: neither.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
                    may change it.
     """
@@ -71,6 +73,7 @@ class RequestTerms:
     gives_prompt: bool = False
     flex: bool = False
     energy: bool = False
+    transfer: KVTransfer | None = None
 
     def deadline(self, default_s: float) -> float:
         """Return the monotonic seconds at which the request ends; 0.0: never.

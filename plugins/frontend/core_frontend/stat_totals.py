@@ -28,6 +28,7 @@ STATES = (
     "phase",
     "holders",
     "adapters_number",
+    "kv_leases",
 )
 """Fields that describe the current engine alone.
 

@@ -1,4 +1,4 @@
-"""Metrics of the KV cache: its configuration, and the residency of blocks.
+"""Metrics of the KV cache: its configuration, the residency of blocks, and handoffs to other engines.
 
 Owns: those metric families, made at each scrape. Never does: measure. Called by: the collector of the server's metrics.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from core.api.config import CacheConfig
+from core.api.stats import SchedulerStats
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 
 BOUNDLESS = "+Inf"
@@ -43,3 +44,18 @@ def residency(prefix: str, model_name: str, rows: list[list[float]]) -> Iterator
         buckets = list(zip(bounds, cumulative, strict=True))
         family.add_metric((model_name,), buckets, row[-1])
         yield family
+
+
+def handoffs(prefix: str, model_name: str, stats: SchedulerStats) -> Iterator[Metric]:
+    """Yield the families of handoffs between engines; none if there were none."""
+    if not stats.kv_handoffs:
+        return
+    gauge = GaugeMetricFamily(prefix + "kv_leases", "Leases that have not ended.", labels=("model_name",))
+    gauge.add_metric((model_name,), stats.kv_leases)
+    yield gauge
+    text = "Leases, claims and their pages, by what became of them."
+    family = CounterMetricFamily(prefix + "kv_handoffs", text, labels=("model_name", "side", "what"))
+    for name, count in sorted(stats.kv_handoffs.items()):
+        side, _, what = name.partition(".")
+        family.add_metric((model_name, side, what), count)
+    yield family

@@ -157,6 +157,7 @@ class _SchedulerCollector(Collector):
         yield from lifecycle_metrics.lifecycle(PREFIX, self.model_name, stats)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
+        yield from kv_metrics.handoffs(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

@@ -125,6 +125,8 @@ class ChatWriter:
         extras = Extras(self.request)
         extras.add(0, output)
         extras.tell(answer)
+        if output.kv_transfer_params is not None:
+            answer.kv_transfer_params = output.kv_transfer_params
         return answer
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:

@@ -201,6 +201,8 @@ class CompletionAnswer:
         async with aclosing(outputs):
             async for prompt_index, output in outputs:
                 extras.add(prompt_index, output)
+                if output.kv_transfer_params is not None:
+                    self._head.kv_transfer_params = output.kv_transfer_params
                 num_new = num_entries(output) + shown.num_new(prompt_index, output)
                 choices += await written(output, partial(writer.choices, prompt_index, output), num_new)
                 num_written += num_new

@@ -216,6 +216,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer to a request that is not streamed.
 
     system_fingerprint: see --fingerprint-mode. service_tier: `flex` for one of the batch class.
+    kv_transfer_params: of a request with do_remote_decode whose blocks are leased.
     """
 
     id: str
@@ -232,6 +233,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     service_tier: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, omit_defaults=True):

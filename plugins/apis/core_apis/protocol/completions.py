@@ -137,6 +137,7 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer, and every chunk of a stream.
 
     explain, receipt, timings: lists with one entry per prompt, if there are several prompts.
+    kv_transfer_params: of a request with do_remote_decode whose blocks are leased.
     system_fingerprint: see --fingerprint-mode.
     """
 
@@ -151,3 +152,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     timings: Timings | list[Timings] | UnsetType = UNSET
     energy: EnergyUse | list[EnergyUse] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET

@@ -16,6 +16,7 @@ from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
 from core_apis.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_outputs
+from core_apis.protocol.transfer_params import TransferParams
 from core_formats.server_limits import ServerLimits
 from core_frontend.api.sampling_fields import field_names
 
@@ -67,7 +68,6 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "early_stopping": ((False,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
         "mm_processor_kwargs": (({},), "the server's --mm-processor-kwargs counts for all pictures"),
         "media_io_kwargs": (({},), "the server's --media-io-kwargs counts for all videos"),
-        "kv_transfer_params": (({},), "a server does not exchange keys and values with others"),
         "data_parallel_rank": ((0,), "the prompt chooses the engine"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
         "repetition_detection": (({},), "penalties make repetition unlikely"),
@@ -146,6 +146,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     timings: bool | None = None
     energy: bool | None = None
     service_tier: ServiceTier | None = None
+    kv_transfer_params: TransferParams | None = None
 
     user: Any = None
     metadata: Any = None
@@ -158,7 +159,6 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     early_stopping: Any = None
     mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
-    kv_transfer_params: Any = None
     data_parallel_rank: Any = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None

@@ -29,7 +29,7 @@ from core_grammars.spec import as_text
 UNSERVED: Final = {
     "features": "send pictures to /v1/chat/completions",
     "content_parts": "send pictures to /v1/chat/completions",
-    "kv_transfer_params": "a server does not exchange keys and values with others",
+    "kv_transfer_params": "send the prompt to /v1/completions, whose prompt may be token ids",
     "ec_transfer_params": "a server does not exchange the rows of pictures with others",
     "reasoning_parser_kwargs": "what /v1/chat/completions/render answers holds the constraint of the answer already",
 }
@@ -139,6 +139,11 @@ def rendered_completion(preparation: Preparation, body: CompletionRequest) -> Wr
 
 def _rendered(prepared: PreparedChat | PreparedCompletion) -> list[dict[str, Any]]:
     body = prepared.body
+    if body.kv_transfer_params is not None and body.kv_transfer_params.asked() is not None:
+        raise RequestError(
+            "kv_transfer_params is not rendered; send the request to the API itself, or leave it out.",
+            param="kv_transfer_params",
+        )
     params = {name: _plain(getattr(prepared.params, name)) for name in SamplingParams.__struct_fields__}
     shown = {name: value for name, value in params.items() if value is not None and name not in NOT_RENDERED}
     rendered: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`core kv audit | list | verify | clear`.
+"""`core kv audit | check | list | verify | clear`.
 
 Owns: the commands' arguments, output and exit codes. Never does: compare prompts, or read a page (`core_commands.kv` does).
 Called by: the frame.
@@ -33,6 +33,12 @@ ABOUT = (
     "Render and tokenize the logged chats in their order, without weights, and show for each turn the tokens that an earlier "
     "prompt had, those that are computed again, and why. LOG has a body a line, or is a batch file, or the directory of a "
     "--request-journal."
+)
+CHECK = "core kv check HOST:PORT HOST:PORT [--key-file FILE]"
+CHECKS = (
+    "Connect to two engines that hand KV pages to each other (their kv_ip and kv_port, or listen): compare weights, numerics "
+    "and layout, measure the way from here to each, and send a page of the first to the second and back. Exit with 1 and the "
+    "reason if anything is wrong."
 )
 KEY = "CORE_API_KEY"
 
@@ -78,6 +84,42 @@ def kv_audit(words: list[str]) -> int:
     else:
         _print_rows(rows, again, with_cached=options.url is not None)
     return int(options.most is not None and again > options.most)
+
+
+class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of kv check."""
+
+    key_file: Annotated[str | None, Arg("The key file of both engines. Unset: both are on this machine.")] = None
+    json: Annotated[bool, Arg("Print JSON.")] = False
+
+
+def kv_check(words: list[str]) -> int:
+    """Run `core kv check`; returns the exit code."""
+    if take_help(words) is not None:
+        show(CHECK, CHECKS, [option_section("Options", CheckOptions)])
+        return 0
+    options = take_options(CheckOptions, words)
+    if len(words) < 2 or words[0].startswith("-"):
+        raise UserError(f"core kv check: two addresses are needed; expected: {CHECK}.")
+    first, second = words.pop(0), words.pop(0)
+    refuse_words("core kv check", words)
+    from core_commands.kv.check import checked
+    from core_kv_connectors.peers.connector import address_of
+    from core_kv_connectors.tiers.shared_files import read_key
+
+    secret = b"" if options.key_file is None else read_key(options.key_file, "tcp")
+    result = checked(address_of(first, "core kv check"), address_of(second, "core kv check"), secret)
+    if options.json:
+        print_json(result)
+    else:
+        rows = [
+            [one.place, f"{one.latency_s * 1e6:.0f} µs", f"{one.bandwidth / 1e6:.0f} MB/s", str(one.page_bytes)]
+            for one in result.engines
+        ]
+        if rows:
+            print_table(("engine", "there and back", "pages from it", "bytes a page"), rows)
+        print(result.problem or "They agree, and a page of the first came back from the second as it was.")
+    return int(bool(result.problem))
 
 
 def kv_list(words: list[str]) -> int:

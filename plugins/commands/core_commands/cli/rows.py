@@ -114,6 +114,12 @@ NODES_CHECK: Final = DeclaredCommand(
     ("HOST...", "Check every pair of machines: route, port, key, delay, bandwidth, versions, weights."),
     options=("core_commands.cli.nodes:CheckOptions",),
 )
+KV_CHECK: Final = DeclaredCommand(
+    "kv.check",
+    "core_commands.cli.kv:kv_check",
+    ("HOST:PORT HOST:PORT", "Try whether two engines can hand on KV pages."),
+    options=("core_commands.cli.kv:CheckOptions",),
+)
 KV_LIST: Final = DeclaredCommand("kv.list", "core_commands.cli.kv:kv_list", ("DIR", "List the KV pages on disk."))
 KV_VERIFY: Final = DeclaredCommand(
     "kv.verify", "core_commands.cli.kv:kv_verify", ("DIR", "Read every KV page on disk and check it.")

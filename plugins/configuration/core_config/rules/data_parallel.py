@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+from core_config.stages.kv_transfer import named_connectors
 
 MULTI_PORT = "data_parallel_multi_port_external_lb"
 OF_ONE_SERVER = ("request_journal", "kv_offloading_disk_path", "kv_events_config", "uds")
@@ -139,6 +140,17 @@ def groups_share_out_processors(facts: Facts) -> Findings:
         )
 
 
+def handoffs_are_of_one_engine(facts: Facts) -> Findings:
+    """A role in handoffs of KV is of one engine, which has an address of its own."""
+    named = named_connectors(facts.settings).connectors
+    is_group = facts["data_parallel_size"] > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
+    if is_group and any((connector.arguments or {}).get("role") for connector in named):
+        yield Problem(
+            f"--data-parallel-size {facts['data_parallel_size']}: an engine with a kv_role or --kv-peers has an "
+            "address of its own; start one command for each engine, with --data-parallel-rank."
+        )
+
+
 def logs_are_of_several(facts: Facts) -> Findings:
     """One line for all engines is a matter of several."""
     if facts["aggregate_engine_logging"] and num_engines(facts) == 1:
@@ -150,5 +162,6 @@ RULES: tuple[Rule, ...] = (
     Rule(ranks_are_of_the_group),
     Rule(groups_have_one_api_server),
     Rule(logs_are_of_several),
+    Rule(handoffs_are_of_one_engine),
     Rule(groups_share_out_processors, "platform"),
 )

@@ -11,13 +11,14 @@ MultiConnector is the same list that `--kv-connectors` is. Keys that mean nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.args.schema import flag_of, schema
 from core.plugin.kinds import normalize
 from core_config.arguments import foreign
 from core_config.arguments.convert import convert, describe
+from core_config.stages.kv_roles import role_arguments, unused, without_role
 from core_config.stages.settings import Settings, underscored
 
 TRANSFER = "kv_transfer_config"
@@ -38,6 +39,8 @@ KEPT = ("store_threshold", "offload_prompt_only")
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
 FILES = ("exampleconnector", "sharedstorageconnector")
 SEVERAL = ("multiconnector", "multi")
+HANDS_ON = "tcp"
+"""The connector that has roles (`kv_roles`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,13 @@ def named_connectors(settings: Settings) -> NamedConnectors:
             found.connectors.append(NamedConnector(name, said))
     if settings[TRANSFER]:
         _read(settings.mapping(TRANSFER), flag_of(TRANSFER), found)
+    transfer = settings.mapping(TRANSFER) if settings[TRANSFER] else {}
+    if normalize(str(transfer.get("kv_connector"))) != HANDS_ON:
+        found.problems += unused(settings)
+    elif not found.problems:
+        last = found.connectors[-1]
+        own = role_arguments(transfer, last.arguments or {}, flag_of(TRANSFER), settings, found.problems)
+        found.connectors[-1] = replace(last, arguments=own)
     return found
 
 
@@ -128,6 +138,8 @@ def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_pa
     elif normalize(name) in SEVERAL:
         _read_parts(own, prefix, found)
     else:
+        if normalize(name) != HANDS_ON or is_part:
+            found.problems += without_role(values, name, flag)
         found.connectors.append(NamedConnector(name, said, own, prefix, is_part))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -145,6 +146,7 @@ class RequestOutput:
     explain: how the answer came about, with its last output; None unless requested.
     receipt: what the answers were computed with, to verify them later; None unless requested.
     energy: what the answers took, with the last output; None unless requested.
+    kv_transfer_params: for the engine that is to answer, with the last output of a request that leases its blocks.
     """
 
     request_id: str
@@ -158,3 +160,4 @@ class RequestOutput:
     explain: Explanation | None = None
     receipt: IssuedReceipt | None = None
     energy: EnergyUse | None = None
+    kv_transfer_params: dict[str, Any] | None = None

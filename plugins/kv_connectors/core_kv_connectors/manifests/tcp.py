@@ -1,8 +1,8 @@
-"""Manifest of the `tcp` KV connector. Torch-free."""
+"""Manifest of the `tcp` KV connector: blocks of other engines, shared by name or handed over for tickets. Torch-free."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -29,6 +29,19 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         msgspec.Meta(description="file with the secret of all engines; unset: all of them are on this machine"),
     ] = None
+    role: Annotated[
+        Literal["kv_producer", "kv_consumer", "kv_both"] | None,
+        msgspec.Meta(
+            description="blocks change hands for tickets alone (kv_transfer_params); unset: peers share them all"
+        ),
+    ] = None
+    engine_id: Annotated[str | None, msgspec.Meta(description="with a role: name in answers; unset: drawn")] = None
+    lease: Annotated[
+        float, msgspec.Meta(description="with a role: seconds that blocks wait for their consumer", gt=0, le=3600)
+    ] = 30.0
+    buffer: Annotated[
+        int, msgspec.Meta(description="with a role: bytes of received pages that are not in the KV cache yet", gt=0)
+    ] = 1_000_000_000
 
 
 @hookimpl
@@ -45,13 +58,28 @@ def core_load(context: LoadContext) -> Any:
     config = context.config
     own = context.arguments
     assert config is not None
-    return Peers(
-        config,
-        context.options["fingerprint"],
-        context.options["page_bytes"],
-        context.options.get("new_page"),
-        listen=own.listen,
-        peers=own.peers,
-        capacity=int(own.size * (1 << 30)),
-        key_file=own.key_file,
+    options = context.options
+    common = (config, options["fingerprint"], options["page_bytes"], options.get("new_page"))
+    capacity = int(own.size * (1 << 30))
+    if own.role is not None and config.cache.enable_prefix_caching:
+        return _handoff(common, own, capacity)
+    return Peers(*common, listen=own.listen, peers=own.peers, capacity=capacity, key_file=own.key_file)
+
+
+def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
+    """Build the connector of an engine with a role."""
+    from core_kv_connectors.handoff.connector import Handoff
+    from core_kv_connectors.handoff.roles import Roles
+    from core_kv_connectors.tiers.shared_files import read_key
+
+    assert own.role is not None
+    roles = Roles.read(
+        own.role,
+        own.listen,
+        own.peers,
+        lease_s=own.lease,
+        engine_id=own.engine_id,
+        has_key=own.key_file is not None,
     )
+    secret = b"" if own.key_file is None else read_key(own.key_file, "tcp")
+    return Handoff(*common, roles=roles, secret=secret, capacity=capacity, buffer=own.buffer)

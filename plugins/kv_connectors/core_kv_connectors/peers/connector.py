@@ -52,13 +52,16 @@ class Peers(LocalTiers):
             raise ConfigError([f"{ARGUMENT}: neither offers pages nor asks for any; give listen, peers, or both."])
         if len(peers) > MOST_PEERS:
             raise ConfigError([f"{ARGUMENT}.peers: {len(peers)} engines; expected at most {MOST_PEERS}."])
-        self._listen = None if listen is None else address_of(listen, "listen")
-        self._peers = [address_of(peer, "peers") for peer in peers]
+        self._listen = None if listen is None else address_of(listen, f"{ARGUMENT}.listen")
+        self._peers = [address_of(peer, f"{ARGUMENT}.peers") for peer in peers]
         self._capacity = capacity
         self._secret = b"" if key_file is None else read_key(key_file, "tcp")
         if key_file is None:
-            for name, address in [("listen", self._listen), *(("peers", peer) for peer in self._peers)]:
-                _require_loopback(name, address)
+            for name, address in [
+                (f"{ARGUMENT}.listen", self._listen),
+                *((f"{ARGUMENT}.peers", peer) for peer in self._peers),
+            ]:
+                require_loopback(name, address)
         super().__init__(config, fingerprint, page_bytes, new_page)
 
     def _open_host(self, config: EngineConfig) -> HostTier | None:
@@ -71,17 +74,17 @@ class Peers(LocalTiers):
         return PeerTier(agreement, self._capacity, self._listen, self._peers, self._new_page)
 
 
-def address_of(written: str, name: str) -> Address:
-    """Read HOST:PORT or [HOST]:PORT. Raises ConfigError."""
+def address_of(written: str, said: str) -> Address:
+    """Read HOST:PORT or [HOST]:PORT. said: what names it, for messages. Raises ConfigError."""
     host, colon, port = written.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ConfigError([f"{ARGUMENT}.{name} {written}: expected HOST:PORT, such as 10.0.0.7:14579."])
+        raise ConfigError([f"{said} {written}: expected HOST:PORT, such as 10.0.0.7:14579."])
     return host, int(port)
 
 
-def _require_loopback(name: str, address: Address | None) -> None:
-    """Raise ConfigError for an address beyond this machine, which needs a key."""
+def require_loopback(said: str, address: Address | None, key: str = f"{ARGUMENT}.key_file") -> None:
+    """Raise ConfigError for an address beyond this machine, which needs a key. said, key: what names them, for messages."""
     if address is None or address[0] == "localhost":
         return
     try:
@@ -91,7 +94,7 @@ def _require_loopback(name: str, address: Address | None) -> None:
     if not is_here:
         raise ConfigError(
             [
-                f"{ARGUMENT}.{name} {address[0]}:{address[1]}: beyond this machine pages need a secret that all engines have; "
-                f"give {ARGUMENT}.key_file (openssl rand -hex 32 > FILE; chmod 600 FILE)."
+                f"{said} {address[0]}:{address[1]}: beyond this machine pages need a secret that all engines have; "
+                f"give {key} (openssl rand -hex 32 > FILE; chmod 600 FILE)."
             ]
         )

@@ -13,11 +13,13 @@ import hashlib
 import hmac
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core_kv_connectors.peers.messages import MAGIC, SMALL_BYTES, Hello, PeerError, Terms, receive, send
 
-PURPOSES = ("names", "pages")
+CHECK = "check"
+"""Purpose of a connection that compares terms: it need not agree on them, and gets no page of a prompt."""
 NONCE_BYTES = 32
 WHY_WEIGHTS = (
     "of other weights, numerics, plugins or layout; sizes and times of weight files count, so keep them in copies"
@@ -50,6 +52,14 @@ class Agreement:
 
 def dial(connection: socket.socket, agreement: Agreement, purpose: str) -> None:
     """Agree as the end that has dialled. Raises PeerError with the reason when there is no agreement, OSError."""
+    terms = terms_of(connection, agreement, purpose)
+    problem = agreement.difference(terms) or terms.problem
+    if problem:
+        raise PeerError(f"it has {problem}")
+
+
+def terms_of(connection: socket.socket, agreement: Agreement, purpose: str) -> Terms:
+    """Return the terms of the end that was dialled, once both ends have proved the secret. Raises PeerError, OSError."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, Hello(MAGIC, nonce, purpose))
     theirs = _hello(connection)
@@ -61,16 +71,14 @@ def dial(connection: socket.socket, agreement: Agreement, purpose: str) -> None:
         raise PeerError("it hung up: it has another key file, or none") from error
     if not hmac.compare_digest(terms.proof, agreement.proof("listens", theirs.nonce, nonce)):
         raise PeerError("it does not know our key: it has another key file, or none")
-    problem = agreement.difference(terms) or terms.problem
-    if problem:
-        raise PeerError(f"it has {problem}")
+    return terms
 
 
-def answer(connection: socket.socket, agreement: Agreement) -> str:
-    """Agree as the end that listens; returns the purpose of the connection. Raises PeerError, OSError."""
+def answer(connection: socket.socket, agreement: Agreement, purposes: Sequence[str]) -> str:
+    """Agree as the end that listens; returns the purpose of the connection, one of `purposes`. Raises PeerError, OSError."""
     theirs = _hello(connection)
-    if theirs.purpose not in PURPOSES:
-        raise PeerError(f"it connects for {theirs.purpose!r}, expected one of {', '.join(PURPOSES)}")
+    if theirs.purpose not in purposes:
+        raise PeerError(f"it connects for {theirs.purpose!r}, expected one of {', '.join(purposes)}")
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, Hello(MAGIC, nonce))
     terms = receive(connection, Terms, SMALL_BYTES)
@@ -79,7 +87,7 @@ def answer(connection: socket.socket, agreement: Agreement) -> str:
     problem = agreement.difference(terms)
     proof = agreement.proof("listens", nonce, theirs.nonce)
     send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes, problem))
-    if problem:
+    if problem and theirs.purpose != CHECK:
         raise PeerError(f"it has {problem}")
     return theirs.purpose
 

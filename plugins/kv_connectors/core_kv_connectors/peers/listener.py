@@ -1,7 +1,8 @@
 """The end that offers pages to other engines.
 
-Owns: `Listener`: the port, a thread for each connection, and their limits. Never does: choose what is offered, or speak to
-anybody who has not agreed. Called by: `PeerTier`.
+Owns: `Listener`: the port, a thread for each connection, and their limits; `OfferListener`, which tells and sends what is
+offered to all. Never does: choose what is offered, or speak to a peer that has not agreed. Called by: `PeerTier`, and the
+listener of leases, which extends `Listener`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import logging
 import socket
 import threading
 import time
+from typing import ClassVar
 
 from core.api.errors import ConfigError
-from core_kv_connectors.peers.handshake import Agreement, answer
+from core_kv_connectors.peers.handshake import CHECK, Agreement, answer
 from core_kv_connectors.peers.messages import MOST_NAMES, SMALL_BYTES, Found, Get, Names, PeerError, receive, send
 from core_kv_connectors.peers.offer import Offer
+from core_kv_connectors.peers.trial import answer_trial
 from core_kv_connectors.tiers.page_file import page_parts
 
 logger = logging.getLogger(__name__)
@@ -33,19 +36,19 @@ OPEN_PAUSE_S = 0.1
 
 
 class Listener:
-    """Offers pages at a port.
+    """Answers peers at a port; what it says to those that have agreed, subclasses say.
 
     host, port: where; port 0: any free one. argument: that named them, for messages.
 
-    address: as others dial it.
+    address: as others dial it. purposes: of connections that it serves, besides trials.
 
     Raises ConfigError when the port cannot be used.
     """
 
-    def __init__(self, host: str, port: int, agreement: Agreement, offer: Offer, argument: str) -> None:
+    purposes: ClassVar[tuple[str, ...]]
+
+    def __init__(self, host: str, port: int, agreement: Agreement, argument: str) -> None:
         self._agreement = agreement
-        self._offer = offer
-        self.num_sent = 0
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._socket = _bound(host, port, argument)
@@ -57,7 +60,6 @@ class Listener:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`
         self._socket.close()
-        self._offer.close()
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -86,14 +88,14 @@ class Listener:
             limit = threading.Timer(AGREE_S, _hang_up, [connection])
             limit.start()
             try:
-                purpose = answer(connection, self._agreement)
+                purpose = answer(connection, self._agreement, (*self.purposes, CHECK))
             finally:
                 limit.cancel()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if purpose == "names":
-                self._tell_names(connection)
+            if purpose == CHECK:
+                answer_trial(connection, self._agreement)
             else:
-                self._send_pages(connection)
+                self._speak(purpose, connection)
         except PeerError as error:
             logger.info("KV pages are not offered to %s: %s.", whom, error)
         except OSError as error:
@@ -102,6 +104,32 @@ class Listener:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
+
+    def _speak(self, purpose: str, connection: socket.socket) -> None:
+        """Serve a connection that has agreed, until it ends. Raises PeerError, OSError."""
+        raise NotImplementedError
+
+
+class OfferListener(Listener):
+    """Offers pages to all peers. Arguments: as for `Listener`. num_sent: pages sent since the start."""
+
+    purposes = ("names", "pages")
+
+    def __init__(self, host: str, port: int, agreement: Agreement, offer: Offer, argument: str) -> None:
+        self._offer = offer
+        self.num_sent = 0
+        super().__init__(host, port, agreement, argument)
+
+    def close(self) -> None:
+        """Free the port, wake the connections that wait for changes, and hang up."""
+        self._offer.close()
+        super().close()
+
+    def _speak(self, purpose: str, connection: socket.socket) -> None:
+        if purpose == "names":
+            self._tell_names(connection)
+        else:
+            self._send_pages(connection)
 
     def _tell_names(self, connection: socket.socket) -> None:
         since: int | None = None

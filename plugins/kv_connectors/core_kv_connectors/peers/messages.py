@@ -10,7 +10,7 @@ followed by the bytes of its page.
 from __future__ import annotations
 
 import socket
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -32,7 +32,7 @@ class PeerError(Exception):
 class Hello(msgspec.Struct, tag=1, array_like=True, forbid_unknown_fields=True):
     """First message of each end.
 
-    nonce: 32 random bytes. purpose: of the connection, "names" or "pages"; empty from the listener.
+    nonce: 32 random bytes. purpose: of the connection, "names", "pages", "lease" or "check"; empty from the listener.
     """
 
     magic: str
@@ -72,6 +72,47 @@ class Found(msgspec.Struct, tag=5, array_like=True, forbid_unknown_fields=True):
 
     name: bytes
     header: bytes = b""
+
+
+class Claim(msgspec.Struct, tag=6, array_like=True, forbid_unknown_fields=True):
+    """A claim on the lease that a ticket names.
+
+    tenant: of the request, as the claimant's own server knows it. engine_id: of the producer, as the request says; empty: none.
+    """
+
+    ticket: str
+    tenant: str = ""
+    engine_id: str = ""
+
+
+class Granted(msgspec.Struct, tag=7, array_like=True, forbid_unknown_fields=True):
+    """The answer to a claim. Its names follow, in messages of `Names`.
+
+    count: of names. lease_s: seconds after which the lease ends without a further word. problem: why it is refused; empty: it
+    is granted.
+    """
+
+    count: Annotated[int, msgspec.Meta(ge=0, le=1 << 22)] = 0
+    lease_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    problem: str = ""
+
+
+class Ask(msgspec.Struct, tag=8, array_like=True, forbid_unknown_fields=True):
+    """What a claimant wants next; each renews the lease.
+
+    name: of a page to send; empty: nothing but the renewal. ends: whether the lease is released. received: pages received in
+    all, with the release.
+    """
+
+    name: bytes = b""
+    ends: bool = False
+    received: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Released(msgspec.Struct, tag=9, array_like=True, forbid_unknown_fields=True):
+    """The answer to a release. sent: pages sent in all."""
+
+    sent: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)

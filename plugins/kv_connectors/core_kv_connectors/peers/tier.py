@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.peers.handshake import Agreement
-from core_kv_connectors.peers.listener import Listener
+from core_kv_connectors.peers.listener import OfferListener
 from core_kv_connectors.peers.offer import Offer, name_of
 from core_kv_connectors.peers.peer import AHEAD, Block, Peer
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
@@ -51,7 +51,7 @@ class PeerTier:
         new_page: NewPage | None = None,
     ) -> None:
         self.offer = Offer(capacity if listen is not None else 0)
-        self.listener = None if listen is None else Listener(*listen, agreement, self.offer, ARGUMENT)
+        self.listener = None if listen is None else OfferListener(*listen, agreement, self.offer, ARGUMENT)
         memory = PageMemory(agreement.page_bytes, new_page)
         self.peers = [Peer(*address, agreement, memory.take) for address in peers]
         self._bad: set[bytes] = set()

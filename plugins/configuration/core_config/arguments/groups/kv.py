@@ -1,10 +1,41 @@
-"""Arguments that choose KV connectors by name. Owns: declarations only. Called by: schema."""
+"""Arguments that choose KV connectors, and what they hand to other engines. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from core.args.arg import Arg, ArgumentGroup
+
+
+class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of --kv-transfer-config."""
+
+    kv_connector: Annotated[
+        str | None,
+        Arg(
+            "KV connector (a plugin) that evicted blocks are saved to and found in, after host memory and disk.",
+            plugin="kv_connector",
+        ),
+    ] = None
+    kv_role: Annotated[
+        str,
+        Arg(
+            "Directions: kv_both saves and loads. With tcp, kv_producer leases the blocks of prompts to other engines, and "
+            "kv_consumer takes them from --kv-peers.",
+            choices=("kv_both", "kv_producer", "kv_consumer"),
+        ),
+    ] = "kv_both"
+    kv_ip: Annotated[
+        str | None, Arg("With tcp: address at which consumers reach this engine. Unset: 127.0.0.1 for a producer.")
+    ] = None
+    kv_port: Annotated[
+        int | None, Arg("With tcp: port at that address. Unset: 14579 for a producer.", ge=1, le=65535)
+    ] = None
+    engine_id: Annotated[str | None, Arg("With tcp: name of this engine in answers. Unset: drawn.")] = None
+    kv_buffer_size: Annotated[
+        int | None, Arg("With tcp: bytes of received pages that are not in the KV cache yet. Unset: 1e9.", gt=0)
+    ] = None
+    kv_connector_extra_config: Annotated[dict[str, Any], Arg("The connector's own arguments.")] = {}
 
 
 class KVConnectorArgs(ArgumentGroup, frozen=True, kw_only=True):
@@ -23,3 +54,21 @@ class KVConnectorArgs(ArgumentGroup, frozen=True, kw_only=True):
     kv_connectors_config: Annotated[
         dict[str, Any], Arg("Their own arguments: --kv-connectors-config.NAME.KEY VALUE.")
     ] = {}
+    kv_transfer_config: Annotated[
+        dict[str, Any] | None,
+        Arg("A further place for KV blocks that leave the KV cache. Unset: none.", keys=KVTransferKeys),
+    ] = None
+    kv_peers: Annotated[
+        list[str],
+        Arg(
+            "HOST:PORT of the engines whose blocks kv_transfer_params may name; no other address is dialled.",
+            commas=True,
+        ),
+    ] = msgspec.field(default_factory=list)
+    kv_key_file: Annotated[
+        str | None,
+        Arg("File (mode 0600) with a secret of 32 bytes or more, the same for all these engines; unset: all are here."),
+    ] = None
+    kv_lease: Annotated[
+        float, Arg("Seconds for which the blocks of a prompt wait for the engine that answers it.", gt=0, le=3600)
+    ] = 30.0

@@ -1,0 +1,70 @@
+"""Roles in handoffs of KV between engines: arguments of this engine that are arguments of the connector `tcp`.
+
+Owns: which of them mean something, and what they are for the connector. Never does: listen, or read a key file. Called by:
+`core_config.stages.kv_transfer`.
+
+Without a role `tcp` shares the blocks of all its peers by name. It has one as soon as anything is said that only a role uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from core.args.schema import flag_of
+from core_config.stages.settings import Settings
+
+BOTH, CONSUMER = "kv_both", "kv_consumer"
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "kv_role": (BOTH,),
+    "kv_ip": ("127.0.0.1",),
+    "kv_port": (14579,),
+    "kv_buffer_size": (1_000_000_000,),
+    "engine_id": (),
+}
+"""Keys of `--kv-transfer-config` about roles → values that mean nothing with other connectors."""
+KEYS: Final[Mapping[str, str]] = {"engine_id": "engine_id", "kv_buffer_size": "buffer"}
+ARGUMENTS: Final[Mapping[str, str]] = {"kv_peers": "peers", "kv_key_file": "key_file", "kv_lease": "lease"}
+"""Keys and arguments → arguments of the connector."""
+HOST, PORT = "127.0.0.1", 14579
+
+
+def role_arguments(
+    values: Mapping[str, Any], own: Mapping[str, Any], flag: str, settings: Settings, problems: list[str]
+) -> dict[str, Any]:
+    """Return the own arguments of `tcp` with those of its role. values, flag: of the connector in vLLM's form.
+
+    own: what the user gave as its own arguments. Sentences about values that contradict each other are added to `problems`.
+    """
+    said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
+    keys = {name: value for name in NEUTRAL if (value := values.get(name)) is not None}
+    if not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
+        return dict(own)
+    role = keys.get("kv_role", BOTH)
+    found: dict[str, tuple[Any, str]] = {"role": (role, f"{flag}.kv_role {role}")}
+    found |= {ARGUMENTS[name]: (value, f"{flag_of(name)} {value}") for name, value in said.items()}
+    found |= {KEYS[name]: (keys[name], f"{flag}.{name} {keys[name]}") for name in KEYS if name in keys}
+    if role != CONSUMER:
+        host, port = keys.get("kv_ip", HOST), keys.get("kv_port", PORT)
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if "listen" not in own or {"kv_ip", "kv_port"} & set(keys):
+            found["listen"] = (place, f"{flag}.kv_ip {host} and kv_port {port}")
+    for name, (value, written) in found.items():
+        if name in own and own[name] != value:
+            problems.append(f"{written}: the connector's own {name} {own[name]} says otherwise; leave one out.")
+    return {**own, **{name: value for name, (value, _) in found.items()}}
+
+
+def without_role(values: Mapping[str, Any], name: str, flag: str) -> Iterator[str]:
+    """Yield a sentence for each key about roles that means nothing with the connector `name`."""
+    for key, neutral in NEUTRAL.items():
+        value = values.get(key)
+        if value is not None and value not in neutral:
+            yield f"{flag}.{key} {value}: only the connector tcp hands blocks to other engines, not {name}; leave it out."
+
+
+def unused(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each argument about roles where no connector uses it."""
+    for name in ARGUMENTS:
+        if settings.user_set(name):
+            yield f"{flag_of(name)}: needs --kv-transfer-config.kv_connector tcp, which hands blocks to other engines."

@@ -1,0 +1,1 @@
+"""Prompts computed by one engine and answered by another: KV pages that change hands for a ticket."""

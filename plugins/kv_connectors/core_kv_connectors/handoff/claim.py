@@ -1,0 +1,264 @@
+"""The end that claims leased pages of a peer, for one request.
+
+Owns: `Claim`: the thread that shows the ticket, renews the lease while the request waits, and receives the pages. Never does:
+dial an address that the configuration does not name, trust a page (each is verified like one from a disk), or put a page into
+a block. Called by: the connector (begins and ends it), the observer of handoffs (gives the prompt's keys).
+
+Whatever goes wrong, the request is computed here: the claim then has fewer pages, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.handoff.spare import Spare
+from core_kv_connectors.peers.handshake import Agreement, dial
+from core_kv_connectors.peers.messages import (
+    SMALL_BYTES,
+    Ask,
+    Found,
+    Granted,
+    Names,
+    PeerError,
+    Released,
+    receive,
+    receive_into,
+    send,
+)
+from core_kv_connectors.peers.messages import Claim as ClaimMessage
+from core_kv_connectors.peers.offer import NAME_BYTES, name_of
+from core_kv_connectors.peers.peer import AHEAD, DIAL_S, PAGE_S
+from core_kv_connectors.tiers.page_file import PageError, check_values, checked_header
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 10.0
+"""Seconds within which the pages of a known prompt must be here; it is then computed with those that are."""
+
+Block = tuple[int, PrefixKey]
+"""Group and key of a page."""
+
+
+class RefusedError(Exception):
+    """Raised when the peer does not serve the ticket; the message is its sentence."""
+
+
+class NoMemoryError(Exception):
+    """Raised when there is no memory here for the pages, which is no fault of the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a request says that its pages are. ticket: of the lease. engine_id: of the producer; empty: unsaid."""
+
+    host: str
+    port: int
+    ticket: str
+    engine_id: str = ""
+
+
+class Claim:
+    """The claim of one request.
+
+    source, tenant: of the request. take: returns memory for a page. spare: the memory that all claims may fill.
+    on_end: called with the outcome, on the claim's thread: `received`, `refused`, `no_memory`, `failed` or `dropped`.
+
+    offered: ends with the blocks among the prompt's that the peer has; the engine then answers with `want`.
+    done: ends when no further page comes.
+    pages: received and verified, by group and digest; empty once it is dropped.
+    num_announced, num_received, num_bad: pages that the peer has, that came, and that came with wrong values.
+    problem: why it ended early.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tenant: str,
+        agreement: Agreement,
+        take: Callable[[], Page],
+        spare: Spare,
+        on_end: Callable[[str, Claim], None],
+    ) -> None:
+        self.source = source
+        self.offered: Future[list[Block]] = Future()
+        self.done: Future[None] = Future()
+        self.pages: dict[tuple[int, bytes], tuple[PrefixKey, Page]] = {}
+        self.num_announced = 0
+        self.num_received = 0
+        self.num_bad = 0
+        self.problem = ""
+        self._tenant = tenant
+        self._agreement = agreement
+        self._take = take
+        self._spare = spare
+        self._on_end = on_end
+        self._connection: socket.socket | None = None
+        self._known: Future[Callable[[], list[Block]]] = Future()
+        self._wanted: Future[list[Block]] = Future()
+        self._until = float("inf")
+        self._dropped = False
+        self._num_held = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the request need not wait any longer, whatever the claim's thread waits for."""
+        return time.monotonic() > self._until
+
+    def know(self, blocks: Callable[[], list[Block]]) -> None:
+        """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
+        if not self._known.done():
+            self._until = time.monotonic() + LIMIT_S
+            self._known.set_result(blocks)
+
+    def want(self, blocks: list[Block]) -> None:
+        """Say which of the offered blocks are to be fetched."""
+        if not self._wanted.done():
+            self._wanted.set_result(blocks)
+
+    def drop(self) -> None:
+        """End the claim now; its pages are no longer needed. May be called at any time, and twice."""
+        with self._lock:
+            self._dropped = True
+            connection = self._connection
+            self._free()
+        for waited in (self._known, self._wanted):
+            waited.cancel()
+        if connection is not None:
+            # The claim's thread closes it; it may be in the middle of a page.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        outcome = "failed"
+        try:
+            with self._dialled() as connection:
+                outcome = self._spoken(connection)
+        except RefusedError as refusal:
+            outcome, self.problem = "refused", str(refusal)
+        except NoMemoryError as lack:
+            outcome, self.problem = "no_memory", str(lack)
+        except (PeerError, PageError, OSError) as error:
+            self.problem = str(error)
+        except Exception as error:  # a defect costs this claim alone: its prompt is computed
+            logger.error("A claim of KV pages failed.", exc_info=error)
+            self.problem = f"{type(error).__name__}: {error}"
+        finally:
+            self._on_end("dropped" if self._dropped else outcome, self)
+            if not self.offered.done():
+                self.offered.set_result([])
+            self.done.set_result(None)
+
+    def _dialled(self) -> socket.socket:
+        connection = socket.create_connection((self.source.host, self.source.port), DIAL_S)
+        with self._lock:
+            self._connection = connection
+            if self._dropped:
+                connection.close()
+                raise PeerError("the request has ended")
+        return connection
+
+    def _spoken(self, connection: socket.socket) -> str:
+        """Show the ticket and receive the pages; returns the outcome."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        dial(connection, self._agreement, "lease")
+        connection.settimeout(PAGE_S)
+        send(connection, ClaimMessage(self.source.ticket, self._tenant, self.source.engine_id))
+        granted = receive(connection, Granted, SMALL_BYTES)
+        if granted.problem:
+            raise RefusedError(granted.problem[:200])
+        announced: set[bytes] = set()
+        count = 0
+        while count < granted.count:
+            names = receive(connection, Names).added
+            count += len(names)
+            if not names or any(len(name) != NAME_BYTES for name in names):
+                raise PeerError("it announces names that are none")
+            announced.update(names)
+        self.num_announced = len(announced)
+        renew_s = max(granted.lease_s / 3, 0.01)
+        blocks = self._renewing(connection, self._known, renew_s)()
+        self.offered.set_result([block for block in blocks if name_of(*block) in announced])
+        wanted = self._renewing(connection, self._wanted, renew_s)
+        self._reserve(connection, len(wanted), renew_s)
+        self._fetch(connection, wanted)
+        send(connection, Ask(ends=True, received=self.num_received))
+        receive(connection, Released, SMALL_BYTES)
+        return "received"
+
+    def _renewing(self, connection: socket.socket, waited: Future[Any], renew_s: float) -> Any:
+        """Return a result that the engine gives, and renew the lease meanwhile. Raises PeerError when the claim is dropped."""
+        while True:
+            try:
+                return waited.result(renew_s)
+            except TimeoutError:
+                send(connection, Ask())
+            except CancelledError:
+                raise PeerError("the request has ended") from None
+
+    def _reserve(self, connection: socket.socket, num_pages: int, renew_s: float) -> None:
+        """Wait until there is memory for the pages. Raises NoMemoryError where there never is, or not in time."""
+        num_bytes = num_pages * self._agreement.page_bytes
+        if num_bytes > self._spare.capacity:
+            raise NoMemoryError(f"its pages have {num_bytes} bytes, more than kv_buffer_size {self._spare.capacity}")
+        while not self._spare.take(num_bytes, min(renew_s, max(self._until - time.monotonic(), 0.0))):
+            if time.monotonic() >= self._until or self._dropped:
+                raise NoMemoryError(f"there is no memory for {num_bytes} bytes of its pages (kv_buffer_size)")
+            send(connection, Ask())
+        with self._lock:
+            self._num_held = num_bytes
+            if self._dropped:
+                self._free()
+
+    def _fetch(self, connection: socket.socket, wanted: Sequence[Block]) -> None:
+        """Receive pages, several questions ahead of the answers; a page that is gone makes the prefix shorter."""
+        asked: deque[Block] = deque()
+        upcoming = iter(wanted)
+        while not self._dropped:
+            while len(asked) < AHEAD and (block := next(upcoming, None)) is not None:
+                send(connection, Ask(name_of(*block)))
+                asked.append(block)
+            if not asked:
+                break
+            if time.monotonic() > self._until:
+                raise PeerError(f"its pages took longer than {LIMIT_S:g} s")
+            self._receive_page(connection, *asked.popleft())
+
+    def _receive_page(self, connection: socket.socket, group: int, key: PrefixKey) -> None:
+        """Receive the page of the oldest question, unless the peer no longer has it."""
+        found = receive(connection, Found)
+        if found.name != name_of(group, key):
+            raise PeerError("it answers another question")
+        if not found.header:
+            return
+        try:
+            header = checked_header(found.header, self._agreement.fingerprint, group, key)
+            if header.nbytes != self._agreement.page_bytes:
+                raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._agreement.page_bytes}")
+            page = self._take()
+            receive_into(connection, page.data.cast("B"))
+            check_values(header, page, self._agreement.secret)
+        except PageError:
+            self.num_bad += 1
+            raise
+        self.num_received += 1
+        with self._lock:
+            if not self._dropped:
+                self.pages[group, key.digest] = (key, page)
+
+    def _free(self) -> None:
+        """Drop the pages, and their memory. The lock is held."""
+        self.pages = {}
+        self._spare.give_back(self._num_held)
+        self._num_held = 0

@@ -1,0 +1,79 @@
+"""The end that hands leased pages to the peer that claims them.
+
+Owns: `LeaseListener`: one connection a claim, and the answers on it. Never does: decide who may have a page (`Leases` does).
+Called by: the connector.
+
+A claimed lease lasts as long as its connection and the words on it: the end of either ends the lease.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from core_kv_connectors.handoff.leases import Leases
+from core_kv_connectors.peers.handshake import Agreement
+from core_kv_connectors.peers.listener import SILENT_S, Listener
+from core_kv_connectors.peers.messages import (
+    MOST_NAMES,
+    SMALL_BYTES,
+    Ask,
+    Claim,
+    Found,
+    Granted,
+    Names,
+    Released,
+    receive,
+    send,
+)
+from core_kv_connectors.tiers.page_file import page_parts
+
+CLAIM_BYTES = 1 << 13
+"""Largest claim: a ticket and two names."""
+
+
+class LeaseListener(Listener):
+    """Hands out the pages of leases. Arguments: as for `Listener`."""
+
+    purposes = ("lease",)
+
+    def __init__(self, host: str, port: int, agreement: Agreement, leases: Leases, argument: str) -> None:
+        self._leases = leases
+        super().__init__(host, port, agreement, argument)
+
+    def _speak(self, purpose: str, connection: socket.socket) -> None:
+        claim = receive(connection, Claim, CLAIM_BYTES)
+        leases = self._leases
+        granted = leases.claim(claim.ticket, claim.tenant, claim.engine_id)
+        if isinstance(granted, str):
+            send(connection, Granted(problem=granted))
+            return
+        lease, names = granted
+        received: int | None = None
+        try:
+            send(connection, Granted(len(names), leases.lease_s))
+            for start in range(0, len(names), MOST_NAMES):
+                send(connection, Names(names[start : start + MOST_NAMES]))
+            received = self._serve_pages(connection, lease)
+        finally:
+            sent = leases.end(lease, received)
+        send(connection, Released(sent))
+
+    def _serve_pages(self, connection: socket.socket, lease: bytes) -> int:
+        """Answer questions until the lease is released; returns the pages that the peer has received, as it says."""
+        while True:
+            connection.settimeout(self._leases.lease_s)  # each word renews the lease, and nothing else does
+            ask = receive(connection, Ask, SMALL_BYTES)
+            connection.settimeout(SILENT_S)
+            if ask.ends:
+                return ask.received
+            if ask.name:
+                self._send_page(connection, lease, ask.name)
+
+    def _send_page(self, connection: socket.socket, lease: bytes, name: bytes) -> None:
+        held = self._leases.page(lease, name)
+        if held is None or held.page is None:
+            send(connection, Found(name))
+            return
+        agreement = self._agreement
+        header, page = page_parts(agreement.fingerprint, held.group, held.key, held.page, agreement.secret)
+        send(connection, Found(name, header[4:]), page)

@@ -1,0 +1,82 @@
+"""What an engine is in a handoff of KV pages: producer, consumer or both, and the addresses of each.
+
+Owns: `Roles`, and the checks of what the configuration says. Never does: listen or dial. Called by: the manifest of the
+connector `tcp`; servers (`roles_of`), which refuse requests that the engine has no role for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from core.api.config import EngineConfig
+from core.api.errors import ConfigError
+from core_kv_connectors.peers.connector import MOST_PEERS, address_of, require_loopback
+from core_kv_connectors.peers.tier import Address
+
+PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
+PLACE, PEERS = "--kv-transfer-config.kv_ip", "--kv-peers"
+"""Arguments that name addresses, for messages."""
+ROLES: Final = (PRODUCER, CONSUMER, BOTH)
+ANY_ADDRESS: Final = ("0.0.0.0", "::")  # refused, never listened at
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The role of one engine.
+
+    listen: where consumers come; None: it is no producer. peers: the only addresses that it dials; empty: it is no consumer.
+    lease_s: seconds of a lease without a word. engine_id: its name in answers.
+    """
+
+    listen: Address | None
+    peers: tuple[Address, ...]
+    lease_s: float
+    engine_id: str
+
+    @classmethod
+    def read(
+        cls,
+        role: str,
+        listen: str | None,
+        peers: Sequence[str],
+        *,
+        lease_s: float,
+        engine_id: str | None,
+        has_key: bool,
+    ) -> Roles:
+        """Check what the configuration says. has_key: whether there is a key file. Raises ConfigError."""
+        if role not in ROLES:
+            raise ConfigError([f"kv_role {role}: expected one of {', '.join(ROLES)}."])
+        if len(peers) > MOST_PEERS:
+            raise ConfigError([f"--kv-peers: {len(peers)} engines; expected at most {MOST_PEERS}."])
+        if role != CONSUMER and listen is None:
+            raise ConfigError([f"kv_role {role}: consumers need an address; give kv_ip and kv_port."])
+        if role != PRODUCER and not peers:
+            raise ConfigError([f"kv_role {role}: there is no engine to take pages from; give --kv-peers HOST:PORT."])
+        if role == PRODUCER and peers:
+            raise ConfigError([f"--kv-peers {peers[0]}: kv_role {role} takes no pages; leave it out, or give {BOTH}."])
+        place = address_of(listen, PLACE) if listen is not None and role != CONSUMER else None
+        if place is not None and place[0] in ANY_ADDRESS:
+            raise ConfigError([
+                f"kv_ip {place[0]}: answers tell it to consumers; give the address at which they reach this engine."
+            ])  # fmt: skip
+        whom = tuple(address_of(peer, PEERS) for peer in peers)
+        if not has_key:
+            for said, address in [(PLACE, place), *((PEERS, peer) for peer in whom)]:
+                require_loopback(said, address, "--kv-key-file")
+        return cls(place, whom, lease_s, engine_id or secrets.token_hex(8))
+
+
+def roles_of(config: EngineConfig) -> str:
+    """Return the role that a configuration gives its engine; empty: none."""
+    if not config.cache.enable_prefix_caching:
+        return ""
+    for name, arguments in config.plugins.arguments.items():
+        if name.partition("#")[0] == "kv_connector.tcp" and isinstance(arguments, Mapping):
+            values: Mapping[str, Any] = arguments
+            if values.get("role"):
+                return str(values["role"])
+    return ""

@@ -1,0 +1,269 @@
+"""Handoffs of KV between engines, as requests ask for them.
+
+Owns: `KVHandoffs`, an observer of the engine and a gate: which requests lease their prompt's blocks to another engine, which
+wait for pages of one, and when these pages are no longer needed. Never does: speak to a peer (the KV connector does), or read
+what a client wrote (the server does). Called by: the engine core, between steps; servers, through its utilities.
+
+A server announces what a request asks for before it sends the request itself, under the same id. A request of which nothing was
+announced, as after a death of the engine, is computed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, Self
+
+import msgspec
+
+from core.api.kv_transfer import PrefixKey
+from core.api.messages import EngineRequest
+from core.api.stats import SchedulerStats
+from core.engine.observer import Engine, EngineStart
+from core.kv.manager import KVManager
+from core.kv.prefix_needs import PrefixNeeds
+from core.kv.sequence import KVSequence
+from core.scheduler.sequence import SequenceState
+from core.scheduler.step import Step
+from core_kv_connectors.handoff.claim import Source
+from core_kv_connectors.handoff.connector import Handoff, LeasedBlock
+from core_kv_connectors.handoff.roles import roles_of
+from core_supervision.waiting_gate import WaitingGate
+
+MOST_WATCHED: Final = 4096
+"""Limit on requests whose blocks are to be leased; a further one is answered without a ticket."""
+NOW_BYTES: Final = 64 << 20
+"""Bytes of leased blocks that an engine without work copies before it answers, in some 30 ms."""
+
+
+class KVHandoffs(WaitingGate):
+    """The handoffs of one engine."""
+
+    order = 33  # after the gate of media, whose spans are part of keys; before that of adapters, which must be the last
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched: dict[str, KVSequence | None] = {}
+        self._to_start: dict[str, set[int]] = {}
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self | None:
+        """Return the handoffs of an engine that has a role in them."""
+        return cls() if roles_of(start.config) else None
+
+    def attach(self, engine: Engine) -> None:
+        """Keep the engine."""
+        self._engine = engine
+
+    def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
+        """Return the calls of servers."""
+
+        def claim_kv(request_id: str, source: dict[str, Any], tenant: str) -> str:
+            return self.claim(f"{client}:{request_id}", msgspec.convert(source, Source), tenant)
+
+        return {
+            "watch_kv": lambda request_id: self.watch(f"{client}:{request_id}"),
+            "lease_kv": lambda request_id: self.lease(f"{client}:{request_id}"),
+            "claim_kv": claim_kv,
+            "end_kv": lambda request_id: self.end(f"{client}:{request_id}"),
+            "kv_handoffs": self.counts,
+        }
+
+    # --- producer ---
+
+    def watch(self, name: str) -> bool:
+        """Note that a request is to come whose blocks are to be leased. False: too many are noted."""
+        if len(self._watched) >= MOST_WATCHED:
+            return False
+        self._watched[name] = None
+        return True
+
+    def lease(self, name: str) -> dict[str, Any] | None:
+        """Lease the cached blocks of a request's prompt; returns ticket, host, port and engine_id, or None without a lease."""
+        sequence = self._watched.pop(name, None)
+        connector = self._connector
+        if sequence is None or connector is None or connector.roles.listen is None:
+            return None
+        kv = self._engine.scheduler.kv
+        num_blocks = kv.lookup_now(sequence).num_tokens // kv.block_size
+        if not num_blocks:
+            return None
+        blocks = _blocks_of(kv, self._engine, sequence, num_blocks)
+        last = kv.key(sequence, num_blocks - 1).digest
+        ticket = connector.lease(blocks, last, num_blocks, sequence.tenant)
+        if ticket is None:
+            return None
+        self._copy_now(kv, connector)
+        host, port = connector.roles.listen
+        return {"ticket": ticket, "host": host, "port": port, "engine_id": connector.roles.engine_id}
+
+    # --- consumer ---
+
+    def claim(self, name: str, source: Source, tenant: str) -> str:
+        """Begin to fetch the pages of a request that is to come; returns why not, empty when it has begun."""
+        connector = self._connector
+        return "no_connector" if connector is None else connector.claim(name, source, tenant)
+
+    def end(self, name: str) -> None:
+        """Forget a request; its lease is released. Unknown names are ignored."""
+        self._watched.pop(name, None)
+        self._to_start.pop(name, None)
+        connector = self._connector
+        if connector is not None:
+            connector.end_claim(name)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add the counts to the statistics."""
+        super().report(stats)
+        connector = self._connector
+        if connector is not None:
+            stats.kv_handoffs = dict(connector.totals())
+            stats.kv_leases = 0 if connector.leases is None else len(connector.leases)
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts of `Handoff`, and the requests that wait here."""
+        connector = self._connector
+        told = {} if connector is None else connector.report_counts()
+        return {**told, "waiting": len(self.held), "watched": len(self._watched)}
+
+    # --- the gate and the observer ---
+
+    def hold(self, request: EngineRequest) -> bool:
+        """Keep a request until its pages are here, or are known not to come."""
+        name = request.request_id
+        connector = self._connector
+        if name in self._watched and self._watched[name] is None:
+            self._watched[name] = _sequence(request)
+        claim = None if connector is None else connector.claim_of(name)
+        if claim is None:
+            return False
+        if request.params.prompt_logprobs is not None:  # every token of the prompt is computed
+            self.end(name)
+            return False
+        claim.know(partial(_keyed_blocks, self._engine.scheduler.kv, _sequence(request)))
+        self.held.append(request)
+        return True
+
+    def before_step(self) -> None:
+        """Schedule the requests whose pages are here, and say which pages are still needed."""
+        if not self.held:
+            return
+        now = time.monotonic()
+        held, self.held = self.held, []
+        for request in held:
+            if self._is_awaited(request, now):
+                self.held.append(request)
+            else:
+                self._engine.sequences.add([request], after=self)
+
+    def submitted(self, step: Step) -> None:
+        """Drop the pages of requests that have begun: the plan has what their blocks get."""
+        if not self._to_start:
+            return
+        for sequence in step.sequences():
+            name, choice = sequence.request.key
+            waiting = self._to_start.get(name)
+            if waiting is not None:
+                waiting.discard(choice)
+                if not waiting:
+                    self.end(name)
+
+    def awaited(self) -> Collection[Future[Any]]:
+        """Return what the claims of waiting requests wait for."""
+        connector = self._connector
+        claims = [] if connector is None else [connector.claim_of(request.request_id) for request in self.held]
+        return [claim.done if claim.offered.done() else claim.offered for claim in claims if claim is not None]
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Drop all choices of these requests, and release their leases."""
+        names = list(request_ids)
+        super().abort(names)
+        for name in names:
+            self.end(name)
+
+    def drop(self, requests: Collection[EngineRequest]) -> None:
+        """Keep these sequences no longer; a claim ends with the last choice of its request."""
+        super().drop(requests)
+        left = {request.request_id for request in self.held}
+        for request in requests:
+            if request.request_id not in left and request.request_id not in self._to_start:
+                self.end(request.request_id)
+
+    def client_gone(self, client: int) -> None:
+        """Forget the requests of a client that is gone."""
+        connector = self._connector
+        claimed = [] if connector is None else connector.claimed()
+        for name in {*self._watched, *claimed}:
+            if name.startswith(f"{client}:"):
+                self.end(name)
+
+    @property
+    def _connector(self) -> Handoff | None:
+        """The connector; None once it has failed."""
+        connectors = self._engine.kv_services.connectors
+        return next((one for one in connectors if isinstance(one, Handoff)), None)
+
+    def _is_awaited(self, request: EngineRequest, now: float) -> bool:
+        """Whether a request has to wait on. Lets look-ups find its pages when it has not."""
+        name = request.request_id
+        connector = self._connector
+        claim = None if connector is None else connector.claim_of(name)
+        if connector is None or claim is None:
+            return False
+        # The scheduler ends a request whose deadline has passed. A peer may send a byte at a time, for ever.
+        if (request.deadline and request.deadline <= now) or (claim.is_late and not claim.done.done()):
+            self.end(name)
+            return False
+        if claim.done.done():
+            connector.collect(name)
+            self._to_start.setdefault(name, set()).add(request.choice)
+            return False
+        if claim.offered.done():
+            kv = self._engine.scheduler.kv
+            claim.want([block for block in claim.offered.result() if not _is_cached(kv, *block)])
+        return True
+
+    def _copy_now(self, kv: KVManager, connector: Handoff) -> None:
+        """Copy leased blocks at once where nothing else is to be computed; otherwise they come with the next steps."""
+        engine = self._engine
+        if engine.sequences.unfinished or engine.scheduler.in_flight:
+            return
+        for _ in range(max(1, NOW_BYTES // connector.copy_bytes)):
+            if not connector.copy_some(kv) or not kv.copy_now(engine.queue.copy):
+                return
+
+
+def _sequence(request: EngineRequest) -> KVSequence:
+    """Return the prompt of a request under the keys that the scheduler will give it."""
+    return SequenceState(request, (0, 0), len(request.prompt_token_ids))
+
+
+def _keyed_blocks(kv: KVManager, sequence: KVSequence) -> list[tuple[int, PrefixKey]]:
+    """Return group and key of every block and page of a state that a prompt may begin with. Any thread may call it."""
+    keys = [kv.key(sequence, index) for index in range((len(sequence.token_ids) - 1) // kv.block_size)]
+    keyed = [group for group, rule in enumerate(kv.growth) if rule.holds_slots]
+    states = range(len(kv.groups), len(kv.groups) + kv.states.num_blocks)
+    return [(group, key) for group in (*keyed, *states) for key in keys]
+
+
+def _blocks_of(kv: KVManager, engine: Engine, sequence: KVSequence, num_blocks: int) -> list[LeasedBlock]:
+    """Return the blocks that a prefix of `num_blocks` needs, each in the pool or as a page of a connector."""
+    needs = PrefixNeeds(kv.growth, kv.block_size, kv.states.num_blocks)
+    num_groups = len(kv.groups)
+    found: list[LeasedBlock] = []
+    for group, index in needs.entries(num_blocks):
+        key = kv.key(sequence, index)
+        block_id = kv.pool.prefixes.find(key, min(group, num_groups))
+        if block_id is not None:
+            found.append((kv.pool.parts(block_id)[max(group - num_groups, 0)], group, key, None))
+        else:
+            page = engine.kv_services.get(group, key)
+            if page is not None:
+                found.append((None, group, key, page))
+    return found
+
+
+def _is_cached(kv: KVManager, group: int, key: PrefixKey) -> bool:
+    return kv.pool.prefixes.find(key, min(group, len(kv.groups))) is not None
