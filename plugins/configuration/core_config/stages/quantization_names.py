@@ -17,7 +17,6 @@ ALIASES: Final = {
     "awq_marlin": "awq",
     "cpu_awq": "awq",
     "cpu_wna16": "gptq",
-    "experts_int8": "int8",
     "fbgemm_fp8": "fp8",
     "gptq_bitblas": "gptq",
     "gptq_marlin": "gptq",
