@@ -22,6 +22,7 @@ FIGURES = Path(__file__).parents[2] / "docs" / "quantization.json"
 MODULES = {
     "compressed-tensors": "compressed", "fp8": "online", "gptq": "gptq", "awq": "awq", "modelopt": "modelopt",
     "bitsandbytes": "bitsandbytes", "quark": "quark", "torchao": "torchao", "hqq": "hqq", "auto-round": "auto_round",
+    "aqlm": "aqlm",
 }  # fmt: skip
 """Methods with kept checkpoints, and where their plugins are."""
 DIGESTS = ("digests.json", "dequantized.json")

@@ -35,7 +35,6 @@ ALIASES: Final = {
 }
 """Other name of a method that is served → the method's own name."""
 REFUSED: Final = {
-    "aqlm": "its additive codebooks have no canonical form here; convert the checkpoint with its own tool to plain weights",
     "bitblas": "its weights lie in tiles of one library for GPUs; serve the GPTQ checkpoint that it was made from",
     "deepspeedfp": "it packs weights when the model is loaded by DeepSpeed; use --quantization fp8",
     "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
