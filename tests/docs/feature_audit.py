@@ -83,7 +83,7 @@ class Asked:
             return
         parsed = Parser().parse(shlex.split(asked))
         merged = merge(parsed.values, {})
-        yield [*parsed.problems, *merged.problems, *merged.warnings]
+        yield [*parsed.problems, *parsed.warnings, *merged.problems, *merged.warnings]
         try:
             done = resolve(
                 parsed.values, context="serve", registry=self._registry, environ={}, problems=parsed.problems
