@@ -40,6 +40,7 @@ REFUSED: Final = {
     "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
     "gptq_marlin_24": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "marlin": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
+    "mxfp6": "6-bit floats take 8 bits here; use --quantization fp8, which rounds less, or a checkpoint of Quark that has them",
     "neuron_quant": "it is for one vendor's chip; use --quantization int8",
     "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
