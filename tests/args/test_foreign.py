@@ -142,8 +142,10 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--default-mm-loras", "image=a"], ["--default-mm-loras", "names its adapter itself"]),
         (["--runner", "draft"], ["--runner draft", "--speculative-config names a draft model", "expected one of"]),
         (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
-        (["--kv-cache-dtype", "fp8_inc"], ["--kv-cache-dtype fp8_inc", "layout of other devices", "expected one of"]),
-        (["--prefix-caching-hash-algo", "builtin"], ["Python objects", "'sha256'"]),
+        (
+            ["--kv-cache-dtype", "fp8_inc"],
+            ["--kv-cache-dtype fp8_inc", "fp8 stores the same numbers here", "expected one of"],
+        ),
         (["--enable-lora=perhaps"], ["--enable-lora perhaps", "true or false"]),
         (["--tensor-paralel-size", "2"], ["unknown", "Did you mean '--tensor-parallel-size'?"]),
     ],
@@ -193,6 +195,19 @@ def test_older_names_are_translated_with_a_warning():
         ]
     assert "true or false" in merge({"disable_log_requests": "perhaps"}, {}).problems[0]
     assert merge({"calculate_kv_scales": True}, {}).warnings
+
+
+def test_older_values_mean_what_is_there_with_a_warning():
+    words = "deprecated, last accepted by release 0.3; use sha256, which it means here, as hashes"
+    for value in ("builtin", "sha256_cbor_64bit"):
+        parsed = Parser().parse(["--prefix-caching-hash-algo", value])
+        found = merge(parsed.values, {})
+        assert found.value("prefix_caching_hash_algo") == "sha256" and found.problems == parsed.problems == []
+        assert parsed.warnings[0].startswith(f"--prefix-caching-hash-algo {value}: {words}") and not found.warnings
+        plain = merge({"prefix_caching_hash_algo": value}, {})
+        assert plain.value("prefix_caching_hash_algo") == "sha256" and plain.problems == []
+        assert len(plain.warnings) == 1 and words in plain.warnings[0]
+    assert "expected one of 'sha256'" in Parser().parse(["--prefix-caching-hash-algo", "md5"]).problems[0]
 
 
 def test_what_was_removed_is_told_even_without_a_value():

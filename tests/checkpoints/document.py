@@ -22,6 +22,7 @@ FIGURES = Path(__file__).parents[2] / "docs" / "quantization.json"
 MODULES = {
     "compressed-tensors": "compressed", "fp8": "online", "gptq": "gptq", "awq": "awq", "modelopt": "modelopt",
     "bitsandbytes": "bitsandbytes", "quark": "quark", "torchao": "torchao", "hqq": "hqq", "auto-round": "auto_round",
+    "aqlm": "aqlm",
 }  # fmt: skip
 """Methods with kept checkpoints, and where their plugins are."""
 DIGESTS = ("digests.json", "dequantized.json")
@@ -36,7 +37,8 @@ HEAD = """# Quantization
 A checkpoint's own declaration decides how it is read, wherever it stands: `quantization_config` or `compression_config` of
 the configuration or of the text model in it, `quantize_config.json`, `quant_config.json`, `hf_quant_config.json`. Every key of
 it is read, refused by name, or listed as neutral with the reason. `int8`, `fp8`, `nf4`, `fp4`, `mxfp4` and `nvfp4` open a
-checkpoint that declares them, and round a plain one while it loads (`--quantization NAME`). What each method opens and
+checkpoint that declares them, and round a plain one while it loads (`--quantization NAME`); `experts_int8` rounds the
+experts of a model alone. What each method opens and
 refuses is in [plugins/quantization.md](plugins/quantization.md), GGUF in [gguf.md](gguf.md).
 
 ## Declared checkpoints

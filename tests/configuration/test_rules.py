@@ -86,6 +86,7 @@ CASES = [
     ("foreign_api_key_protects_nothing", [{"api_key": ["k"]}, {"environ": {"VLLM_API_KEY": "k"}}],
      [{}, {"environ": {"VLLM_API_KEY": "k"}}], "CORE_API_KEY, or give --api-key"),
     ("unknown_keys_are_listed", [{}, model()], [{}, model(trained_by="us")], "trained_by"),
+    ("no_method_is_to_be_removed", [{}], [{"allow_deprecated_quantization": True}], "no quantization method is marked"),
     ("remote_code_is_not_run", [{}], [{"trust_remote_code": True}], "no effect"),
     ("revision_needs_its_owner", [{"revision": "v", "model": "m"}], [{"revision": "v"}], "--revision"),
     ("samples_are_of_metrics", [{"kv_cache_metrics": True, "kv_cache_metrics_sample": 0.5}],

@@ -2,6 +2,9 @@
 
 Owns: the text of docs/features.md, made of the rows of `features.toml`, of the entry points and of the names that are refused.
 Never does: write a file. Called by: a person, and the test that the table is current and true.
+
+With `--audit` the state of every documented feature is printed instead (`feature_audit.py`); the exit status is 1 while
+one is missing.
 """
 
 import sys
@@ -14,6 +17,7 @@ from typing import Any
 import msgspec
 
 from core_config.arguments import foreign
+from tests.docs import feature_audit
 from tests.layout import PROJECTS
 
 ROOT = Path(__file__).parents[2]
@@ -113,5 +117,16 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(shown)
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> int:
+    """Print the page, or with `--audit` every documented feature. Returns the exit status."""
+    if words == ["--audit"]:
+        return feature_audit.audit()
+    if words:
+        sys.stderr.write("Usage: python -m tests.docs.features [--audit]\n")
+        return 2
     sys.stdout.write(document())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from tests.quantization.packed import KEPT, PROMPT, Packed, check_tokens, differ
 from tests.torch_free import run_torch_free
 
 DIGESTS = [  # the folder of the method, its package, and the type in which the tool computes
+    ("aqlm", "aqlm", torch.float32),
     ("auto-round", "auto_round", torch.float16),
     ("awq", "awq", torch.float16),
     ("bitsandbytes", "bitsandbytes", torch.float32),
@@ -26,6 +27,7 @@ CHECKPOINTS = [
     for path in sorted((KEPT / method).glob("*/digests.json"))
 ]
 SERVED = {
+    "aqlm/words": "aqlm",
     "bitsandbytes/nested": "bitsandbytes",
     "compressed-tensors/mixed": "compressed",
     "gptq/order": "gptq",
@@ -38,6 +40,7 @@ EXPLAINED = (
     "torchao/floats",
 )  # fmt: skip
 PLANNING = {
+    "aqlm": "manifest, method, layout",
     "auto_round": "manifest, method", "awq": "manifest, method, layout", "bitsandbytes": "manifest, method",
     "compressed": "manifest, layouts", "gptq": "manifest, method, layout", "hqq": "manifest, method, layout",
     "torchao": "manifest, method, integers, floats",

@@ -1,10 +1,13 @@
 """Plain checkpoints quantized at load: accuracy of the rounding, the plan, and the running engine."""
 
+import shutil
+
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import CheckpointError, ConfigError, UserError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import ACTIVATIONS, DensePlan, LayerSpec, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
@@ -16,6 +19,7 @@ from core_quantization.online.rounding import quantize
 from core_quantization.online.schemes import SCHEMES
 from core_runtime.specs.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
 from tests.configuration.test_memory_plan import compare
+from tests.tiny_models import save_checkpoint
 
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.
 ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "nvfp4": 0.011}
@@ -130,3 +134,49 @@ def test_the_same_tokens_alone_and_in_company(tiny_llama):
         alone = llm.generate([prompt], params, use_tqdm=False)[0]
         assert alone.outputs[0].token_ids == other.outputs[0].token_ids
         assert alone.outputs[0].cumulative_logprob == other.outputs[0].cumulative_logprob
+
+
+@pytest.fixture(scope="module")
+def plain_experts(tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("experts"), "mixtral")
+
+
+def scores(path, **arguments):
+    llm = LLM(
+        model=str(path), dtype="float32", max_model_len=64, kv_cache_memory_bytes=1 << 24, device="cpu", **arguments
+    )
+    try:
+        return llm.generate(["one two three"], SamplingParams(max_tokens=8, temperature=0, logprobs=1), use_tqdm=False)[
+            0
+        ]
+    finally:
+        llm.close()
+
+
+def test_experts_are_rounded_alone(plain_experts, tmp_path):
+    """As in a checkpoint whose experts were rounded before it was saved, and whose other matrices were not."""
+    shutil.copytree(plain_experts, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    rounded = {name: tensor for name, tensor in tensors.items() if ".experts." in name}
+    assert rounded
+    tensors |= {name: quantize(tensor, "int8_groups").dequantize().contiguous() for name, tensor in rounded.items()}
+    save_file(tensors, file, {"format": "pt"})
+    found, expected = scores(plain_experts, quantization="experts_int8"), scores(tmp_path)
+    assert found.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert found.outputs[0].cumulative_logprob == pytest.approx(expected.outputs[0].cumulative_logprob, abs=1e-4)
+    (planned, used), *_ = compare(PluginRegistry(), plain_experts, quantization="experts_int8")
+    (whole, _), *_ = compare(PluginRegistry(), plain_experts, quantization="int8")
+    assert planned == pytest.approx(used, rel=0.01) and whole < planned
+
+
+def test_experts_that_are_not_there_cannot_be_rounded(tiny_llama):
+    with pytest.raises(
+        ConfigError, match="experts_int8: the model has no experts to round; choose --quantization int8"
+    ):
+        compare(PluginRegistry(), tiny_llama, quantization="experts_int8")
+    context = LoadContext(
+        manifest=None, dtype="bfloat16", arguments=OnlineArguments(head="int8"), roundings=ACTIVATIONS
+    )
+    with pytest.raises(UserError, match="head int8: experts_int8 rounds the experts alone"):
+        manifests.EXPERTS_INT8.core_load(context)

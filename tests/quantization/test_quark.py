@@ -10,6 +10,7 @@ import torch
 from core.api.specs import LayerSpec, Unsupported
 from core.plugin.registry import PluginRegistry
 from core_config.selection import select_quantization
+from core_quantization.declared.floats6 import numbers_of
 from core_quantization.declared.refusal import Refusal
 from core_quantization.quark import manifest as hooks
 from core_quantization.quark.declaration import read_declaration
@@ -18,11 +19,12 @@ from tests.quantization.packed import KEPT, Packed, changed, check_tokens, diges
 
 HERE = KEPT / "quark"
 MIXED = HERE / "mixed"
+MXFP6 = HERE / "mxfp6"
 LAYER = LayerSpec("model.layers.0.self_attn.q_proj", "linear", (64, 64))
 Q = "model__layers__0__self_attn__q_proj"
 
 
-@pytest.mark.parametrize("name", ["fp8-cache", "mixed"])
+@pytest.mark.parametrize("name", ["fp8-cache", "mixed", "mxfp6"])
 def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
     packed = Packed(HERE / name, hooks)
     expected = json.loads((HERE / name / "dequantized.json").read_text())
@@ -39,6 +41,16 @@ def test_each_scheme_has_its_format() -> None:
     assert formats["model.layers.0.mlp.up_proj"] == "int8_groups"
     assert formats["model.layers.0.mlp.down_proj"] == "mxfp4"
     assert formats["model.layers.1.self_attn.o_proj"] == "fp8_e4m3"
+
+
+def test_six_bits_are_held_in_eight() -> None:
+    """Without rounding: `test_matrices_and_tokens_are_those_of_the_tool` has both types, one in each layer."""
+    plans = Packed(MXFP6, hooks, dtype="bfloat16").plans()
+    formats = {plan.format for name, (_, plan) in plans.items() if "_proj" in name}
+    assert formats == {"fp8_e4m3"}
+    fine, wide = numbers_of("fp6_e2m3"), numbers_of("fp6_e3m2")
+    assert fine[:9] == [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1] and max(fine) == 7.5
+    assert wide[:5] == [0, 0.0625, 0.125, 0.1875, 0.25] and min(wide) == -28
 
 
 def test_outputs_of_keys_and_values_are_scales_of_the_cache() -> None:
@@ -72,6 +84,7 @@ def declared(**changes: Any) -> dict[str, Any]:
         (declared(qscheme="per_row"), "qscheme: needs per_tensor or"),
         (declared(ch_axis=0), "ch_axis: needs -1, the inputs, for groups, got 0"),
         (declared(dtype="fp4", scale_format=None), "scale_format: needs e8m0 in groups, for fp4"),
+        (declared(dtype="fp6_e2m3", qscheme="per_channel", ch_axis=0), "e8m0 in groups, for fp6_e2m3"),
         (declared(zero_point_type="float32"), "zero_point_type: needs int32, got float32"),
         (declared(group_size=None), "group_size: needs a whole number, got None"),
         (declared(magic=1), "magic: needs a known key"),
@@ -98,6 +111,22 @@ def test_the_first_pattern_counts_then_the_type_then_the_whole() -> None:
     assert found.numbers_of("lm_head") == read_declaration(declared()).linear
     typed = read_declaration({**declared(), "layer_type_quant_config": {"Linear": other}})
     assert typed.linear is not None and typed.linear.dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "sentence"),
+    [
+        ({f"{Q}__weight": torch.zeros(64, 64, dtype=torch.uint8)}, r"shape \[64, 64\], .* needs \[64, 48\]"),
+        ({f"{Q}__weight_scale": torch.zeros(64, 2)}, "has type F32, but its declared scheme needs U8 or F8_E8M0"),
+    ],
+)
+def test_tensors_that_do_not_fit_six_bits_are_told(
+    tensors: dict[str, torch.Tensor], sentence: str, tmp_path: Path
+) -> None:
+    plan = Packed(changed(MXFP6, tmp_path / "a", **tensors), hooks).method.plan(LAYER)
+    assert isinstance(plan, Unsupported)
+    with pytest.raises(AssertionError, match=sentence):
+        raise AssertionError(plan.reason)
 
 
 @pytest.mark.parametrize(

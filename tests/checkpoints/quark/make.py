@@ -24,6 +24,8 @@ from quark.torch.quantization.config.config import (
     Int8PerChannelSpec,
     Int8PerGroupSpec,
     OCP_MXFP4Spec,
+    OCP_MXFP6E2M3Spec,
+    OCP_MXFP6E3M2Spec,
     QConfig,
     QLayerConfig,
     QTensorConfig,
@@ -69,7 +71,17 @@ FP8 = QConfig(
     kv_cache_quant_config={"*k_proj": CACHE, "*v_proj": CACHE},
     exclude=["lm_head"],
 )
-CHECKPOINTS = {"mixed": (LlamaConfig(**UNTIED), MIXED, "reorder"), "fp8-cache": (LlamaConfig(**UNTIED), FP8, "order")}
+SIX = {"ch_axis": -1, "is_dynamic": False}
+MXFP6 = QConfig(
+    global_quant_config=weights(OCP_MXFP6E2M3Spec(**SIX)),
+    layer_quant_config={"*layers.1.*": weights(OCP_MXFP6E3M2Spec(**SIX))},
+    exclude=["lm_head"],
+)
+CHECKPOINTS = {
+    "mixed": (LlamaConfig(**UNTIED), MIXED, "reorder"),
+    "fp8-cache": (LlamaConfig(**UNTIED), FP8, "order"),
+    "mxfp6": (LlamaConfig(**UNTIED), MXFP6, "reorder"),
+}
 
 
 def make(name: str) -> None:

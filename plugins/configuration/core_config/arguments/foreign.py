@@ -36,7 +36,8 @@ class Foreign:
     kind:    why the name is not served, see the table's first lines.
     takes:   form of its value.
     neutral: values without an effect, as they are written.
-    text:    reason why it is not served; for `elsewhere` (and `older`, when it starts with `--`) what to write instead.
+    text:    reason why it is not served; for `elsewhere` (and `older`, when it starts with `--`) what to write instead;
+             for an older value what it means here, a colon, and why.
     topic:   capability that it belongs to, such as `LoRA adapters`.
     """
 
@@ -76,6 +77,9 @@ class Foreign:
             return f"there is no such argument here; use {self.text}"
         if self.kind == "removed":
             return f"removed, as {self.text}; leave it out"
+        if self.kind == "older" and not self.name.isidentifier():
+            meaning, _, why = self.text.partition(": ")
+            return f"deprecated, last accepted by release {LAST_RELEASE}; use {meaning}, which it means here, as {why}"
         if self.kind == "older":
             way_out = f"use {self.text}" if self.text.startswith("--") else f"{self.text}; leave it out"
             return f"deprecated, last accepted by release {LAST_RELEASE}; {way_out}"
@@ -139,6 +143,14 @@ def refused_value(argument: str, value: Any) -> str:
     """Return why `value` is not a choice of a declared argument, to precede the choices in a message; empty when unknown."""
     row = table().get(f"{argument}={value}")
     return "" if row is None else f"this engine does not serve it yet: {row.text}; "
+
+
+def older_value(argument: str, value: Any) -> tuple[str, str] | None:
+    """Return what a value of other engines means here, and the sentence about it; None for a value that means nothing."""
+    row = table().get(f"{argument}={value}")
+    if row is None or row.kind != "older":
+        return None
+    return row.text.partition(": ")[0], row.sentence
 
 
 class WithNeutral(dict[str, Any]):

@@ -235,8 +235,14 @@ def _store(found: Field, value: Any, shown: str, out: Parsed) -> None:
     try:
         converted = convert(found, value)
     except ValueError as error:
-        out.problems.append(f"{_written(found, value, shown)}: {_sentence(error)}")
-        return
+        from core_config.arguments.foreign import older_value  # the table is read for mistakes only
+
+        older = older_value(found.name, value)
+        if older is None:
+            out.problems.append(f"{_written(found, value, shown)}: {_sentence(error)}")
+            return
+        converted, sentence = older
+        out.warnings.append(f"{_written(found, value, shown)}: {sentence}.")
     if isinstance(converted, dict):
         tree = out.trees.setdefault(found.name, {})
         for key, entry in converted.items():

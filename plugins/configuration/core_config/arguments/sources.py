@@ -168,8 +168,12 @@ def _take(layer: Layer, key: str, given: Given, shown: str, out: Merged) -> None
     try:
         converted = convert(declared, value)
     except ValueError as error:
-        _report(declared, shown, value, error, out)
-        return
+        older = _older(declared, value)
+        if older is None:
+            _report(declared, shown, value, error, out)
+            return
+        converted, sentence = older
+        out.warnings.append(f"{shown} {_shortened(value)}: {sentence}.")
     before = layer.get(declared.name)
     if before is not None and before.value != converted:
         out.warnings.append(f"{shown}: {declared.name} is given twice; the last value is used.")
@@ -205,6 +209,13 @@ def _translated(older: Field, value: Any, shown: str, out: Merged) -> tuple[Fiel
     except ValueError as error:
         _report(meant, shown, value, error, out)
         return None, None
+
+
+def _older(declared: Field, value: Any) -> tuple[str, str] | None:
+    """Return the meaning of an older value, and the sentence about it. The table is read for mistakes only."""
+    from core_config.arguments.foreign import older_value
+
+    return older_value(declared.name, value)
 
 
 def _report(declared: Field, shown: str, value: Any, error: ValueError, out: Merged) -> None:

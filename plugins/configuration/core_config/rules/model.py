@@ -109,6 +109,12 @@ def quantization_without_kernels_is_slow(facts: Facts) -> Findings:
         )
 
 
+def no_method_is_to_be_removed(facts: Facts) -> Findings:
+    """Every quantization method may be used without a permission."""
+    if facts["allow_deprecated_quantization"]:
+        yield Warn("--allow-deprecated-quantization: no effect, as no quantization method is marked for removal.")
+
+
 def loader_takes_quantized_checkpoints(facts: Facts) -> Findings:
     """A loader that declares `quantized` false delivers plain tensors only."""
     if (
@@ -286,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     Rule(model_has_a_name),
     Rule(a_limit_of_processors_needs_some),
     Rule(revision_needs_its_owner),
+    Rule(no_method_is_to_be_removed),
     Rule(a_tokenizer_that_is_not_wanted),
     Rule(served_names_swallow_the_model),
     Rule(bitsandbytes_is_read_as_safetensors, "reference"),

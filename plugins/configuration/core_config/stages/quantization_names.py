@@ -17,7 +17,6 @@ ALIASES: Final = {
     "awq_marlin": "awq",
     "cpu_awq": "awq",
     "cpu_wna16": "gptq",
-    "experts_int8": "int8",
     "fbgemm_fp8": "fp8",
     "gptq_bitblas": "gptq",
     "gptq_marlin": "gptq",
@@ -36,12 +35,12 @@ ALIASES: Final = {
 }
 """Other name of a method that is served → the method's own name."""
 REFUSED: Final = {
-    "aqlm": "its additive codebooks have no canonical form here; convert the checkpoint with its own tool to plain weights",
     "bitblas": "its weights lie in tiles of one library for GPUs; serve the GPTQ checkpoint that it was made from",
     "deepspeedfp": "it packs weights when the model is loaded by DeepSpeed; use --quantization fp8",
     "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
     "gptq_marlin_24": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "marlin": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
+    "mxfp6": "6-bit floats take 8 bits here; use --quantization fp8, which rounds less, or a checkpoint of Quark that has them",
     "neuron_quant": "it is for one vendor's chip; use --quantization int8",
     "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",

@@ -1,6 +1,6 @@
 """Manifests of the methods that quantize plain checkpoints and open checkpoints that declare them. Torch-free.
 
-One entry point a scheme, all of one class.
+One entry point a scheme, and one for the experts alone, all of one class.
 """
 
 from __future__ import annotations
@@ -44,18 +44,25 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OnlineManifest:
-    """The manifest of one scheme."""
+    """The manifest of one scheme.
+
+    experts: name of the method that rounds the experts of a model alone; empty: the method rounds all layers and has the
+        scheme's name.
+    """
 
     CONTRACT = 1
 
-    def __init__(self, scheme: Scheme) -> None:
+    def __init__(self, scheme: Scheme, experts: str = "") -> None:
         self.scheme = scheme
+        self.experts = experts
+        self.name = experts or scheme.name
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
         """Describe the plugin: its name, summary and arguments."""
-        summary = f"rounds a plain checkpoint while it loads, or opens one that declares it: {self.scheme.summary}"
-        return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
+        rounded = "the experts of a plain checkpoint" if self.experts else "a plain checkpoint"
+        summary = f"rounds {rounded} while it loads, or opens one that declares it: {self.scheme.summary}"
+        return PluginSpec(name=self.name, summary=summary, arguments=OnlineArguments)
 
     @hookimpl
     def core_supports(self, query: CheckpointFacts) -> list[Reason]:
@@ -75,15 +82,18 @@ class OnlineManifest:
         if context.facts is not None and self._is_declared(context.facts):
             self.refuse_online(arguments)
             return scaled_method(context, arguments.activation)
+        if self.experts:
+            self._need_experts(context)
         head = self._head(arguments.head)
         activations = {self.scheme.name: self._activation(arguments.activation, context)}
         if head is not None and head.name not in activations:
             activations[head.name] = _default(head, context)
-        return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
+        roles = ("experts",) if self.experts else None
+        return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore, roles)
 
     def _is_declared(self, facts: CheckpointFacts) -> bool:
         """Whether the checkpoint declares this scheme, under any of its names."""
-        words = (self.scheme.name, *self.scheme.declared_as)
+        words = (self.name,) if self.experts else (self.name, *self.scheme.declared_as)
         return facts.quantization is not None and normalize(facts.quantization) in words
 
     def refuse_online(self, arguments: OnlineArguments) -> None:
@@ -95,9 +105,23 @@ class OnlineManifest:
                     "say which layers are plain; leave the argument out."
                 )
 
+    def _need_experts(self, context: LoadContext) -> None:
+        """Raise UserError for a model without experts. The names of tensors are canonical here, whatever the family."""
+        tensors = context.manifest.tensors if context.manifest is not None else {}
+        if tensors and not any(".experts." in name for name in tensors):
+            raise UserError(
+                f"--quantization {self.name}: the model has no experts to round; choose --quantization {self.scheme.name}, "
+                "which rounds all layers."
+            )
+
     def _head(self, asked: str) -> Scheme | None:
         """Return the scheme of the embedding and the output head; None: they stay plain."""
-        if asked == "none":
+        if self.experts and asked not in ("auto", "none"):
+            raise UserError(
+                f"--quantization-config.head {asked}: {self.name} rounds the experts alone; choose --quantization "
+                f"{self.scheme.name}, or leave the argument out."
+            )
+        if self.experts or asked == "none":
             return None
         names = {"auto": self.scheme.head, "same": self.scheme.name}
         return SCHEMES[names.get(asked, asked)]
@@ -123,6 +147,7 @@ def _default(scheme: Scheme, context: LoadContext) -> Activation:
 
 
 INT8 = OnlineManifest(SCHEMES["int8"])
+EXPERTS_INT8 = OnlineManifest(SCHEMES["int8"], experts="experts_int8")
 FP8 = OnlineManifest(SCHEMES["fp8"])
 NF4 = OnlineManifest(SCHEMES["nf4"])
 FP4 = OnlineManifest(SCHEMES["fp4"])

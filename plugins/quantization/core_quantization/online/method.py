@@ -30,6 +30,7 @@ class OnlineMethod:
     head: the scheme of the embedding and the output head; None: left plain.
     activations: by scheme, the precision to which its inputs are rounded.
     ignore: parts whose name contains one of these are left plain.
+    roles: roles of the parts that are rounded, such as `experts`; None: all.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class OnlineMethod:
         head: Scheme | None,
         activations: dict[str, Activation],
         ignore: Sequence[str] = (),
+        roles: Sequence[str] | None = None,
     ) -> None:
         self.manifest = manifest
         self.linear = linear
         self.head = head
         self.activations = activations
         self.ignore = tuple(ignore)
+        self.roles = roles
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
         """Plan a part. Matrices have the scheme of their role."""
@@ -87,6 +90,8 @@ class OnlineMethod:
     def _scheme(self, spec: LayerSpec) -> Scheme | None:
         """Return the scheme of a part; None: it stays plain."""
         if any(word in spec.name for word in self.ignore):
+            return None
+        if self.roles is not None and spec.role not in self.roles:
             return None
         if len(spec.shape) != 2:
             return None

@@ -75,7 +75,7 @@ SCHEMES = {
             scale_bytes=2,
             activations=("int8", "int8_row", "none"),
             by_row=INT8_BY_ROW,
-            declared_as=("experts_int8", "rtn", "tpu_int8"),
+            declared_as=("rtn", "tpu_int8"),
         ),
         Scheme(
             name="fp8",

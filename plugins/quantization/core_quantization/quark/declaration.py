@@ -79,6 +79,8 @@ INTEGERS: Final = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 FLOATS8: Final = ("fp8_e4m3", "fp8_e5m2")
 """Types of 8-bit floats, which the tensor's own type distinguishes."""
 FLOAT4: Final = "fp4"
+FLOATS6: Final = ("fp6_e2m3", "fp6_e3m2")
+"""Types of 6-bit floats, which are no types of tensors."""
 SCHEMES: Final = ("per_tensor", "per_channel", "per_group", "per_block")
 PACK_METHODS: Final = ("reorder", "order")
 REAL: Final = "real_quantized"
@@ -183,7 +185,7 @@ def _layer(where: str, found: object) -> Numbers | None:
 def _numbers(where: str, weight: Mapping[str, Any]) -> Numbers:
     known_keys(where, weight, WEIGHT_USED, WEIGHT_NEUTRAL)
     dtype = weight.get("dtype")
-    served = (*INTEGERS, *FLOATS8, FLOAT4)
+    served = (*INTEGERS, *FLOATS8, *FLOATS6, FLOAT4)
     if dtype not in served:
         raise Refusal(f"{where}.dtype", " or ".join(served), repr(dtype), "quantize the model again with one of these")
     scheme = weight.get("qscheme")
@@ -191,9 +193,9 @@ def _numbers(where: str, weight: Mapping[str, Any]) -> Numbers:
         raise Refusal(f"{where}.qscheme", " or ".join(SCHEMES), repr(scheme))
     _check_axis(where, weight, scheme)
     shares = _shares(where, weight, scheme)
-    if dtype == FLOAT4 and (scheme != "per_group" or weight.get("scale_format") != "e8m0"):
-        hint = "quantize the model again as mxfp4"
-        raise Refusal(f"{where}.scale_format", "e8m0 in groups, for fp4", repr(weight.get("scale_format")), hint)
+    if dtype in (FLOAT4, *FLOATS6) and (scheme != "per_group" or weight.get("scale_format") != "e8m0"):
+        hint = "quantize the model again as mxfp4 or mxfp6"
+        raise Refusal(f"{where}.scale_format", f"e8m0 in groups, for {dtype}", repr(weight.get("scale_format")), hint)
     if dtype in INTEGERS and scheme == "per_block":
         raise Refusal(f"{where}.qscheme", "per_tensor, per_channel or per_group for integers", scheme)
     if weight.get("zero_point_type") not in (None, "int32"):

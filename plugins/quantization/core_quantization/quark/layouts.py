@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
+from core_quantization.declared.floats6 import DeclaredFloat6
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted
-from core_quantization.quark.declaration import FLOAT4, INTEGERS, Declaration, Numbers
+from core_quantization.quark.declaration import FLOAT4, FLOATS6, INTEGERS, Declaration, Numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +61,8 @@ class Choice:
             return IntegerLayout(numbers, self._run, self._declaration.reordered)
         if numbers.dtype == FLOAT4:
             return DeclaredFloat4("weight", numbers.shares.group_size, self._run)
+        if numbers.dtype in FLOATS6:
+            return DeclaredFloat6(numbers.dtype, numbers.shares.group_size, self._run)
         return DeclaredFloat8(numbers.shares, self._run)
 
 

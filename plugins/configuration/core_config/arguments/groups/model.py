@@ -102,6 +102,7 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         str | None,
         Arg("Quantization method. Unset: what the checkpoint declares.", short=("q",), plugin="quantization"),
     ] = None
+    allow_deprecated_quantization: Annotated[bool, Arg("No effect: no method is marked for removal.")] = False
     quantization_config: Annotated[dict[str, Any], Arg("The quantization method's own arguments.")] = {}
     hf_overrides: Annotated[dict[str, Any], Arg("Values that replace those of the model's configuration.")] = {}
     hf_token: Annotated[

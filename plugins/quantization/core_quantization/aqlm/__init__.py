@@ -1,0 +1,1 @@
+"""Checkpoints of AQLM: sums of vectors from codebooks."""
