@@ -56,6 +56,12 @@ BENCH: Final = DeclaredCommand(
         "core_commands.bench.sweep_options:PlotOptions",
     ),
 )
+TUNE: Final = DeclaredCommand(
+    "tune",
+    "core_commands.cli.tune:tune",
+    ("[MODEL] --goal ttft:500,itl:50", "Try which arguments help this model and load on this machine."),
+    options=("core_commands.tune.options:TuneOptions",),
+)
 COLLECT_ENV: Final = DeclaredCommand(
     "collect-env",
     "core_commands.cli.collect_env:collect_env",
