@@ -58,7 +58,7 @@ class Effect:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Effect:
-        """Return the effect that pairs show. Unsteady pairs do not count, unless they are more than half, or leave fewer than two."""
+        """Return the effect of pairs. Unsteady ones do not count, unless they are more than half, or leave fewer than two."""
         steady = [pair for pair in pairs if pair.is_steady]
         counted = steady if len(steady) >= max(2, len(pairs) / 2) else list(pairs)
         logs = [pair.log_ratio for pair in counted]
