@@ -34,7 +34,7 @@ def members(tmp_path, monkeypatch):
     place = tmp_path / "members"
     place.mkdir()
     monkeypatch.setenv("MEMBER_DIRECTORY", str(place))
-    monkeypatch.setattr("core_commands.tune.workbench.MEMBER", MEMBER)
+    monkeypatch.setattr("core_commands.client.own_server.MEMBER", MEMBER)
     monkeypatch.setattr("core_commands.tune.workbench.read_bandwidth", lambda **words: 20.0)
     monkeypatch.setattr("core_commands.tune.workbench.serve.run", run)
     return place
@@ -147,8 +147,12 @@ def test_too_little_time_is_a_sentence_and_ends_what_was_started(members, capsys
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_servers_end_with_the_command_however_it_ends(number, code, members):
     words = ["tune", *LOAD, "--only", "async-scheduling", "--minutes", "5"]
-    program = f"import core_commands.tune.workbench as w; w.MEMBER = '{MEMBER}'; from core.commands.main import main; import sys"
-    command = [sys.executable, "-c", f"{program}; sys.exit(main({words!r}))"]
+    program = f"import core_commands.client.own_server as own; own.MEMBER = '{MEMBER}'"
+    command = [
+        sys.executable,
+        "-c",
+        f"{program}; import sys; from core.commands.main import main; sys.exit(main({words!r}))",
+    ]
     process = subprocess.Popen(command, env=child_environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 90

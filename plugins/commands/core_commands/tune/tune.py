@@ -39,12 +39,6 @@ STREAMS: Final = 8
 """Requests at once where nothing is said of the load."""
 FREE: Final = 0.9
 """Share of the available memory that the servers of a trial may take."""
-ELSEWHERE: Final = (
-    "config", "host", "port", "uds", "api_key", "admin_api_key", "root_path", "middleware", "ssl_keyfile", "ssl_certfile",
-    "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "enable_ssl_refresh", "request_journal", "record_traffic",
-    "batch_directory", "receipt_key",
-)  # fmt: skip
-"""Arguments about a server's address, its keys and its own files, which the servers of a trial do not get."""
 REFUSED: Final = ("models", "model_budget", "headless", "node_rank", "nnodes")
 """Arguments with which one command is not one server of one model."""
 
@@ -102,7 +96,7 @@ def prepare(options: TuneOptions, parsed: Parsed) -> Prepared:
     room = _room(base) if situation.device == "cpu" else (lambda resolution: "")
     choice = choose(rows, situation, base, again, room)
     side_by_side = situation.device == "cpu" and fits_twice(base.memory)
-    values = {name: value for name, value in base.given.items() if name not in ELSEWHERE}
+    values = dict(base.given)
     values.setdefault("model", base.engine.model.model)
     return Prepared(options, goals, base, values, choice, streams, side_by_side)
 

@@ -1,6 +1,6 @@
 """Servers of this installation as a place for trials, on one host.
 
-Owns: their configuration files, their start and end, and a measurement of one. Never does: choose what is tried. Called by:
+Owns: their start and end (through `own_server`), and a measurement of one. Never does: choose what is tried. Called by:
 `core tune`.
 
 The servers listen on 127.0.0.1 and end with this command, however it ends. Before each measurement a server forgets the
@@ -16,26 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from core.api.errors import CoreError, UserError
-from core.processes import child_environment, python_command
 from core_commands.bench import serve
 from core_commands.bench.bandwidth import read_bandwidth
 from core_commands.bench.serve_options import METRICS, ServeOptions
 from core_commands.client.endpoint import EndpointError, whole
 from core_commands.client.http_endpoint import HttpEndpoint
-from core_commands.client.server_process import ServerError, free_port, running, until_ready
+from core_commands.client.own_server import own_server
+from core_commands.client.server_process import ServerError
 from core_commands.tune.candidates import Candidate, Dropped
 from core_commands.tune.differences import difference_of
 from core_commands.tune.goals import Goals
 from core_commands.tune.options import TuneOptions
 from core_commands.tune.trials import Subject, TrialError
 
-MEMBER: Final = "core_commands.several.member"
-"""The module of a server that ends with the command that started it."""
-KEYS: Final = ("CORE_API_KEY", "CORE_ADMIN_API_KEY")
-"""Variables that would give the servers of a trial keys, which nobody else can reach."""
 BAND_MB: Final = 128
 """More than the caches of a processor hold, and little enough to be read between measurements."""
 FIRST_PROMPTS: Final = 8
@@ -126,23 +120,15 @@ class ServerBench:
         """Run the server of a subject inside the context. Raises TrialError."""
         number = self._num_started
         self._num_started += 1
-        config = self._directory / f"server{number}.yaml"
-        log = self._directory / f"server{number}.log"
-        config.write_text(written({**self._values, **subject.values}))
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        command = python_command(MEMBER, "--config", str(config), "--host", "127.0.0.1", "--port", str(port))
-        environment = {name: value for name, value in child_environment().items() if name not in KEYS}
-        with log.open("wb") as output, running(command, output, lifeline=True, environment=environment) as process:
-            try:
-                asyncio.run(until_ready(url, process, self._options.start_timeout, log))
-            except ServerError as error:
-                raise TrialError(f"the server does not start: {error}") from None
-            subject.url = url
-            try:
+        values = {**self._values, **subject.values}
+        try:
+            with own_server(values, self._directory, number, self._options.start_timeout) as url:
+                subject.url = url
                 yield
-            finally:
-                subject.url = ""
+        except ServerError as error:
+            raise TrialError(f"the server does not start: {error}") from None
+        finally:
+            subject.url = ""
 
     def load(self, subject: ServerSubject, *, seed: int, **changes: Any) -> dict[str, Any]:
         """Send one load to a server and return its figures. changes: of the options. Raises TrialError."""
@@ -210,14 +196,6 @@ def too_long(steps: Sequence[Candidate], speed: float, longest: int, limit: floa
                 f"a step with so many prompt tokens takes about {took:.0f} ms here, and the goal allows {limit:g} ms"
             )
             yield Dropped(step.text, reason)
-
-
-def written(values: Mapping[str, Any]) -> str:
-    """Return arguments as a configuration file."""
-    import yaml
-
-    plain = msgspec.to_builtins(dict(values))
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 async def _forget(url: str) -> None:
