@@ -97,11 +97,7 @@ def rows(work: TokenWork, lengths: Lengths, rounds: Sequence[Round]) -> list[Row
             )
         )
     else:
-        found.append(
-            Row(
-                "attention far behind", None, note="the longest request is below 1,024 tokens and an answer"
-            )
-        )
+        found.append(Row("attention far behind", None, note="the longest request is below 1,024 tokens and an answer"))
     if work.num_experts:
         others = work.one_expert.nbytes * (distinct(work.num_experts, work.num_choices, STREAMS) - work.num_choices)
         found.append(
@@ -161,13 +157,21 @@ def advice(
 def _lighter_weights(
     base: Resolution, work: TokenWork, rounds: Sequence[Round], again: Callable[[Mapping[str, Any]], Resolution | None]
 ) -> Iterator[Advice]:
-    """Yield 8-bit weights, if the checkpoint is not quantized: they are read at the rate at which weights are read now."""
+    """Yield 8-bit weights, if the checkpoint is not quantized.
+
+    At least the time of reading at the full bandwidth shrinks with the bytes, at most all of a step's time does.
+    """
     if base.arguments["quantization"][0] is not None:
         return
     lighter = _work_of(again({"quantization": "int8"}))
     if lighter is not None:
         left = lighter.weights.nbytes / work.weights.nbytes
-        yield Advice("quantization", "int8", 1 / left - 1, "tokens of one stream", "answers have other bits")
+        gains = []
+        for one in rounds:
+            reading = min(1.0, work.weights.nbytes / one.limits.bandwidth / one.times.decode)
+            gains.append(1 / (1 - (1 - left) * reading) - 1)
+        note = f"up to {1 / left - 1:+.0%} where reading takes all of a step; answers have other bits"
+        yield Advice("quantization", "int8", statistics.median(gains), "tokens of one stream", note)
 
 
 def _lighter_keys(

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from core.args.schema import flag_of
 from core_commands.card.card import Advice, Round, Row
+
+MOST_SHARE: Final = 1.1
+"""Share above which the limits themselves are in doubt; a product can be a little quicker than the one that was measured."""
 
 
 def as_text(rows: Sequence[Row], advices: Sequence[Advice], rounds: Sequence[Round]) -> str:
@@ -25,6 +28,11 @@ def as_text(rows: Sequence[Row], advices: Sequence[Advice], rounds: Sequence[Rou
         share = f", {row.share:.0%} of the {row.limit}" if row.share is not None else ""
         note = f" ({row.note})" if row.note else ""
         lines.append(f"{row.what}: {row.ms:.2f} ms{share}{note}")
+    if any((row.share or 0.0) > MOST_SHARE for row in rows):
+        lines += [
+            "",
+            "A share above 100%: others used the machine while its limits were measured; repeat it when they rest.",
+        ]
     lines += [
         "",
         "What would help, as these figures predict:" if advices else "Nothing of what can be predicted would help.",
