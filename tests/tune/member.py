@@ -4,6 +4,7 @@
     enable_prefix_caching: false    two thirds of it
     max_num_seqs: 64                it ends before it answers
     kv_cache_dtype                  other tokens
+    block_size: 32                  prompts with FAIL fail
 
 It notes its process id in $MEMBER_DIRECTORY, and ends with its starter.
 """
@@ -51,6 +52,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send(b"{}")
             return
         given = json.loads(body)
+        if CONFIG.get("block_size") == 32 and "FAIL" in str(given.get("prompt")):
+            self.send_error(500, "no block left")
+            return
         usage = {"prompt_tokens": 5, "completion_tokens": given["max_tokens"], "total_tokens": 5}
         if not given.get("stream"):
             tokens = [7] * 4 if CONFIG.get("kv_cache_dtype") is None else [7, 7, 8, 7]

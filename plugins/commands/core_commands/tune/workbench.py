@@ -149,11 +149,14 @@ class ServerBench:
         }
         try:
             asyncio.run(_forget(subject.url))
-            return serve.run(ServeOptions(**(given | changes)))
+            result = serve.run(ServeOptions(**(given | changes)))
         except UserError:
             raise
         except CoreError as error:
             raise TrialError(str(error)) from None
+        if result["failed"]:  # those that went well would look quicker than all of them are
+            raise TrialError(f"{result['failed']} of {result['num_prompts']} requests failed: {result['errors'][0]}")
+        return result
 
     def calibrate(self, subject: Subject, seconds: float, candidates: Sequence[Candidate]) -> Sequence[Dropped]:
         """Choose the number of prompts that takes about `seconds`; return values that make steps too long for the goals."""
