@@ -80,6 +80,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 256  # with the default of 5, connections of a burst are tried again after seconds
+
+
 def end_with_starter():
     sys.stdin.buffer.read(1)
     os._exit(0)
@@ -90,4 +94,4 @@ if __name__ == "__main__":
         sys.exit("no room for 64 sequences")
     (Path(os.environ["MEMBER_DIRECTORY"]) / str(os.getpid())).write_text(json.dumps(CONFIG))
     threading.Thread(target=end_with_starter, daemon=True).start()
-    ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+    Server(("127.0.0.1", PORT), Handler).serve_forever()

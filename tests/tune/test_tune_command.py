@@ -110,7 +110,7 @@ def test_values_with_which_no_server_starts_or_requests_fail_are_dropped(members
         "--max-concurrency",
         "100",
     ]
-    assert main(["tune", *words, "--only", "block-size,max-num-seqs", "--minutes", "20"]) == 0
+    assert main(["tune", *words, "--only", "block-size,max-num-seqs", "--goal", "itl:50", "--minutes", "20"]) == 0
     out = capsys.readouterr().out
     assert "max_num_seqs: 64: the server does not start: its process ended with exit code 1: no room for 64 seq" in out
     assert re.search(r"block_size: 32: .*no block left", out) and "block_size: 64: +0.0%" in out
