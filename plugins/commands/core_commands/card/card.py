@@ -98,19 +98,7 @@ def rows(work: TokenWork, lengths: Lengths, rounds: Sequence[Round]) -> list[Row
         )
     else:
         found.append(Row("attention far behind", None, note="the longest request is below 1,024 tokens and an answer"))
-    if work.num_experts:
-        others = work.one_expert.nbytes * (distinct(work.num_experts, work.num_choices, STREAMS) - work.num_choices)
-        found.append(
-            _row(
-                f"experts that {STREAMS} streams take beyond those of one (and their other rows)",
-                rounds,
-                lambda times: times.decode_many - times.decode,
-                "bandwidth",
-                lambda one: others / one.limits.bandwidth,
-            )
-        )
-    else:
-        found.append(Row("experts", None, note="the model has none"))
+    found.append(_experts_row(work, rounds))
     found += [
         _row("a token of each of 8 streams", rounds, lambda times: times.decode_many),
         _row(
@@ -119,6 +107,20 @@ def rows(work: TokenWork, lengths: Lengths, rounds: Sequence[Round]) -> list[Row
         _row("HTTP, JSON and tokens of a request, outside of the engine", rounds, lambda times: times.outside),
     ]
     return found
+
+
+def _experts_row(work: TokenWork, rounds: Sequence[Round]) -> Row:
+    """Return the row of experts, which needs several streams: one alone reads them together with all other weights."""
+    if not work.num_experts:
+        return Row("experts", None, note="the model has none")
+    others = work.one_expert.nbytes * (distinct(work.num_experts, work.num_choices, STREAMS) - work.num_choices)
+    return _row(
+        f"experts that {STREAMS} streams take beyond those of one (and their other rows)",
+        rounds,
+        lambda times: times.decode_many - times.decode,
+        "bandwidth",
+        lambda one: others / one.limits.bandwidth,
+    )
 
 
 def _row(

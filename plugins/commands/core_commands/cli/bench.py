@@ -20,8 +20,8 @@ from core_commands.bench.dataset_options import DatasetOptions
 from core_commands.bench.offline_options import LatencyOptions, OfflineOptions, StartupOptions, ThroughputOptions
 from core_commands.bench.serve_options import REFUSED_FLAGS, ServeOptions
 from core_commands.bench.sweep_options import PlotOptions, SweepOptions
+from core_commands.card.command import card
 from core_commands.card.options import CardOptions
-from core_commands.cli.card import card
 from core_commands.cli.options import parse_engine_arguments
 from core_commands.cli.own_files import own_path, write_whole
 from core_commands.cli.own_options import option_section, own_flags, refuse_rest, take_options

@@ -59,7 +59,7 @@ BENCH: Final = DeclaredCommand(
 )
 TUNE: Final = DeclaredCommand(
     "tune",
-    "core_commands.cli.tune:tune",
+    "core_commands.tune.command:tune",
     ("[MODEL] --goal ttft:500,itl:50", "Try which arguments help this model and load on this machine."),
     options=("core_commands.tune.options:TuneOptions",),
 )
