@@ -22,6 +22,7 @@ from core_config.stages.isolation import way_out
 from core_config.stages.memory import MemoryPlan
 from core_config.stages.operations import Computed
 from core_config.stages.settings import Row
+from core_config.token_work import TokenWork
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 logger = logging.getLogger("core_config.resolve")
@@ -46,6 +47,7 @@ class Resolution:
     again: function that resolves again without the plugin of an error.
     computed: function that asks the plugins who computes which operation.
     layout: what steps cost with several ranks or engines; None for one engine of one rank.
+    work: function that adds up the work of one token; None for a model on transformers' modules.
     """
 
     engine: EngineConfig
@@ -62,6 +64,7 @@ class Resolution:
     again: Callable[[PluginError], Resolution]
     computed: Callable[[], list[Computed]]
     layout: LayoutCost | None
+    work: Callable[[], TokenWork | None]
 
     def without(self, error: PluginError) -> Resolution:
         """Resolve the same arguments again without the plugin that failed with `error`, and log a warning.

@@ -42,12 +42,15 @@ from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.family import find_family, text_alone
 from core_config.stages.forms import Form
 from core_config.stages.isolation import left_out
+from core_config.stages.memory import MemoryPlan
 from core_config.stages.numerics import own_arguments, planned_numerics
 from core_config.stages.operations import computed
 from core_config.stages.platform import choose_platform
 from core_config.stages.settings import Settings
 from core_config.stages.sizes import plan_memory, planned_forms
 from core_config.stages.waivers import attention_surprises, surprises, waivers
+from core_config.stages.weights import quantization_plan
+from core_config.token_work import TokenWork, token_work
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
@@ -203,7 +206,17 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
             experts=placement_of(settings),
             context=settings["decode_context_parallel_size"],
         ),
+        work=lambda: _token_work(attempt, checkpoint, spec, plan),
     )
+
+
+def _token_work(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec, plan: MemoryPlan) -> TokenWork | None:
+    """Return the work of one token; None for a model whose matrices are not known from its shape."""
+    if not isinstance(spec, DecoderSpec):
+        return None
+    settings = attempt.settings
+    quantization = quantization_plan(settings, attempt.chosen, checkpoint.manifest)
+    return token_work(spec, quantization, settings["dtype"], settings["kv_cache_dtype"], plan.layer_dtypes)
 
 
 def _waived(attempt: Attempt, platform: ChosenPlatform, forms: Sequence[Form], spec: ModelSpec) -> list[str]:

@@ -7,9 +7,7 @@ by: the sweep.
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ from core.api.errors import CoreError, UserError
 from core.processes import python_command
 from core_commands.bench.report import make_directory
 from core_commands.bench.sweep_options import SweepOptions
+from core_commands.client.server_process import running
 
-STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 """Interval at which the server process is checked."""
 NAME = "_benchmark_name"
@@ -120,19 +118,8 @@ def _server(command: list[str] | None, log: Path, *, dry: bool) -> Iterator[subp
     if command is None or dry:
         yield None
         return
-    with _log_file(log) as output:
-        process = _started(command, "--serve-cmd", output)
-    try:
+    with _log_file(log) as output, running(_words(command), output, flag="--serve-cmd") as process:
         yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-        with contextlib.suppress(
-            ProcessLookupError
-        ):  # kills the processes it has started, or the server itself when it hangs
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _log_file(path: Path) -> BinaryIO:
@@ -144,16 +131,17 @@ def _log_file(path: Path) -> BinaryIO:
         raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
 
 
-def _started(command: list[str], flag: str, output: BinaryIO | None = None) -> subprocess.Popen[bytes]:
-    """Start a process; with `output`, in its own session, where Ctrl-C does not reach it.
-
-    Raises UserError for an unknown command.
-    """
-    words = python_command(*command) if command[0] == "core" else command  # runs this installation of core
+def _started(command: list[str], flag: str) -> subprocess.Popen[bytes]:
+    """Start a measurement. Raises UserError for an unknown command."""
     try:
-        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=output is not None)
+        return subprocess.Popen(_words(command))
     except OSError as error:
         raise UserError(f"{flag} {command[0]}: cannot be started: {error.strerror}.") from None
+
+
+def _words(command: list[str]) -> list[str]:
+    """Return the words to run; `core` is this installation."""
+    return python_command(*command) if command[0] == "core" else command
 
 
 def _split(command: str) -> list[str]:

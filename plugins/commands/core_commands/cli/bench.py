@@ -1,4 +1,4 @@
-"""`core bench serve|latency|throughput|startup|sweep|plot`.
+"""`core bench serve|latency|throughput|startup|sweep|plot|card`.
 
 Owns: the table of these commands, and their output. Never does: measure itself. Called by: the frame.
 """
@@ -20,6 +20,8 @@ from core_commands.bench.dataset_options import DatasetOptions
 from core_commands.bench.offline_options import LatencyOptions, OfflineOptions, StartupOptions, ThroughputOptions
 from core_commands.bench.serve_options import REFUSED_FLAGS, ServeOptions
 from core_commands.bench.sweep_options import PlotOptions, SweepOptions
+from core_commands.card.command import card
+from core_commands.card.options import CardOptions
 from core_commands.cli.options import parse_engine_arguments
 from core_commands.cli.own_files import own_path, write_whole
 from core_commands.cli.own_options import option_section, own_flags, refuse_rest, take_options
@@ -211,6 +213,12 @@ COMMANDS: Mapping[str, BenchCommand] = {
         "Run every combination of a server's arguments and a measurement's; a table of all results is in DIR.",
         (SweepOptions,),
         sweep,
+    ),
+    "card": BenchCommand(
+        "core bench card [MODEL] [ARGUMENTS]",
+        "Shares of this machine's limits that a model reaches, and what would help; further arguments as of core serve.",
+        (CardOptions,),
+        card,
     ),
     "plot": BenchCommand(
         "core bench plot RESULT... [ARGUMENTS]",

@@ -46,7 +46,7 @@ DIFF: Final = DeclaredCommand(
 BENCH: Final = DeclaredCommand(
     "bench",
     "core_commands.cli.bench:bench",
-    ("serve|latency|throughput|startup|sweep|plot", "Measure a server, or an engine in this process."),
+    ("serve|latency|throughput|startup|sweep|card|plot", "Measure a server, or an engine in this process."),
     options=(
         "core_commands.bench.serve_options:ServeOptions",
         "core_commands.bench.offline_options:LatencyOptions",
@@ -54,7 +54,14 @@ BENCH: Final = DeclaredCommand(
         "core_commands.bench.offline_options:StartupOptions",
         "core_commands.bench.sweep_options:SweepOptions",
         "core_commands.bench.sweep_options:PlotOptions",
+        "core_commands.card.options:CardOptions",
     ),
+)
+TUNE: Final = DeclaredCommand(
+    "tune",
+    "core_commands.tune.command:tune",
+    ("[MODEL] --goal ttft:500,itl:50", "Try which arguments help this model and load on this machine."),
+    options=("core_commands.tune.options:TuneOptions",),
 )
 COLLECT_ENV: Final = DeclaredCommand(
     "collect-env",

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import socket
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,15 +15,15 @@ from typing import Any, Final
 import msgspec
 
 from core.api.errors import UserError
-from core_commands.client.endpoint import EndpointError, whole
+from core_commands.client.endpoint import whole
 from core_commands.client.http_endpoint import HttpEndpoint
 from core_commands.client.served_names import served_name
+from core_commands.client.server_process import ServerError, free_port, running, until_ready
 from core_commands.replay.comparison import Comparison, RecordDifference, Recorded, compare_texts, question_of
 from core_commands.replay.engine import DROPPED
 
 AT_ONCE: Final = 4
 START_S: Final = 600.0
-STOP_S: Final = 30.0
 SEEDED: Final = ("/v1/chat/completions", "/v1/completions")
 """Paths whose bodies have a seed."""
 
@@ -33,25 +31,15 @@ SEEDED: Final = ("/v1/chat/completions", "/v1/completions")
 @contextmanager
 def started(command: str) -> Iterator[str]:
     """Start a server and yield its url. command: words to which a host and a free port are added. Raises UserError."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [*shlex.split(command), "--host", "127.0.0.1", "--port", str(port)]
-    try:
-        process = subprocess.Popen(words)
-    except OSError as error:
-        raise UserError(f"--right-cmd {command}: {error.strerror or error}.") from None
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     try:
-        asyncio.run(_until_ready(url, process, command))
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        words = [*shlex.split(command), "--host", "127.0.0.1", "--port", str(port)]
+        with running(words, flag="--right-cmd") as process:
+            asyncio.run(until_ready(url, process, START_S))
+            yield url
+    except ServerError as error:
+        raise UserError(f"--right-cmd {command}: {error}.") from None
 
 
 async def ask_all(
@@ -91,23 +79,3 @@ async def _ask(endpoint: HttpEndpoint, model: str, record: Recorded, comparison:
     row = RecordDifference(record.number, record.path, question_of(record.body))
     row.problem = f"The server answers with status {answer.status}: {why}"
     comparison.rows.append(row)
-
-
-async def _until_ready(url: str, process: subprocess.Popen[bytes], command: str) -> None:
-    endpoint = HttpEndpoint(url)
-    deadline = time.monotonic() + START_S
-    try:
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise UserError(f"--right-cmd {command}: it ended with {process.returncode} before it answered.")
-            try:
-                async with endpoint.ask("GET", "/health") as answer:
-                    await whole(answer)
-                    if answer.status == 200:
-                        return
-            except EndpointError:
-                pass  # it is not listening yet
-            await asyncio.sleep(0.2)
-    finally:
-        await endpoint.close()
-    raise UserError(f"--right-cmd {command}: it does not answer after {START_S:g} s.")

@@ -24,6 +24,7 @@ from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import fit_connections
 from core_apis.server.sockets import check_tls_files, close_listener, open_listener, url
 from core_apis.server.stop_signals import StopSignals
+from core_commands.client.host_memory import available_bytes
 from core_commands.several.application import SeveralModels, create_app
 from core_commands.several.child import ChildServer
 from core_commands.several.entries import ModelEntry, read_entries
@@ -187,11 +188,11 @@ async def _load_all(entries: Sequence[ModelEntry], keeper: Keeper) -> int:
 
 
 def _available_bytes() -> int:
-    """Return the memory that programs may still take, in bytes."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise CoreError("This system does not tell its available memory; give --model-budget.")
+    """Return the memory that programs may still take, in bytes. Raises CoreError."""
+    available = available_bytes()
+    if available is None:
+        raise CoreError("This system does not tell its available memory; give --model-budget.")
+    return available
 
 
 def _mib(num_bytes: int) -> str:
