@@ -141,10 +141,10 @@ def batch_sizes_are_ranges(facts: Facts) -> Findings:
 
 
 def draft_ranks_are_one(facts: Facts) -> Findings:
-    """A draft model runs on as many ranks as its target: one."""
+    """A draft model runs on one rank, as its target does."""
     values = facts.speculative
     if values.get("draft_tensor_parallel_size") is None and values.get("model") is not None:
-        yield Derive("speculative_config.draft_tensor_parallel_size", 1, "the engine runs on one rank")
+        yield Derive("speculative_config.draft_tensor_parallel_size", 1, "a draft model runs on one rank")
 
 
 def draft_runs_on_one_rank(facts: Facts) -> Findings:
@@ -152,7 +152,7 @@ def draft_runs_on_one_rank(facts: Facts) -> Findings:
     ranks = facts.speculative.get("draft_tensor_parallel_size")
     if ranks is not None and (not is_count(ranks) or ranks != 1):
         yield Problem(
-            f"--speculative-config.draft_tensor_parallel_size {ranks!r}: expected 1, as the engine runs on one rank."
+            f"--speculative-config.draft_tensor_parallel_size {ranks!r}: expected 1, as a draft model runs on one rank."
         )
 
 

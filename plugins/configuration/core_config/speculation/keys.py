@@ -46,11 +46,11 @@ class DraftKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
 """Types of speculators with another name here → that name."""
 NEUTRAL: Mapping[str, tuple[tuple[Any, ...] | None, str]] = {
-    "draft_tensor_parallel_size": (None, "the engine runs on one rank, as a rule of its own says"),
+    "draft_tensor_parallel_size": (None, "a draft model runs on one rank, as a rule of its own says"),
     "device": (None, "a draft runs on the device of the main model, as a rule of its own says"),
-    "tensor_parallel_size": ((1,), "the engine runs on one rank"),
+    "tensor_parallel_size": ((1,), "a draft model runs on one rank"),
     "disable_padded_drafter_batch": (None, "batches of drafts are only padded to the size of a recording"),
-    "use_local_argmax_reduction": (None, "the engine runs on one rank"),
+    "use_local_argmax_reduction": (None, "a draft model runs on one rank"),
     "draft_sample_method": (
         None,
         "drafts are drawn with the noise of the tokens that they guess, whatever the temperature",

@@ -42,7 +42,7 @@ class LoraArgs(ArgumentGroup, frozen=True, kw_only=True):
     qlora_adapter_name_or_path: Annotated[
         str | None, Arg("Path of an adapter that every request uses which names the model itself.")
     ] = None
-    fully_sharded_loras: Annotated[bool, Arg("No effect: the engine runs on one rank.")] = False
+    fully_sharded_loras: Annotated[bool, Arg("No effect: adapters need an engine of one rank.")] = False
     specialize_active_lora: Annotated[
         bool, Arg("No effect: a recording serves any number of adapters, and steps without one have their own.")
     ] = False
