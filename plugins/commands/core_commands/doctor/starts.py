@@ -6,22 +6,25 @@ diagnosis.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from core.api.errors import CoreError
 from core.plugin.kinds import kind_named
 from core.plugin.patience import Patience
-from core.processes import child_environment, ending, python_command
+from core.processes import child_environment, python_command
+from core_commands.doctor.nursery import Order
 from core_commands.doctor.trial import Outcome, Task
 from core_observers.runs.compare import Change
 from core_observers.runs.copies import Copies
@@ -93,95 +96,105 @@ class Starter(Protocol):
         ...
 
 
-@dataclass
 class ProcessStarter:
-    """Starts engines in processes. values: plain engine arguments as the user gave them."""
+    """Starts engines in processes, forked from one. values: plain engine arguments as the user gave them."""
 
-    values: Mapping[str, Any]
-    number: int = field(default=0, init=False)
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.number = 0
+        self._values = dict(values)
+        self._orders, theirs = socket.socketpair()
+        command = python_command("core_commands.doctor.nursery", str(theirs.fileno()))
+        self._nursery = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=child_environment()
+        )
+        theirs.close()
 
     def start(self, bypassed: Collection[Bypass]) -> EngineProcess:
-        """Start an engine, and wait for the results of its probe. Raises CoreError for one that does not answer."""
+        """Start an engine, and wait for the results of its probe; its outcome has an error if it does not answer.
+
+        Raises CoreError when no process can be forked any more.
+        """
         self.number += 1
         without = tuple(row for each in bypassed for row in each.without)
         files = dict(each.file for each in bypassed if each.file is not None)
-        paths = [str(each.path) for each in bypassed if each.path is not None]
-        return EngineProcess(Task(dict(self.values), without, files), paths)
+        paths = tuple(str(each.path) for each in bypassed if each.path is not None)
+        with tempfile.NamedTemporaryFile(prefix="core-doctor-") as file:
+            # In a file, since a message is limited and a command line could be read by others.
+            file.write(msgspec.json.encode(Task(self._values, without, files)))
+            file.flush()
+            return EngineProcess(self._fork, Order(file.name, paths))
+
+    def close(self) -> None:
+        """End the process that forks."""
+        self._orders.close()
+        try:
+            self._nursery.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._nursery.kill()
+            self._nursery.wait()
+
+    def _fork(self, order: Order, files: list[int]) -> int:
+        """Have a trial forked with these descriptors as its input, output and log; return its process id."""
+        try:
+            socket.send_fds(self._orders, [msgspec.json.encode(order)], files)
+            answer = self._orders.recv(8)
+        except OSError as error:
+            raise CoreError(f"The process that starts engines is gone: {error}.") from error
+        if len(answer) < 8:
+            raise CoreError("The process that starts engines is gone.")
+        return int.from_bytes(answer, "little")
 
 
 class EngineProcess:
-    """One process with an engine. paths: folders that stand first on its search path."""
+    """One process with an engine. fork: starts it with three descriptors, and returns its process id."""
 
-    def __init__(self, task: Task, paths: list[str]) -> None:
-        environment = child_environment()
-        inherited = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+    def __init__(self, fork: Callable[[Order, list[int]], int], order: Order) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+        theirs_in, self._input = os.pipe()
+        self._output, theirs_out = os.pipe()
         self._pending = b""
-        with tempfile.NamedTemporaryFile(prefix="core-doctor-") as file:
-            # In a file, since a command line is limited and others may read it.
-            file.write(msgspec.json.encode(task))
-            file.flush()
-            self._child = subprocess.Popen(
-                python_command("core_commands.doctor.trial", file.name),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-                env=environment,
-            )
-            try:
-                self.outcome = self._start()
-            except BaseException:
-                self.close()
-                raise
+        self._pid = 0
+        try:
+            self._pid = fork(order, [theirs_in, theirs_out, self._log.fileno()])
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        try:
+            self.outcome = self._answer(Outcome)
+        except CoreError as error:
+            # A plugin that ends or stalls the process is an outcome too.
+            self.outcome = Outcome(error=str(error))
 
     def round(self) -> tuple[float, float]:
         """Have it run one round. Raises CoreError when it ends or hangs."""
-        assert self._child.stdin is not None
         try:
-            self._child.stdin.write(b"round\n")
-            self._child.stdin.flush()
+            os.write(self._input, b"round\n")
         except OSError as error:
             raise CoreError(f"The engine of a trial is gone: {error}.") from error
         return self._answer(tuple[float, float])
 
     def close(self) -> None:
-        """End the process, and wait for it."""
-        if self._child.poll() is None:
-            self._child.kill()
-        self._child.communicate()
-        self._words.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _start(self) -> Outcome:
-        """Return the outcome; that of a plugin which ends the process is an error too."""
-        try:
-            return self._answer(Outcome)
-        except CoreError as error:
-            return Outcome(error=str(error))
+        """End the process."""
+        os.close(self._input)
+        os.close(self._output)
+        self._log.close()
+        with contextlib.suppress(ProcessLookupError):  # It may have ended by itself.
+            os.kill(self._pid, signal.SIGKILL)
 
     def _answer(self, kind: type[T]) -> T:
-        assert self._child.stdout is not None
-        patience = Patience(self._child.pid, LIMIT_S)
+        patience = Patience(self._pid, LIMIT_S)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._child.stdout, selectors.EVENT_READ)
+            selector.register(self._output, selectors.EVENT_READ)
             while b"\n" not in self._pending:
                 if not selector.select(patience.left()):
                     if patience.left():
                         continue
                     raise CoreError(f"The engine of a trial gave no answer within {LIMIT_S:g} s.")
-                data = os.read(self._child.stdout.fileno(), 1 << 16)
+                data = os.read(self._output, 1 << 16)
                 if not data:
-                    code = self._child.wait()
-                    self._words.seek(0)
-                    raise CoreError(f"The engine's {ending(code, self._words.read())}")
+                    self._log.seek(0)
+                    lines = self._log.read().decode(errors="replace").strip().splitlines()
+                    raise CoreError(f"The engine's process ended: {lines[-1] if lines else 'without a word'}")
                 self._pending += data
         line, _, self._pending = self._pending.partition(b"\n")
         return msgspec.json.decode(line, type=kind)

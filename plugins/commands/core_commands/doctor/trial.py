@@ -1,16 +1,14 @@
 """A process with one engine, in which some plugins are left out or have their earlier code.
 
 Owns: this process: the canary's probe, and timed rounds when it is asked for them. Never does: judge results, or read
-the canary's records. Called by: `starts`, as `python -m core_commands.doctor.trial`; earlier code stands first on its
-PYTHONPATH.
+the canary's records. Called by: the nursery, in a process of its own, whose search path begins with earlier code.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +19,6 @@ from core.api.errors import CoreError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.plugin.registry import PluginRegistry
-from core.processes import leave_signals_to_parent
 
 if TYPE_CHECKING:
     from core.engine.core import EngineCore
@@ -57,10 +54,11 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the process: the outcome is its first line, and each line of its input asks for one round."""
-    leave_signals_to_parent()
-    task = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Task)
+def run_trial(task: Task) -> None:
+    """Run a trial in this process: the outcome is its first line of output, and each line of input asks for one round.
+
+    Does not return: the process ends with its input.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What a plugin prints is no answer.
 
@@ -76,8 +74,9 @@ def main(argv: Sequence[str]) -> int:
         os._exit(0)
     tell(outcome)
     rounds = _rounds(config, core)
-    for _ in sys.stdin:  # It ends with the parent.
-        tell(next(rounds))
+    with os.fdopen(0, "rb") as words:
+        for _ in words:
+            tell(next(rounds))
     os._exit(0)
 
 
@@ -164,7 +163,3 @@ def _timed(core: EngineCore, request: EngineRequest) -> tuple[float, float]:
             tokens += len(output.token_ids)
     step = (time.perf_counter() - first) / (tokens - 1) if tokens > 1 else first - begin
     return first - begin, step
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

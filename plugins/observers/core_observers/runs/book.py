@@ -80,7 +80,7 @@ class RunBook:
         found: set[str] = set()
         for path in self.path.parent.glob("*.json"):
             try:
-                found |= {package.digest for run in _read_book(path).runs for package in run.packages}
+                found |= {package.key for run in _read_book(path).runs for package in run.packages}
             except UserError as error:
                 logger.warning("State canary: copies of plugins are not cleared: %s", error)
                 return

@@ -30,14 +30,14 @@ METADATA: Final = ("METADATA", "entry_points.txt")
 
 
 class Copies:
-    """The copies below one folder, by the digest of the code."""
+    """The copies below one folder, by `Package.key`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, package: Package) -> Path | None:
         """Return the folder for `sys.path` with a package's code (for a file: the file), None where there is no copy."""
-        folder = self._folder / package.digest
+        folder = self._folder / package.key
         if not folder.is_dir():
             return None
         return folder / Path(package.module).name if package.module.startswith("file:") else folder
@@ -45,7 +45,7 @@ class Copies:
     def keep(self, packages: Iterable[Package]) -> None:
         """Copy the third-party packages that are not there yet. Raises OSError where nothing can be written."""
         for package in packages:
-            target = self._folder / package.digest
+            target = self._folder / package.key
             if package.is_own or package.digest == "unknown" or target.exists():
                 continue
             files = dict(_files(package.module))
@@ -53,7 +53,7 @@ class Copies:
             if not files or len(files) > MAX_FILES or size > MAX_BYTES:
                 logger.info("State canary: no copy of %s is kept: %d files, %d bytes.", package.label, len(files), size)
                 continue
-            draft = self._folder / f"{package.digest}.{os.getpid()}.tmp"
+            draft = self._folder / f"{package.key}.{os.getpid()}.tmp"
             shutil.rmtree(draft, ignore_errors=True)
             try:
                 self._copy(package, files, draft)
@@ -62,15 +62,15 @@ class Copies:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
 
-    def drop_all_but(self, digests: set[str]) -> None:
+    def drop_all_but(self, keys: set[str]) -> None:
         """Remove the copies that no run names any more."""
         for folder in self._folder.glob("*"):
-            if folder.name not in digests:
+            if folder.name not in keys:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def changed_files(self, package: Package) -> list[str]:
         """Return the names of files that differ between a package's copy and the installed one; none without a copy."""
-        root = self._folder / package.digest
+        root = self._folder / package.key
         if not root.is_dir():
             return []
         now = dict(_files(package.module))

@@ -55,8 +55,8 @@ def read_culprits(canary: Path) -> list[Culprit]:
 
 def add_culprits(canary: Path, culprits: Iterable[Culprit]) -> None:
     """Add findings; one about the same code is replaced. Raises UserError, OSError."""
-    known = {culprit.package.digest: culprit for culprit in read_culprits(canary)}
-    known |= {culprit.package.digest: culprit for culprit in culprits}
+    known = {culprit.package.key: culprit for culprit in read_culprits(canary)}
+    known |= {culprit.package.key: culprit for culprit in culprits}
     path = canary / NAME
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

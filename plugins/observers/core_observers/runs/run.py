@@ -10,6 +10,7 @@ import hashlib
 import platform
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import importlib_metadata
@@ -48,6 +49,11 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def label(self) -> str:
         """Name and version, for people."""
         return f"{self.distribution} {self.version}" if self.distribution else self.module.removeprefix("file:")
+
+    @property
+    def key(self) -> str:
+        """Name of the folder with a copy of this code; two packages may have the same code."""
+        return f"{Path(self.module).stem}-{self.digest}"
 
     @property
     def is_own(self) -> bool:

@@ -5,8 +5,6 @@ an engine or compare (`core_commands.doctor` does). Called by: the frame. Exit c
 does, 2 if it cannot be tried.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from core_commands.cli.own_options import own_flags, take_options
 if TYPE_CHECKING:
     from core.api.config import EngineConfig
     from core_commands.doctor.diagnosis import Diagnosis, Finding, Suspect
+    from core_observers.runs.book import RunBook
     from core_observers.runs.run import Run
 
 USAGE = "core plugins doctor [MODEL] --state-canary DIR [ARGUMENTS] [--since RUN] [--no-pace] [--json]"
@@ -84,7 +83,7 @@ def doctor(words: list[str]) -> int:
 
 
 def _examine(
-    options: DoctorOptions, config: EngineConfig, values: dict[str, Any], book: Any, runs: Sequence[Run]
+    options: DoctorOptions, config: "EngineConfig", values: dict[str, Any], book: "RunBook", runs: "Sequence[Run]"
 ) -> int:
     """Compare the present plugins with a run's, report, and return the exit code."""
     from core_commands.doctor.diagnosis import Diagnosis, Doctor, Suspect
@@ -105,7 +104,10 @@ def _examine(
         files = () if change.before is None else tuple(book.copies.changed_files(change.before))
         suspects.append(Suspect(change, bypass_of(change, book.copies), files))
     starter = ProcessStarter(values)
-    found = Doctor(run, suspects, starter).diagnose(with_pace=options.pace)
+    try:
+        found = Doctor(run, suspects, starter).diagnose(with_pace=options.pace)
+    finally:
+        starter.close()
     if found.what is not None and not found.findings:
         found.notes += _beside(other_differences(run, now))
     if options.quarantine and found.findings:
@@ -115,7 +117,7 @@ def _examine(
     return 0 if found.is_clean else 1
 
 
-def _chosen(since: int | None, runs: Sequence[Run], now: Run) -> Run | None:
+def _chosen(since: int | None, runs: "Sequence[Run]", now: "Run") -> "Run | None":
     """Return the run to compare with; None when no run has other plugins. Raises UserError."""
     if since is not None:
         for run in runs:
@@ -137,7 +139,7 @@ def _chosen(since: int | None, runs: Sequence[Run], now: Run) -> Run | None:
     return next((run for run in reversed(same_version) if run.packages != now.packages), None)
 
 
-def _put_into_quarantine(config: EngineConfig, findings: Sequence[Finding], run: Run) -> None:
+def _put_into_quarantine(config: "EngineConfig", findings: "Sequence[Finding]", run: "Run") -> None:
     """List one package of each finding: of changes that are bad only together, leaving one out is enough."""
     from core.plugin.kinds import kind_named
     from core_observers.runs.quarantine import Culprit, add_culprits
@@ -154,7 +156,7 @@ def _put_into_quarantine(config: EngineConfig, findings: Sequence[Finding], run:
         print(f"core: warning: the quarantine is not written: {error}.", file=sys.stderr)
 
 
-def _verb(finding: Finding) -> str:
+def _verb(finding: "Finding") -> str:
     verbs = {
         "failure": "makes the start fail",
         "tokens": "changed tokens",
@@ -169,7 +171,7 @@ def _beside(differences: Sequence[str]) -> list[str]:
 
 
 def _report(
-    options: DoctorOptions, found: Diagnosis, head: str, run: Run, suspects: Sequence[Suspect], starts: int
+    options: DoctorOptions, found: "Diagnosis", head: str, run: "Run", suspects: "Sequence[Suspect]", starts: int
 ) -> None:
     if options.json:
         print_json(_as_json(found, run, suspects, starts))
@@ -191,8 +193,8 @@ def _report(
         print(safe(note))
 
 
-def _as_json(found: Diagnosis, run: Run, suspects: Sequence[Suspect], starts: int) -> dict[str, Any]:
-    def plain(suspect: Suspect) -> dict[str, Any]:
+def _as_json(found: "Diagnosis", run: "Run", suspects: "Sequence[Suspect]", starts: int) -> dict[str, Any]:
+    def plain(suspect: "Suspect") -> dict[str, Any]:
         package = suspect.change.package
         return {
             "distribution": package.distribution or package.label,
@@ -216,7 +218,7 @@ def _as_json(found: Diagnosis, run: Run, suspects: Sequence[Suspect], starts: in
     }
 
 
-def _print_runs(runs: Sequence[Run], *, as_json: bool) -> None:
+def _print_runs(runs: "Sequence[Run]", *, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(list(runs)))
         return
