@@ -66,12 +66,19 @@ class Plugin:
     @property
     def words(self) -> list[str]:
         """The arguments of `core serve` that choose it."""
-        flag = {"logits_processor": "--logits-processors", "attention": "--attention-backend", "policy": "--scheduling-policy"}
+        flag = {
+            "logits_processor": "--logits-processors",
+            "attention": "--attention-backend",
+            "policy": "--scheduling-policy",
+        }
         return [flag[self.kind], self.name]
 
 
 def install(site: Path, plugin: Plugin, version: str, fault: str = "none", seconds: float = 0.0) -> None:
-    """Install one version. fault: a key of `FAULTS`, `slow` (for so many seconds a step), `comment` (other bytes, same work)."""
+    """Install one version.
+
+    fault: a key of `FAULTS`, `slow` (for so many seconds a step), `comment` (other bytes, same work).
+    """
     module = f"core_{plugin.name}"
     for old in site.glob(f"{module}*"):
         shutil.rmtree(old)
@@ -108,5 +115,3 @@ def _plant(folder: Path, kind: str, fault: str, seconds: float) -> None:
         text = f"import time\n{text}".replace("from __future__ import annotations\n", "")
         text = text.replace(anchor, f"{indent}{line}\n{anchor}")
     path.write_text(text)
-
-
