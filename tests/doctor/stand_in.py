@@ -73,9 +73,9 @@ class StandIn:
         self._machine = machine
         self._factor = 1.0 + machine.slow(in_force)
 
-    def round(self) -> tuple[float, float]:
+    def round(self) -> tuple[float, float, float]:
         factor = self._factor * self._machine.factor()
-        return PROMPT_S * factor, STEP_S * factor
+        return PROMPT_S * factor, STEP_S * factor, STEP_S * factor
 
     def close(self) -> None:
         self._machine.open -= 1

@@ -50,7 +50,7 @@ def test_the_size_of_a_change_is_told() -> None:
     assert "1 of the probe's 7 log-probabilities differ, the first at token 4, by up to 1e-07" in sentences["bits"]
     assert sentences["tokens"] == "token 3 of the probe's 7 is 9, was 3"
     assert sentences["failure"] == "the start fails: planted"
-    assert "longer (interval " in sentences["time"] and "interleaved blocks" in sentences["time"]
+    assert "(interval " in sentences["time"] and "interleaved blocks" in sentences["time"]
 
 
 def test_two_changes_that_are_good_alone_are_named_together() -> None:

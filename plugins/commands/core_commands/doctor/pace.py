@@ -24,17 +24,23 @@ SLOWER: Final = 0.05
 CONFIDENCE: Final = 0.999
 LOOKS: Final = (12, 24, 48, 96)
 """Blocks after which the interval is looked at; the error of all looks together stays below 0.4%."""
-PARTS: Final = ("prompt", "step")
+PARTS: Final = {
+    "prompt": "a prompt's step takes {} longer",
+    "step": "a generated token takes {} longer",
+    "processor": "a request needs {} more processor time",
+}
+"""What is measured in a round, and how it is told. The clock sees waiting, processor time is steady on a busy machine."""
 
-Round = Callable[[], tuple[float, float]]
-"""Runs one round; returns seconds of a prompt and of a generated token."""
+Times = tuple[float, float, float]
+Round = Callable[[], Times]
+"""Runs one round; returns its seconds, in the order of `PARTS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """How much slower one engine is, as shares of the other's time.
 
-    part: `prompt`, `step`. low, high: the interval. blocks: number that were measured.
+    part: a key of `PARTS`. low, high: the interval. blocks: number that were measured.
     """
 
     part: str
@@ -54,21 +60,21 @@ class Slowdown:
         return self.low > SLOWER or self.high < SLOWER
 
     def __str__(self) -> str:
-        what = "a prompt's step takes" if self.part == "prompt" else "a generated token takes"
-        return f"{what} {self.share:.0%} longer (interval {self.low:.0%} to {self.high:.0%}, {self.blocks} interleaved blocks)"
+        what = PARTS[self.part].format(f"{self.share:.0%}")
+        return f"{what} (interval {self.low:.0%} to {self.high:.0%}, {self.blocks} interleaved blocks)"
 
 
 def compare(now: Round, before: Round) -> list[Slowdown]:
-    """Measure until every part is settled, or for the last look. now, before: rounds of both engines."""
+    """Measure until one part is slower or all are settled, or for the last look. now, before: rounds of both engines."""
     ratios: dict[str, list[float]] = {part: [] for part in PARTS}
     found: list[Slowdown] = []
     for blocks in LOOKS:
-        while len(ratios[PARTS[0]]) < blocks:
+        while len(ratios["step"]) < blocks:
             early, old, new, late = now(), before(), before(), now()
             for index, part in enumerate(PARTS):
                 ratios[part].append((early[index] + late[index]) / max(old[index] + new[index], 1e-9))
         found = [_slowdown(part, values) for part, values in ratios.items()]
-        if all(each.is_settled for each in found):
+        if any(each.is_slower for each in found) or all(each.is_settled for each in found):
             break
     return found
 

@@ -25,6 +25,7 @@ from core.plugin.kinds import kind_named
 from core.plugin.patience import Patience
 from core.processes import child_environment, python_command
 from core_commands.doctor.nursery import Order
+from core_commands.doctor.pace import Times
 from core_commands.doctor.trial import Outcome, Task
 from core_observers.runs.compare import Change
 from core_observers.runs.copies import Copies
@@ -77,8 +78,8 @@ class Engine(Protocol):
 
     outcome: Outcome
 
-    def round(self) -> tuple[float, float]:
-        """Return the seconds of a prompt, and of a generated token."""
+    def round(self) -> Times:
+        """Run one round, and return its seconds."""
         ...
 
     def close(self) -> None:
@@ -165,13 +166,14 @@ class EngineProcess:
             # A plugin that ends or stalls the process is an outcome too.
             self.outcome = Outcome(error=str(error))
 
-    def round(self) -> tuple[float, float]:
+    def round(self) -> Times:
         """Have it run one round. Raises CoreError when it ends or hangs."""
         try:
             os.write(self._input, b"round\n")
         except OSError as error:
             raise CoreError(f"The engine of a trial is gone: {error}.") from error
-        return self._answer(tuple[float, float])
+        prompt, step, processor = self._answer(list[float])
+        return prompt, step, processor
 
     def close(self) -> None:
         """End the process."""

@@ -121,8 +121,8 @@ def _with_copies(words: str, files: dict[str, str]) -> str:
     return ",".join(files.get(str(Path(part).expanduser().resolve()), part) for part in parts)
 
 
-def _rounds(config: EngineConfig, core: EngineCore) -> Iterator[tuple[float, float]]:
-    """Yield the seconds of a prompt and of a generated token, once for each round."""
+def _rounds(config: EngineConfig, core: EngineCore) -> Iterator[tuple[float, float, float]]:
+    """Yield the seconds of a prompt, of a generated token, and of the processor for a request, once for each round."""
     requests = _requests(config)
     number = 1
     for _ in range(WARM_ROUNDS):
@@ -130,9 +130,11 @@ def _rounds(config: EngineConfig, core: EngineCore) -> Iterator[tuple[float, flo
         _timed(core, next(requests))
         number = min(int(ROUND_S / max(time.perf_counter() - begin, 1e-6)) + 1, MOST_REQUESTS)
     while True:
+        begin = time.process_time()
         times = [_timed(core, next(requests)) for _ in range(number)]
+        processor = (time.process_time() - begin) / number
         # Medians: a request during which the process had no processor says nothing about a plugin.
-        yield median(prompt for prompt, _ in times), median(step for _, step in times)
+        yield median(prompt for prompt, _ in times), median(step for _, step in times), processor
 
 
 def _requests(config: EngineConfig) -> Iterator[EngineRequest]:
