@@ -78,9 +78,23 @@ def test_changed_files_of_a_package_are_named(tmp_path: Path, monkeypatch) -> No
     (folder / "one.py").write_text("3")
     (folder / "two.py").unlink()
     (folder / "data.json").write_text("{}")
+    assert book.copies.find(package) is not None
     names = [f"core_doctor_sample/{name}" for name in ("data.json", "one.py", "two.py")]
     assert book.copies.changed_files(package) == names
     assert digest_of_module("core_doctor_sample") != package.digest
+
+
+def test_a_copy_that_changed_is_not_used_and_one_that_others_may_write_is_refused(tmp_path: Path, file_package) -> None:
+    book = RunBook(tmp_path / "canary", "k")
+    book.add(run(packages=[file_package]))
+    copy = book.copies.find(file_package)
+    assert copy is not None
+    copy.parent.chmod(0o777)
+    with pytest.raises(UserError, match="others may write there"):
+        book.copies.find(file_package)
+    copy.parent.chmod(0o700)
+    copy.write_text("KIND = 'other'\n")
+    assert book.copies.find(file_package) is None
 
 
 def test_a_package_beyond_the_limits_is_not_copied(tmp_path: Path, monkeypatch, file_package) -> None:

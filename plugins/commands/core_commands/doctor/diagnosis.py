@@ -6,7 +6,8 @@ quarantine. Called by: `core plugins doctor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -111,40 +112,40 @@ class Doctor:
         if not judged:
             return
         others = [suspect for suspect in self._bypassable if suspect not in judged]
-        base = self._engine(others)
-        try:
-            self._search_pace(found, judged, others, base)
-        finally:
-            base.close()
-
-    def _search_pace(
-        self, found: Diagnosis, judged: Sequence[Suspect], others: Sequence[Suspect], base: Engine
-    ) -> None:
-        if base.outcome.error:
-            found.notes.append(f"Pace is not judged: with all changes bypassed the start fails: {base.outcome.error}")
-            return
-
-        def measured(in_force: Sequence[Suspect]) -> pace.Slowdown | None:
-            engine = self._engine([*others, *in_force])
-            try:
-                # A start that fails with a part of the changes says nothing about its pace.
-                return None if engine.outcome.error else pace.slowest(pace.compare(engine.round, base.round))
-            finally:
-                engine.close()
-
-        first = measured(judged)
-        if first is None:
-            return
-        if found.what is None:
-            found.what, found.symptom = "time", str(first)
-        for guilty in all_bad(judged, lambda in_force: measured(in_force) is not None):
-            # Measured once more, by engines that were not part of the search: chance does not strike twice.
-            again = measured(guilty)
+        with self._opened(others) as base:
+            if base.outcome.error:
+                found.notes.append(
+                    f"Pace is not judged: with all changes bypassed the start fails: {base.outcome.error}"
+                )
+                return
+            first = self._slowdown([*others, *judged], base)
+            if first is None:
+                return
+            if found.what is None:
+                found.what, found.symptom = "time", str(first)
+            slow = all_bad(judged, lambda in_force: self._slowdown([*others, *in_force], base) is not None)
+        for guilty in slow:
+            # Measured once more by two new processes: equal engines may differ by some percent for as long as they live.
+            with self._opened(others) as base:
+                again = self._slowdown([*others, *guilty], base)
             if again is None:
                 named = ", ".join(suspect.change.label for suspect in guilty)
                 found.notes.append(f"{named}: slower in the search, not when measured again; nothing is concluded.")
             else:
                 found.findings.append(Finding("time", tuple(guilty), str(again)))
+
+    def _slowdown(self, in_force: Sequence[Suspect], base: Engine) -> pace.Slowdown | None:
+        """Return by how much an engine with these changes is slower than `base`; None: it is not, or does not start."""
+        with self._opened(in_force) as engine:
+            return None if engine.outcome.error else pace.slowest(pace.compare(engine.round, base.round))
+
+    @contextmanager
+    def _opened(self, in_force: Sequence[Suspect]) -> Iterator[Engine]:
+        engine = self._engine(in_force)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
     def _is_other(self, in_force: Sequence[Suspect]) -> bool:
         return _symptom(self._before, self._outcome(in_force)) is not None

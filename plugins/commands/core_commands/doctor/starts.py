@@ -102,6 +102,7 @@ class ProcessStarter:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.number = 0
+        self._num_requests = 0
         self._values = dict(values)
         self._orders, theirs = socket.socketpair()
         command = python_command("core_commands.doctor.nursery", str(theirs.fileno()))
@@ -123,16 +124,18 @@ class ProcessStarter:
             # In a file, since a message is limited and a command line could be read by others.
             file.write(msgspec.json.encode(Task(self._values, without, files)))
             file.flush()
-            return EngineProcess(self._fork, Order(file.name, paths))
+            return EngineProcess(self._fork, Order(file.name, paths), self._settled)
 
     def close(self) -> None:
-        """End the process that forks."""
+        """End the process that forks; it holds nothing."""
         self._orders.close()
-        try:
-            self._nursery.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._nursery.kill()
-            self._nursery.wait()
+        self._nursery.kill()
+        self._nursery.wait()
+
+    def _settled(self, suggested: int) -> int:
+        """Return the requests of a round, which the first engine settles: longer rounds are quicker for each request."""
+        self._num_requests = self._num_requests or suggested
+        return self._num_requests
 
     def _fork(self, order: Order, files: list[int]) -> int:
         """Have a trial forked with these descriptors as its input, output and log; return its process id."""
@@ -147,9 +150,15 @@ class ProcessStarter:
 
 
 class EngineProcess:
-    """One process with an engine. fork: starts it with three descriptors, and returns its process id."""
+    """One process with an engine.
 
-    def __init__(self, fork: Callable[[Order, list[int]], int], order: Order) -> None:
+    fork: starts it with three descriptors, and returns its process id.
+    settled: returns the number of requests of a round, given the one that this engine suggests.
+    """
+
+    def __init__(self, fork: Callable[[Order, list[int]], int], order: Order, settled: Callable[[int], int]) -> None:
+        self._settled = settled
+        self._num_requests = 0
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
         theirs_in, self._input = os.pipe()
         self._output, theirs_out = os.pipe()
@@ -167,12 +176,10 @@ class EngineProcess:
             self.outcome = Outcome(error=str(error))
 
     def round(self) -> Times:
-        """Have it run one round. Raises CoreError when it ends or hangs."""
-        try:
-            os.write(self._input, b"round\n")
-        except OSError as error:
-            raise CoreError(f"The engine of a trial is gone: {error}.") from error
-        prompt, step, processor = self._answer(list[float])
+        """Have it run one round, after warming it up once. Raises CoreError when it ends or hangs."""
+        if not self._num_requests:
+            self._num_requests = self._settled(self._asked(0, int))
+        prompt, step, processor = self._asked(self._num_requests, list[float])
         return prompt, step, processor
 
     def close(self) -> None:
@@ -182,6 +189,13 @@ class EngineProcess:
         self._log.close()
         with contextlib.suppress(ProcessLookupError):  # It may have ended by itself.
             os.kill(self._pid, signal.SIGKILL)
+
+    def _asked(self, number: int, kind: type[T]) -> T:
+        try:
+            os.write(self._input, b"%d\n" % number)
+        except OSError as error:
+            raise CoreError(f"The engine of a trial is gone: {error}.") from error
+        return self._answer(kind)
 
     def _answer(self, kind: type[T]) -> T:
         patience = Patience(self._pid, LIMIT_S)

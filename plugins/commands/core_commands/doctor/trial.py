@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 PROMPT_TOKENS: Final = 64
 NEW_TOKENS: Final = 16
 ROUND_S: Final = 0.06
-"""Least seconds of a round: shorter ones are mostly noise of the machine."""
-WARM_ROUNDS: Final = 2
+"""Processor seconds of a round: shorter ones are mostly noise of the machine."""
+WARM_REQUESTS: Final = 4
 MOST_REQUESTS: Final = 64
 QUIET: Final = {"state_canary": None, "quarantine_plugins": False, "disable_log_stats": True, "use_tqdm_on_load": False}
 """Arguments of every trial: it neither reads nor writes records."""
@@ -56,8 +56,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def run_trial(task: Task) -> None:
-    """Run a trial in this process: the outcome is its first line of output, and each line of input asks for one round.
+    """Run a trial in this process: the outcome is its first line of output.
 
+    Each line of input is the number of requests of a round; 0 asks for warming up, and for a suggestion of that number.
     Does not return: the process ends with its input.
     """
     answers = os.fdopen(os.dup(1), "wb")
@@ -74,10 +75,11 @@ def run_trial(task: Task) -> None:
         tell(Outcome(error=str(error) if isinstance(error, CoreError) else f"{type(error).__name__}: {error}"))
         os._exit(0)
     tell(outcome)
-    rounds = _rounds(config, core)
+    requests = _requests(config)
     with os.fdopen(0, "rb") as words:
-        for _ in words:
-            tell(next(rounds))
+        for word in words:
+            number = int(word)
+            tell(_round(core, requests, number) if number else _suggested(core, requests))
     os._exit(0)
 
 
@@ -121,20 +123,23 @@ def _with_copies(words: str, files: dict[str, str]) -> str:
     return ",".join(files.get(str(Path(part).expanduser().resolve()), part) for part in parts)
 
 
-def _rounds(config: EngineConfig, core: EngineCore) -> Iterator[tuple[float, float, float]]:
-    """Yield the seconds of a prompt, of a generated token, and of the processor for a request, once for each round."""
-    requests = _requests(config)
-    number = 1
-    for _ in range(WARM_ROUNDS):
-        begin = time.perf_counter()
-        _timed(core, next(requests))
-        number = min(int(ROUND_S / max(time.perf_counter() - begin, 1e-6)) + 1, MOST_REQUESTS)
-    while True:
+def _suggested(core: EngineCore, requests: Iterator[EngineRequest]) -> int:
+    """Warm the engine up, and return how many requests a round should have."""
+    seconds = ROUND_S
+    for _ in range(WARM_REQUESTS):
         begin = time.process_time()
-        times = [_timed(core, next(requests)) for _ in range(number)]
-        processor = (time.process_time() - begin) / number
-        # Medians: a request during which the process had no processor says nothing about a plugin.
-        yield median(prompt for prompt, _ in times), median(step for _, step in times), processor
+        _timed(core, next(requests))
+        seconds = time.process_time() - begin
+    return min(int(ROUND_S / max(seconds, 1e-6)) + 1, MOST_REQUESTS)
+
+
+def _round(core: EngineCore, requests: Iterator[EngineRequest], number: int) -> tuple[float, float, float]:
+    """Return the seconds of a prompt, of a generated token, and of the processor for a request."""
+    begin = time.process_time()
+    times = [_timed(core, next(requests)) for _ in range(number)]
+    processor = (time.process_time() - begin) / number
+    # Medians: a request during which the process had no processor says nothing about a plugin.
+    return median(prompt for prompt, _ in times), median(step for _, step in times), processor
 
 
 def _requests(config: EngineConfig) -> Iterator[EngineRequest]:

@@ -18,7 +18,9 @@ from typing import Final
 
 import importlib_metadata
 
-from core.plugin.manifest import source_file
+from core.api.errors import UserError
+from core.plugin.manifest import sha256_of, source_file
+from core_observers.receipts.facts import CODE, digest_of_files
 from core_observers.runs.run import Package
 
 logger = logging.getLogger(__name__)
@@ -36,11 +38,22 @@ class Copies:
         self._folder = folder
 
     def find(self, package: Package) -> Path | None:
-        """Return the folder for `sys.path` with a package's code (for a file: the file), None where there is no copy."""
+        """Return the folder for `sys.path` with a package's code (for a file: the file), None where there is no copy.
+
+        A copy that has changed is none. Raises UserError where others may write to it, since its code will run.
+        """
         folder = self._folder / package.key
         if not folder.is_dir():
             return None
-        return folder / Path(package.module).name if package.module.startswith("file:") else folder
+        for place in (self._folder, folder):
+            status = place.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise UserError(f"{place}: others may write there, and its code would run; give it to this user alone.")
+        is_file = package.module.startswith("file:")
+        if _digest_of_copy(folder, package) != package.digest:
+            logger.warning("The copy of %s in %s has changed, so it is not used.", package.label, folder)
+            return None
+        return folder / Path(package.module).name if is_file else folder
 
     def keep(self, packages: Iterable[Package]) -> None:
         """Copy the third-party packages that are not there yet. Raises OSError where nothing can be written."""
@@ -112,6 +125,16 @@ def _files(module: str) -> Iterator[tuple[str, Path]]:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
                 yield f"{module}/{path.relative_to(folder)}", path
+
+
+def _digest_of_copy(folder: Path, package: Package) -> str:
+    """Return the digest of a copy, as `digest_of_module` takes that of the installed code."""
+    if package.module.startswith("file:"):
+        source = folder / Path(package.module).name
+        return sha256_of(source)[:16] if source.is_file() else "unknown"
+    prefix = f"{package.module}/"
+    names = [name for name in _names_below(folder) if Path(name).suffix in CODE]
+    return digest_of_files({name.removeprefix(prefix): folder / name for name in names})
 
 
 def _names_below(root: Path) -> Iterator[str]:
