@@ -72,7 +72,9 @@ def resolved(model: Path, canary: Path, **more: Any) -> Any:
 
 
 def test_a_culprit_that_can_be_replaced_is_left_out_and_told_of(tiny_llama: Path, tmp_path: Path, site: Path) -> None:
-    add_culprits(tmp_path, [Culprit(package(ATTENTION), "changed tokens since run 3")])
+    other_code = Package("core-dqatt", "0.9", "core_dqatt", "f" * 16, ("attention.dqatt",))
+    culprits = [Culprit(package(ATTENTION), "changed tokens since run 3"), Culprit(other_code, "was slow")]
+    add_culprits(tmp_path, culprits)
     kept = resolved(tiny_llama, tmp_path, attention_backend="dqatt")
     assert kept.engine.plugins.attention == {"full": "dqatt"}, "without the argument the list changes nothing"
     found = resolved(tiny_llama, tmp_path, attention_backend="dqatt", quarantine_plugins=True)

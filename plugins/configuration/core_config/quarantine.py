@@ -13,7 +13,6 @@ from core.plugin.discovery import origin
 from core.plugin.kinds import kind_named
 from core_config.leaving_out import without
 from core_config.stages.attempt import Attempt
-from core_observers.runs.quarantine import held, read_culprits
 
 
 def apply_quarantine(attempt: Attempt) -> None:
@@ -25,6 +24,8 @@ def apply_quarantine(attempt: Attempt) -> None:
     directory = settings["state_canary"]
     if not settings["quarantine_plugins"] or directory is None:
         return
+    from core_observers.runs.quarantine import held, read_culprits  # a resolution without a quarantine needs none of it
+
     registry = attempt.plugins
     for row, why in held(read_culprits(Path(directory)), registry.rows()):
         if registry.blocked(row):

@@ -17,9 +17,6 @@ from core.api.errors import UserError
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
 from core_observers.engine.canary import Canary, Record
-from core_observers.runs.book import RunBook
-from core_observers.runs.compare import difference
-from core_observers.runs.run import Times, run_of, runs_key
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +71,11 @@ class CanaryObserver(EngineObserver):
 
     def _keep(self, found: Record, begin: float) -> None:
         """Add this start to the runs of its model. What cannot be kept costs only the history, and is a warning."""
+        # Imported here: every engine imports this module, and few have a canary.
+        from core_observers.runs.book import RunBook
+        from core_observers.runs.compare import difference
+        from core_observers.runs.run import Times, run_of, runs_key
+
         config = self._engine.config
         assert config.state_canary is not None
         if config.data_parallel_rank:

@@ -69,14 +69,15 @@ def held(culprits: Iterable[Culprit], rows: Iterable[ResolvedPlugin]) -> list[tu
     """Return (plugin, why) of each installed plugin whose code is the one that was found; other code is free again."""
     found: list[tuple[ResolvedPlugin, str]] = []
     digests: dict[str, str] = {}
-    by_module = {culprit.package.module: culprit for culprit in culprits}
+    by_code = {(culprit.package.module, culprit.package.digest): culprit for culprit in culprits}
+    modules = {module for module, _ in by_code}
     for row in rows:
         module = module_of(row)
-        culprit = by_module.get(module)
-        if culprit is None or f"{row.kind}.{row.name}" not in culprit.package.plugins:
+        if module not in modules:
             continue
         if module not in digests:
             digests[module] = digest_of_module(module)
-        if digests[module] == culprit.package.digest:
+        culprit = by_code.get((module, digests[module]))
+        if culprit is not None and f"{row.kind}.{row.name}" in culprit.package.plugins:
             found.append((row, culprit.why))
     return found

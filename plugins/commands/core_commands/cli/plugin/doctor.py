@@ -152,8 +152,9 @@ def _put_into_quarantine(config: "EngineConfig", findings: "Sequence[Finding]", 
         culprits += [Culprit(package, f"{_verb(finding)} since run {run.number}") for package in packages[:1]]
     try:
         add_culprits(Path(str(config.state_canary)), culprits)
-    except OSError as error:
-        print(f"core: warning: the quarantine is not written: {error}.", file=sys.stderr)
+    except (OSError, UserError) as error:
+        # The findings took a minute, so they are reported all the same.
+        print(safe(f"core: warning: the quarantine is not written: {error}"), file=sys.stderr)
 
 
 def _verb(finding: "Finding") -> str:
@@ -181,7 +182,8 @@ def _report(
         tried = "" if suspect.bypass is not None else "; cannot be bypassed"
         print(safe(f"  {suspect.change.label}: {', '.join(suspect.change.package.plugins)}{tried}"))
     if suspects:
-        print(safe(f"Now {found.symptom}." if found.what else "Results have the same bits, and nothing is slower."))
+        slower = "nothing is slower for certain" if options.pace else "pace was not measured"
+        print(safe(f"Now {found.symptom}." if found.what else f"Results have the same bits, and {slower}."))
     for finding in found.findings:
         names = " and ".join(suspect.change.label for suspect in finding.suspects)
         together = " together, each alone is good," if len(finding.suspects) > 1 else ""
