@@ -105,7 +105,7 @@ class Run(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def run_of(config: EngineConfig, numerics: str, tokens: list[int], logprobs: list[str], times: Times) -> Run:
-    """Return the run that a start is, with number 0. Reads the code of all plugins in use: about 50 ms."""
+    """Return the run that a start is, with number 0. Reads the code of all packages in use: about 0.1 s."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Run(
         number=0,
