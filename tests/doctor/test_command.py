@@ -11,9 +11,10 @@ from core import LLM
 from core.api.errors import CoreError, UserError
 from core_commands.cli.plugin.doctor import doctor
 from core_commands.doctor.starts import Bypass, ProcessStarter, bypass_of
+from core_commands.doctor.trial import with_copies
 from core_observers.runs.compare import Change
 from core_observers.runs.copies import Copies
-from core_observers.runs.run import Package
+from core_observers.runs.run import Package, digest_of_module
 
 LENGTH = 64
 
@@ -95,6 +96,21 @@ def test_how_each_change_is_bypassed(tmp_path: Path) -> None:
     assert ways(new, None) is None, "a plugin that is gone, without a copy"
     platforms = [Package("core-engine-platforms", "1", "core_platforms", digest, ("platform.cpu",)) for digest in "xy"]
     assert ways(*platforms) is None
+
+
+def test_a_plugin_in_a_file_is_bypassed_by_its_copy(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text("KIND = 'policy'\n")
+    module = f"file:{source}"
+    before = Package("", "", module, digest_of_module(module), ("policy.mine",))
+    copies = Copies(tmp_path / "packages")
+    copies.keep([before])
+    source.write_text("KIND = 'policy'  # other code\n")
+    now = Package("", "", module, digest_of_module(module), ("policy.mine",))
+    bypass = bypass_of(Change(before, now), copies)
+    assert bypass is not None and bypass.exact and bypass.file is not None
+    assert Path(bypass.file[1]).read_text() == "KIND = 'policy'\n"
+    assert with_copies(f"no:x, {source}", dict([bypass.file])) == f"no:x,{bypass.file[1]}"
 
 
 def test_the_process_that_starts_engines_may_be_gone() -> None:

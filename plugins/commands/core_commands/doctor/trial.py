@@ -104,7 +104,7 @@ def _arranged(task: Task) -> tuple[dict[str, Any], PluginRegistry]:
     values = task.values | QUIET
     merged = {name: given.value for name, given in merge(values, os.environ).values.items()}
     if merged["plugins"]:
-        merged["plugins"] = values["plugins"] = _with_copies(merged["plugins"], task.files)
+        merged["plugins"] = values["plugins"] = with_copies(merged["plugins"], task.files)
     plain = PluginRegistry(words=merged["plugins"])
     left_out = [row for row in plain.rows() if (row.kind, row.name, row.distribution) in task.without]
     for row in left_out:
@@ -117,7 +117,7 @@ def _arranged(task: Task) -> tuple[dict[str, Any], PluginRegistry]:
     return values, registry
 
 
-def _with_copies(words: str, files: dict[str, str]) -> str:
+def with_copies(words: str, files: dict[str, str]) -> str:
     """Return the words of `--plugins` with copies of files in place of the files."""
     parts = [word.strip() for word in words.split(",")]
     return ",".join(files.get(str(Path(part).expanduser().resolve()), part) for part in parts)
