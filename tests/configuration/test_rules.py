@@ -271,6 +271,8 @@ CASES = [
      [{"weight_transfer_config": {}, "state_canary": "d"}], "--weight-transfer-config: --state-canary holds on"),
     ("sleep_frees_kept_blocks", [{"enable_sleep_mode": True}, {}],
      [{"enable_sleep_mode": True, "keep_kv": True}], "--enable-sleep-mode: --keep-kv holds on"),
+    ("a_quarantine_has_a_list", [{"quarantine_plugins": True, "state_canary": "d"}], [{"quarantine_plugins": True}],
+     "lies in the directory of --state-canary"),
     ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "api_key": ["k"]}],
      [{"weight_transfer_config": {}}, {"context": "serve"}], "give --api-key"),
     ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "headless": True}, {"context": "serve"}],

@@ -25,6 +25,7 @@ from core_config.layout_cost import layout_cost
 from core_config.locating.files import magic_of, own_config
 from core_config.media import derive_for_sounds, tower_bytes, why_not
 from core_config.pooled.pooling import find_pooling
+from core_config.quarantine import apply_quarantine
 from core_config.resolution import Resolution
 from core_config.rules import Facts
 from core_config.selection.ranking import Choice
@@ -263,6 +264,7 @@ def discover(attempt: Attempt) -> None:
         attempt.registry = attempt.answer_of(lambda: PluginRegistry(words=words))
     if attempt.registry is None:
         raise ConfigError(attempt.problems)
+    attempt.answer_of(lambda: apply_quarantine(attempt))
     if attempt.settings["device"].lower() == "auto":
         attempt.registry.start_probes()  # they run while the checkpoint is resolved
 

@@ -92,6 +92,12 @@ PLUGINS_NEW: Final = DeclaredCommand(
     "core_commands.cli.plugin.new:new",
     ("KIND NAME", "Write a package with a new plugin, which works as written."),
 )
+PLUGINS_DOCTOR: Final = DeclaredCommand(
+    "plugins.doctor",
+    "core_commands.cli.plugin.doctor:doctor",
+    ("[MODEL]", "Find the changed plugin that changed the answers, or the pace, since an earlier start."),
+    options=("core_commands.cli.plugin.doctor:DoctorOptions",),
+)
 CONFIG_SCHEMA: Final = DeclaredCommand(
     "config.schema", "core_commands.cli.config_schema:config_schema", ("", "JSON Schema of all arguments.")
 )

@@ -147,6 +147,14 @@ def sleep_frees_kept_blocks(facts: Facts) -> Findings:
         yield Problem("--enable-sleep-mode: --keep-kv holds on to the memory of the KV cache; leave one of them out.")
 
 
+def a_quarantine_has_a_list(facts: Facts) -> Findings:
+    """Plugins in quarantine are listed in the canary's directory."""
+    if facts["quarantine_plugins"] and facts["state_canary"] is None:
+        yield Problem(
+            "--quarantine-plugins: the list of plugins lies in the directory of --state-canary; give it too, or neither."
+        )
+
+
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """A client that may replace weights controls the server's answers, so it should need a key."""
     if facts.is_headless:
@@ -209,6 +217,7 @@ RULES: tuple[Rule, ...] = (
     Rule(llm_is_watched_otherwise),
     Rule(changing_weights_are_held_by_nobody),
     Rule(sleep_frees_kept_blocks),
+    Rule(a_quarantine_has_a_list),
     Rule(weights_are_replaced_by_friends),
     Rule(paths_of_operators_need_an_operator),
     Rule(servers_read_their_arguments),

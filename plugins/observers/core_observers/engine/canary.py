@@ -122,10 +122,10 @@ class Canary:
                 f"state_canary '{directory}': {error.strerror}. Name a directory that this user may write to."
             ) from error
 
-    def check(self, compute: Callable[[EngineRequest], list[EngineOutput]], config: EngineConfig) -> None:
-        """Run the comparisons that come before the first request. compute: runs a request to its end.
+    def check(self, compute: Callable[[EngineRequest], list[EngineOutput]], config: EngineConfig) -> Record:
+        """Run the comparisons that come before the first request; return the results of the probe.
 
-        Raises StateError.
+        compute: runs a request to its end. Raises StateError.
         """
         if self._state is not None and self._state.nbytes <= START_BYTES:
             for _ in self._work:
@@ -133,13 +133,14 @@ class Canary:
             self._is_pending = False
         if self._record is not None and not self._is_pending:
             self._compare_checksums(self._record)  # first, because it can name the damaged part
-        found = self._probed(compute(_request(config)))
+        found = probed(compute(probe_request(config)), self._numerics)
         if self._record is None:
             found.checksums = {} if self._is_pending else self._checksums
             self._record = found
             self._write(found)
         else:
             self._compare_probe(found, self._record)
+        return found
 
     @property
     def is_pending(self) -> bool:
@@ -178,19 +179,6 @@ class Canary:
             shown = ", ".join(sorted(wrong)[:MOST_NAMED])
             raise StateError(self._sentence(f"{len(wrong)} of {len(known)} parts of the weights differ ({shown})"))
 
-    def _probed(self, outputs: list[EngineOutput]) -> Record:
-        """Return the probe's results as a record, without checksums."""
-        found = Record(FORMAT, self._numerics, [], [])
-        for output in outputs:
-            if output.finish_reason == "error":
-                raise StateError(f"State canary: the probe failed: {output.stop_reason}")
-            found.tokens += output.token_ids
-            if output.pooled:
-                found.logprobs.append(output.pooled.hex())
-            for row in output.logprobs or []:
-                found.logprobs.append(row.logprobs[0].hex())
-        return found
-
     def _compare_probe(self, found: Record, record: Record) -> None:
         if found.tokens != record.tokens:
             raise StateError(self._sentence("the probe's tokens differ"))
@@ -199,8 +187,9 @@ class Canary:
 
     def _sentence(self, what: str) -> str:
         return (
-            f"State canary: {what} from those that {self._path} recorded. Memory, processor or checkpoint changed something. "
-            "Start again: when it says the same, remove that file to have this state recorded instead, if you trust it."
+            f"State canary: {what} from those that {self._path} recorded. Memory, processor, checkpoint or a plugin changed "
+            "something (`core plugins doctor` tries the plugins). Start again: when it says the same, remove that file to "
+            "have this state recorded instead, if you trust it."
         )
 
     def _read(self) -> Record | None:
@@ -238,7 +227,21 @@ def _key(config: EngineConfig, numerics: str) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _request(config: EngineConfig) -> EngineRequest:
+def probed(outputs: list[EngineOutput], numerics: str) -> Record:
+    """Return the probe's results as a record, without checksums. Raises StateError if the probe failed."""
+    found = Record(FORMAT, numerics, [], [])
+    for output in outputs:
+        if output.finish_reason == "error":
+            raise StateError(f"State canary: the probe failed: {output.stop_reason}")
+        found.tokens += output.token_ids
+        if output.pooled:
+            found.logprobs.append(output.pooled.hex())
+        for row in output.logprobs or []:
+            found.logprobs.append(row.logprobs[0].hex())
+    return found
+
+
+def probe_request(config: EngineConfig) -> EngineRequest:
     """Return the probe: tokens from all over the vocabulary, continued greedily."""
     length = min(PROMPT_TOKENS, config.model.max_model_len - 1)
     vocabulary = max(config.model.vocab_size, 1)

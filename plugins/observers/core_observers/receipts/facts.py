@@ -100,7 +100,12 @@ def code_digest(package: str) -> str:
         files += [path for path in Path(folder).rglob("*") if path.suffix in CODE and path.is_file()]
     if not files:
         return "unknown"
-    digests = {path.name if not folders else _below(path, folders): _file_digest(path) for path in files}
+    return digest_of_files({path.name if not folders else _below(path, folders): path for path in files})
+
+
+def digest_of_files(files: Mapping[str, Path]) -> str:
+    """Return a digest of files by their names below the package's folder."""
+    digests = {name: _file_digest(path) for name, path in files.items()}
     return digest_of(digests).removeprefix("sha256:")[:16]
 
 

@@ -50,6 +50,13 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
             metavar="DIR",
         ),
     ] = None
+    quarantine_plugins: Annotated[
+        bool,
+        Arg(
+            "Leave out plugins that core plugins doctor has found to change answers or pace, as long as they are installed in "
+            "that version and something else does their work. With --state-canary, in whose directory they are listed."
+        ),
+    ] = False
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True
     safetensors_load_strategy: Annotated[
         str | None,

@@ -1,0 +1,1 @@
+"""`core plugins doctor`: which changed plugin changed the answers, or the pace."""
