@@ -30,6 +30,8 @@ ATTENTION = {"falcon": "sdpa"}
 TEXT_ALONE = {"llama4": "language_model"}
 """Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and
 their part that gives the same logits of text."""
+COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+"""Tensors that are saved although their values follow from the configuration."""
 NUM_TOKENS = 32
 MARGIN = 2e-3
 """Least distance of each greedy token from the second best, so that rounding cannot choose."""
@@ -116,7 +118,7 @@ def randomize(model: PreTrainedModel) -> None:
     done: set[int] = set()
     with torch.no_grad():
         for name, tensor in saved.items():
-            if id(tensor) in done or not tensor.is_floating_point():
+            if id(tensor) in done or not tensor.is_floating_point() or name.endswith(COMPUTED):
                 continue
             done.add(id(tensor))
             values = _random(name, tensor, generator)

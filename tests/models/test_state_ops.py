@@ -16,6 +16,7 @@ from core.api.specs import StateSpec
 from core_attention.torch_sdpa.backend import TorchSDPA
 from core_kit.checks.states import StateRun
 from core_kit.oracles.numbers import generator
+from core_models import minimax
 from core_runtime.models.state_layers import delta, mamba1, mamba2
 from core_runtime.models.state_ops.gated_delta import gated_delta as gated_delta_layer
 from core_runtime.models.state_ops.mamba2 import mamba2 as mamba2_layer
@@ -153,6 +154,12 @@ CASES = {
         {**LINEAR, "linear_head_dim": 9, "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "rms_norm_eps": 1e-3},
         renames=KIMI,
         output="o_proj",
+    ),
+    "minimax": Case(
+        minimax.lightning_layer,
+        "minimax",
+        "MiniMaxLightningAttention",
+        {**LINEAR, "num_attention_heads": 3, "head_dim": 7, "block_size": 5},
     ),
 }  # fmt: skip
 

@@ -402,7 +402,8 @@ class Decoder:
         on_stream = self.spec.order == "residual_post"
         if norm is not None and not on_stream:
             norm(views.branch, views.branch)
-        self._scale(views.branch, self.spec.residual_scale)
+        self._scale(views.branch, self.spec.residual_scale * half.scale)
+        self._scale(views.residual, half.keeps)
         self.kernels.add(views.branch, views.residual)
         if norm is not None and on_stream:
             norm(views.residual, views.residual)

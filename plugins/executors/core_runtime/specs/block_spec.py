@@ -176,7 +176,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     heads: options of its attention; None: the model's usual ones.
     input_norm: False: there is no norm before the mixer, even if the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
-    mixer_scale, beside_scale: factors of the outputs of the two mixers.
+    mixer_scale, beside_scale: factors of the outputs of the two mixers. mlp_scale: factor of the output of MLP or experts.
+    mixer_keeps, mlp_keeps: factors of the residual stream to which these outputs are added.
     norm_behind_mlp: whether the output of MLP or experts is normalized, whatever the model's order says.
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
@@ -191,6 +192,9 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    mlp_scale: float = 1.0
+    mixer_keeps: float = 1.0
+    mlp_keeps: float = 1.0
     norm_behind_mlp: bool = False
     input_norm: bool = True
     order: BlockOrder | None = None

@@ -23,7 +23,9 @@ from transformers.models.auto.modeling_auto import (
 
 from core_runtime.models.defaults import DIRECTORY, OLD_ROPE_KEYS, RELEASE, Defaults
 
-ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
+ENCODERS: Final = (
+    *("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert", "gte", "jina_embeddings_v3"),
+)
 KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
 FILLED_IN: Final = re.compile(r"""kwargs\.setdefault\(\s*["'](\w+)["'],\s*([\d.]+)\s*\)""")
 ASKED_FOR: Final = re.compile(r"""getattr\(\s*(?:self\.)?(?:text_)?config,\s*["'](\w+)["']""")
