@@ -31,6 +31,8 @@ UNFIT = {
     "phi4_multimodal": "peft changes its towers",
     "llama4": "peft fails with its experts",
     "nomic_bert": "modules of transformers are fused otherwise in files",
+    "gte": "modules of transformers are fused otherwise in files",
+    "jina_embeddings_v3": "modules of transformers are fused otherwise in files",
     "hrm_text": "peft has no list of its layers",
     "xlstm": "transformers' own forward fails next to peft",
 }

@@ -30,6 +30,8 @@ ATTENTION = {"falcon": "sdpa"}
 TEXT_ALONE = {"llama4": "language_model"}
 """Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and
 their part that gives the same logits of text."""
+OF_PICTURES = ("mistral4",)
+"""Decoders that transformers lists among models of pictures alone."""
 COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 """Tensors that are saved although their values follow from the configuration."""
 NUM_TOKENS = 32
@@ -103,7 +105,7 @@ def load(path: Path, model_type: str) -> PreTrainedModel:
 def _auto_class(model_type: str) -> Any:
     if model_type in ENCODERS:
         return AutoModel
-    if model_type in WRAPPERS:
+    if model_type in (*WRAPPERS, *OF_PICTURES):
         return AutoModelForImageTextToText
     return AutoModelForCausalLM
 

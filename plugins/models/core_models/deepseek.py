@@ -7,9 +7,13 @@ from typing import Any
 
 import msgspec
 
+from core_models.llama import YARN_OF_MINISTRAL3
+from core_runtime.models.configuration import Configuration
+from core_runtime.models.families.experts import groups_of
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
-from core_runtime.models.weight_rules import Ignored, modules
+from core_runtime.models.weight_rules import Ignored, experts, modules
 from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 LATENT_NEUTRAL = {
     "head_dim": "the parts of heads have sizes of their own",
@@ -17,6 +21,7 @@ LATENT_NEUTRAL = {
     "qk_head_dim": "the sum of two other sizes",
     "moe_layer_freq = 1": "every layer has experts from the first one on",
 }
+ORIGINAL_OF_MISTRAL4 = {"original_max_position_embeddings": 8192}
 CORRECTED_NEUTRAL = {
     'scoring_func = "sigmoid"': "the only way",
     'topk_method = "noaux_tc"': "the only way",
@@ -26,6 +31,14 @@ CORRECTED_NEUTRAL = {
 def normed_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
     """Normalize the output of experts, but not the output of plain MLPs."""
     return msgspec.structs.replace(block, norm_behind_mlp=block.experts is not None)
+
+
+def mistral_routing(config: Configuration, count: int, top_k: int) -> RoutingSpec:
+    """Return the routing of Mistral Small 4: by softmax, within the groups whose two best experts are the best."""
+    groups, top_groups = groups_of(config, count, top_k)
+    renormalize = config.flag("norm_topk_prob", True)
+    factor = config.number("routed_scaling_factor", 1.0)
+    return RoutingSpec(top_k, "softmax", renormalize, factor, groups, top_groups, "best_two")
 
 
 ROWS = (
@@ -46,6 +59,25 @@ ROWS = (
         latent=True,
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
+    ),
+    Family(
+        name="mistral4",
+        model_types=("mistral4",),
+        architectures=("Mistral4ForCausalLM",),
+        wrappers=("mistral3",),
+        defaults={
+            "rope_parameters": {**YARN_OF_MINISTRAL3, "rope_theta": 10000.0, "factor": 128.0, **ORIGINAL_OF_MISTRAL4}
+        },
+        neutral={
+            **LATENT_NEUTRAL,
+            "rope_parameters.partial_rotary_factor": "qk_rope_head_dim says it",
+            "rope_parameters.max_position_embeddings": "max_position_embeddings says it",
+        },
+        latent=True,
+        temperature="llama_4_scaling_beta",
+        expert_names=EXPERTS,
+        routing=mistral_routing,
+        weights=experts("mlp", r"experts\.gate_up_proj", r"experts\.down_proj"),
     ),
     Family(
         name="axk1",

@@ -188,6 +188,8 @@ class Decoder:
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
+        late = [block.experts is not None and block.experts.late for block in spec.blocks]
+        self._late = frozenset(index + 1 for index, is_late in enumerate(late) if is_late)
         if reduce is not None:
             sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
             for block in weights.blocks:
@@ -255,6 +257,8 @@ class Decoder:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
+            if index in self._late:
+                self.kernels.add(views.late, views.residual)
             if self._added is not None:
                 self._add(*self._added, index, views)
             if self._taps is not None:

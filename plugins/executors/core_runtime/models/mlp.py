@@ -126,14 +126,18 @@ class ExpertsMLP:
         self.shared = shared
         self.shared_gate = shared_gate
         self.places: ExpertPlaces | None = None
+        self.late = spec.late
+        self.identities = spec.identities
+        self.count = spec.count
         self._sums: PartialSums | None = None
-        if spec.held is not None:
+        if spec.held is not None or spec.identities:
             if not isinstance(experts, HoldsSomeExperts):
                 raise UserError(
-                    f"Kernels of the kind {type(experts).__name__} compute all experts of a layer; use one rank, or others "
-                    "(--kernels)."
+                    f"Kernels of the kind {type(experts).__name__} compute every choice of a layer's experts; use one rank, "
+                    "a model whose router has experts alone, or others (--kernels)."
                 )
             self._part: HoldsSomeExperts = experts
+        if spec.held is not None:
             self.places = ExpertPlaces(spec.held, torch.device(kernels.device))
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
@@ -157,7 +161,7 @@ class ExpertsMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
-        if self.shared is not None and not self.shared.capturable:
+        if self.identities or (self.shared is not None and not self.shared.capturable):
             return False
         parts = [*self.router.kernels, self.experts]
         if self.shared_gate is not None:
@@ -165,12 +169,17 @@ class ExpertsMLP:
         return all(is_recordable(part) for part in parts)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """Compute out[T, H] (+)= the chosen experts of x [T, H]."""
+        """Compute out[T, H] (+)= the chosen experts of x [T, H], and the shared one. With `late`, the former are written to
+        `views.late` instead.
+        """
         ids = views.expert_ids
         weights = views.expert_weights
         self.router(x, views.router)
         self.kernels.route(views.router, self.routing, self.correction, ids, weights)
-        if self.places is None:
+        if self.late:
+            assert accumulate, "only branches that are added as they are have experts whose output is added later"
+            self._chosen(x, ids, weights, views.late, accumulate=False)
+        elif self.places is None:
             self._chosen(x, ids, weights, out, accumulate=accumulate)
         else:
             assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
@@ -197,10 +206,17 @@ class ExpertsMLP:
 
     def _chosen(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
+        returned: Tensor | None = None
+        if self.identities:
+            is_identity = ids >= self.count
+            returned = x.float() * weights.masked_fill(~is_identity, 0.0).sum(-1, keepdim=True)
+            ids.masked_fill_(is_identity, -1)
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
         else:
             self.experts(x, ids, weights, out, accumulate=accumulate)
+        if returned is not None:
+            out.add_(returned.to(out.dtype))
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
         """Add the shared expert, which all tokens use, to out."""

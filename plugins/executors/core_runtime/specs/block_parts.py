@@ -38,7 +38,7 @@ def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts
     heads = spec.block_heads(index)
     pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
-        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0, width=width)
+        return latent_parts(mixer, prefix, hidden, heads, interleaved=pairs > 0, width=width)
     return attention_parts(mixer, prefix, hidden, heads, pairs, width)
 
 
@@ -51,7 +51,7 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
     if experts is None:
         return {}
     module = _experts_module(spec, index, experts)
-    shape = (experts.count, spec.hidden_size)
+    shape = (experts.choices, spec.hidden_size)
     router = LayerSpec(f"{module}.gate", "linear", shape, experts.router_bias)
     found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
     shared = spec.shared_mlp(index)
@@ -104,7 +104,7 @@ def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
     experts = spec.blocks[index].experts
     if experts is None or not experts.correction:
         return None
-    return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.count
+    return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.choices
 
 
 def _experts_module(spec: DecoderShape, index: int, experts: ExpertsSpec) -> str:
@@ -160,4 +160,6 @@ def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
     if block.experts is not None and block.experts.shared_gate:
         widths["shared_gate"] = 1
         widths["shared_out"] = spec.hidden_size
+    if block.experts is not None and block.experts.late:
+        widths["late"] = spec.hidden_size
     return widths

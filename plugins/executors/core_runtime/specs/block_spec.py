@@ -27,6 +27,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
         (arXiv 1607.06450).
     eps: added to the mean square.
     offset: added to the weights.
+    scale: factor of the weights, offset included.
     weighted: whether there are weights.
     bias: whether there is a bias.
     """
@@ -34,6 +35,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["rms", "layer"] = "rms"
     eps: float = 1e-6
     offset: float = 0.0
+    scale: float = 1.0
     weighted: bool = True
     bias: bool = False
 
@@ -78,6 +80,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_norm: norm of the output of all heads as one vector, before its projection, or None.
     clip: limit to which queries, keys and values are clamped, or None.
     temperature: scaling of the queries, or None.
+    latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
 
@@ -92,6 +95,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_norm: NormSpec | None = None
     clip: float | None = None
     temperature: TemperatureSpec | None = None
+    latent_scales: tuple[float, float] = (1.0, 1.0)
     slopes: tuple[float, ...] = ()
 
     @property
@@ -143,6 +147,9 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     router_bias: whether the router has a bias that affects choice and weights.
     shared_gate: whether the shared expert is multiplied by the sigmoid of a projection to one number, `shared_expert_gate`.
     weight_inputs: whether the router's weights multiply the experts' inputs, not their outputs (Llama 4).
+    identities: number of further choices of the router that return their input, after the experts (LongCat Flash).
+    late: whether the output of the chosen experts is added after the next block, and only that of the shared expert at
+        once. The next block then has a plain MLP.
     """
 
     count: int
@@ -158,6 +165,13 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     router_bias: bool = False
     shared_gate: bool = False
     weight_inputs: bool = False
+    identities: int = 0
+    late: bool = False
+
+    @property
+    def choices(self) -> int:
+        """Number of rows of the router: experts, and choices that return their input."""
+        return self.count + self.identities
 
     @property
     def held_ids(self) -> Sequence[int]:

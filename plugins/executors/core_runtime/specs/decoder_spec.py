@@ -83,7 +83,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     def router_widths(self) -> tuple[int, int]:
         """Return the maximum of experts, and of choices per token, over all blocks; 0 without experts."""
         experts = [block.experts for block in self.blocks if block.experts is not None]
-        most_experts = max((one.count for one in experts), default=0)
+        most_experts = max((one.choices for one in experts), default=0)
         most_choices = max((one.routing.top_k for one in experts), default=0)
         return most_experts, most_choices
 

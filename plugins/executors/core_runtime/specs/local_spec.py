@@ -35,6 +35,12 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
         raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
+    last = spec.blocks[stop - 1].experts
+    if last is not None and last.late:
+        raise UserError(
+            f"blocks {start} to {stop}: the output of the experts of block {stop - 1} is added after block {stop}, which "
+            "the same rank must hold; divide the model elsewhere"
+        )
     return msgspec.structs.replace(
         spec,
         blocks=spec.blocks[start:stop],
@@ -99,6 +105,11 @@ def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:
 
 def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
     """Return the rank's experts, and its part of the shared expert."""
+    if experts.identities:
+        raise UserError(
+            f"a router with {experts.identities} choices that return their input cannot be divided into {part.size} "
+            "parts; use one part"
+        )
     held = HeldExperts(part.rank, part.size, experts.count, part.experts)
     held.check()
     shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")

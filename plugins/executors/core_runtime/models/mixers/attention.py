@@ -20,8 +20,9 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
-from core_runtime.specs.block_spec import HeadsSpec, TemperatureSpec
+from core_runtime.specs.block_spec import HeadsSpec
 
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """Functions that gates of the output apply; see `HeadsSpec.opening`."""
@@ -207,10 +208,3 @@ class AttentionMixer(KeyedMixer):
         else:
             self.q_norm.heads(views.q)
             self.k_norm.heads(views.k)
-
-
-def temperatures(spec: TemperatureSpec, positions: Tensor) -> Tensor:
-    """Return the factors of queries at positions int64 [T], as float32 [T, 1, 1]."""
-    intervals = torch.div(positions + spec.shift, spec.interval, rounding_mode="floor")
-    factors = 1.0 + spec.scale * torch.log1p(intervals.float())
-    return factors.view(-1, 1, 1)

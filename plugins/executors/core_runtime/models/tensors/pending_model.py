@@ -148,7 +148,7 @@ def build_norm(
     weight = torch.ones(norm.shape)
     if norm.spec.weighted:
         # Added once here, so that no kernel has to know that Gemma stores its weights less one.
-        weight = taken(f"{norm.name}.weight") + norm.spec.offset
+        weight = (taken(f"{norm.name}.weight") + norm.spec.offset) * norm.spec.scale
     bias = packing.on_device(taken(f"{norm.name}.bias")) if norm.spec.bias else None
     return Norm(packing.kernels, norm.spec, packing.on_device(weight), bias)
 
