@@ -15,6 +15,7 @@ TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {
 REFUSED: dict[tuple[str, str], str] = {
     ("mimo_v2_flash", "usual"): "5 numbers of a head rotate",
     ("falcon_h1", "biased"): "ssm_in_multiplier is 1.3 and mamba_proj_bias is true",
+    ("gemma4_text", "inputs of layers"): "hidden_size_per_layer_input is 12",
     ("bloom", "normed stream"): "apply_residual_connection_post_layernorm",
 }
 """Architecture and variant that a row does not serve → what its error says."""

@@ -40,7 +40,8 @@ def usual(hf_config: Mapping[str, Any]) -> Configuration:
 
 def lightning_layer(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     """Return the state of a layer. Decays are slower in later layers."""
-    if values.kind(hf_config, index, "linear_attention") not in values.LINEAR:
+    default = "linear_attention" if index % 2 else "full_attention"
+    if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "hidden_act", "silu")
     config = configuration(hf_config)

@@ -47,12 +47,14 @@ class BlockWeights:
     mlp: the block's second half, or None.
     norms: norms by role, see `DecoderSpec.block_norms`.
     linears: linear layers of mixers and MLP by role, see `DecoderSpec.block_linears`.
+    scalar: factor of the residual stream after the block.
     """
 
     mixers: tuple[Mixer, ...]
     mlp: BlockMLP | None
     norms: dict[str, Norm]
     linears: dict[str, Linear]
+    scalar: float = 1.0
 
     @property
     def nbytes(self) -> int:
@@ -257,6 +259,7 @@ class Decoder:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
+            self._scale(views.residual, block.scalar)
             if index in self._late:
                 self.kernels.add(views.late, views.residual)
             if self._added is not None:

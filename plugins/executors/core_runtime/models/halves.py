@@ -30,6 +30,7 @@ class Half:
     direct: whether the half adds to the stream as it computes.
     scale: factor of the half's output. keeps: factor of the stream before the output is added.
     joint: call that adds the output to the stream and normalizes the stream for the next half; None: separate calls.
+    is_last_scaled: whether the stream is multiplied after the half, before the next one reads it.
     is_ready: whether the previous half has already normalized the stream for this one.
     """
 
@@ -39,6 +40,7 @@ class Half:
     scale: float = 1.0
     keeps: float = 1.0
     joint: Joint | None = None
+    is_last_scaled: bool = False
     is_ready: bool = False
 
 
@@ -91,6 +93,7 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
             block.mlp_scale,
             block.mlp_keeps,
         )
+        (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
     return found
@@ -118,7 +121,7 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
         return
     for half, following in pairwise(halves):
         norm = following.norm
-        scaled = half.scale != 1.0 or half.keeps != 1.0
+        scaled = half.scale != 1.0 or half.keeps != 1.0 or half.is_last_scaled
         if half.direct or scaled or norm is None or not _fits(norm, half.behind):
             continue
         half.joint = Joint(add_norm, half.behind, norm)

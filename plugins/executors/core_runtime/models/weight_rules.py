@@ -55,6 +55,15 @@ class Cut(msgspec.Struct, frozen=True, tag=True):
     run: int = 0
 
 
+class Copied(msgspec.Struct, frozen=True, tag=True):
+    """A tensor that a model also uses in another place. pattern: the whole name, after renames. to: name of the other place,
+    with `\\1` for groups of the pattern.
+    """
+
+    pattern: str
+    to: str
+
+
 class Joined(msgspec.Struct, frozen=True, tag=True):
     """Tensors of one shape that become one with an additional first axis.
 
@@ -91,7 +100,7 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
     renamed: bool = False
 
 
-WeightRule = Rename | Stacked | Cut | Joined | Turned | UnitRows | Ignored
+WeightRule = Rename | Stacked | Cut | Copied | Joined | Turned | UnitRows | Ignored
 
 USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),

@@ -69,6 +69,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Options around a block's attention: how queries, keys and values are computed, and what happens to the output.
 
     norm: normalization of queries and keys, or None.
+    value_norm: normalization of each head's values, or None.
     query_bias, key_bias, value_bias, out_bias: whether each projection has a bias.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
         or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
@@ -85,6 +86,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     norm: HeadNormSpec | None = None
+    value_norm: NormSpec | None = None
     query_bias: bool = False
     key_bias: bool = False
     value_bias: bool = False
@@ -194,6 +196,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mixer_keeps, mlp_keeps: factors of the residual stream to which these outputs are added.
     norm_behind_mlp: whether the output of MLP or experts is normalized, whatever the model's order says.
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
+    layer_scalar: whether the residual stream is multiplied by one number of the checkpoint after the block.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
     """
 
@@ -212,6 +215,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     norm_behind_mlp: bool = False
     input_norm: bool = True
     order: BlockOrder | None = None
+    layer_scalar: bool = False
     wide: bool = False
 
     @property

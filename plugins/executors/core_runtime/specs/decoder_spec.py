@@ -98,6 +98,10 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             return {}
         return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
 
+    def layer_scalar(self, index: int) -> str | None:
+        """Return the name of the tensor of one number that multiplies the residual stream after a block, or None."""
+        return f"{self.block_name(index)}.layer_scalar" if self.blocks[index].layer_scalar else None
+
     def correction(self, index: int) -> tuple[str, int] | None:
         """Return tensor name and size of a router bias that affects the choice only, or None."""
         return correction_tensor(self, index)
@@ -249,6 +253,9 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
                 shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
             shapes.update(self.activation_tensors(index))
+            scalar = self.layer_scalar(index)
+            if scalar is not None:
+                shapes[scalar] = (1,)
             correction = self.correction(index)
             if correction is not None:
                 name, count = correction

@@ -101,6 +101,8 @@ def attention_parts(
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
         norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.value_norm is not None:
+        norms["v"] = NormTensor(f"{prefix}.v_norm", (a.head_size_v,), heads.value_norm)
     if heads.out_norm is not None:
         norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
     if a.sinks:

@@ -70,7 +70,7 @@ class AttentionMixer(KeyedMixer):
 
     heads: operations on queries, keys and values around the backend.
     linears: `qkv` and `o`.
-    norms: `q`, `k` and `heads_out` where the family has them.
+    norms: `q`, `k`, `v` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
@@ -93,6 +93,7 @@ class AttentionMixer(KeyedMixer):
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
+        self.v_norm = norms.get("v")
         self.out_norm = norms.get("heads_out")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self._sinks = sinks
@@ -160,6 +161,8 @@ class AttentionMixer(KeyedMixer):
         """
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
+        if self.v_norm is not None:
+            self.v_norm.heads(views.v)
         if self._turn is None:
             self._turn_heads(views, positions)
             self.backend.write(self.handle, views.k, views.v, metadata)

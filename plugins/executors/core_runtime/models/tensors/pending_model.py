@@ -56,7 +56,8 @@ class PendingBlock:
         self._norms = spec.block_norms(index)
         self._activation_tensors = list(spec.activation_tensors(index))
         self._correction = spec.correction(index)
-        self.vectors: set[str] = set()
+        self._scalar = spec.layer_scalar(index)
+        self.vectors: set[str] = set() if self._scalar is None else {self._scalar}
         for norm in self._norms.values():
             self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
@@ -79,7 +80,9 @@ class PendingBlock:
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
         linears = {role: pending.built for role, pending in self._linears.items()}
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears)
+        # A plain number: steps that are recorded have it in their calls.
+        scalar = 1.0 if self._scalar is None else float(vectors[self._scalar])
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears, scalar)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed

@@ -18,6 +18,7 @@ from core.api.errors import CheckpointError
 from core_runtime.contracts import Loader, keeps_tensors
 from core_runtime.models.weight_rules import (
     USUALLY_IGNORED,
+    Copied,
     Cut,
     Ignored,
     Joined,
@@ -104,7 +105,7 @@ class WeightMap:
         self._canonical_name = canonical_name
         self._renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
         self._joining = [rule for rule in rules if isinstance(rule, Joined)]
-        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Cut | Turned | UnitRows)]
+        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Cut | Copied | Turned | UnitRows)]
         self._ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         self.ignored: dict[str, str] = {}
         tensors: dict[str, TensorInfo] = {}
@@ -193,6 +194,10 @@ class WeightMap:
         """Yield the canonical tensors that one tensor of the checkpoint contains."""
         for rule in self._shaping:
             found = re.fullmatch(rule.pattern, name)
+            if found is not None and isinstance(rule, Copied):
+                yield name, TensorView(source)
+                yield found.expand(rule.to), TensorView(source)
+                return
             # Packed stacks may lie the other way round than those of floating-point numbers, so each has rules of its own.
             packed = isinstance(rule, Stacked) and rule.packed
             if found is None or (info.dtype in FLOATS) is packed:

@@ -1,0 +1,138 @@
+"""Gemma 4: values without a weight in their norm, full attention with heads of its own, a factor after each layer.
+
+Models with embeddings for each layer, with layers that share keys and values, and with experts beside MLPs are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from core.api.specs import AttentionSpec
+from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.models.families.row import Family
+from core_runtime.models.weight_rules import Copied, Ignored, WeightRule
+from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+GLOBAL_HEAD: Final = 512
+"""Size of a head of layers with full attention, where the configuration has none."""
+EVERY: Final = 6
+"""Every sixth layer has full attention, and the last one."""
+ROPE: Final = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+}
+"""Rotary parameters of a configuration without any."""
+
+
+def usual(hf_config: Mapping[str, Any]) -> Configuration:
+    """Return the configuration with the kind of each layer, and its rotary parameters as usual ones.
+
+    `proportional` means that the leading pairs of a whole head rotate, see `full_block`.
+    """
+    config = configuration(hf_config)
+    _refuse(config)
+    count = config.positive("num_hidden_layers")
+    kinds = config.list_of("layer_types", str)
+    if not kinds:
+        kinds = ["full_attention" if (index + 1) % EVERY == 0 else "sliding_attention" for index in range(count)]
+    kinds = [*kinds[: count - 1], "full_attention"]
+    given = config.mapping("rope_parameters") or configuration(ROPE)
+    near = given.mapping("sliding_attention")
+    wide = given.mapping("full_attention")
+    wide.choice("rope_type", {"proportional": "proportional"}, "proportional")
+    parameters = {
+        "sliding_attention": dict(near),
+        "full_attention": {"rope_type": "default", "rope_theta": wide.number("rope_theta", low=1e-6)},
+    }
+    config.flag("attention_k_eq_v")  # read for the names of tensors
+    return config.overlaid({"layer_types": kinds, "rope_parameters": parameters, "rotating": _share(config)})
+
+
+def _share(config: Configuration) -> float:
+    """Return the share of a full layer's pairs that rotate."""
+    given = config.mapping("rope_parameters") or configuration(ROPE)
+    return given.mapping("full_attention").number("partial_rotary_factor", 1.0)
+
+
+def _refuse(config: Configuration) -> None:
+    """Raise UserError for what is not served."""
+    for key, usual_value in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
+        value = config.count(key, usual_value)
+        if value:
+            config.fail(key, value, "0")
+    if config.flag("enable_moe_block"):
+        config.fail("enable_moe_block", True, "false")
+    if config.get("use_bidirectional_attention") == "all":
+        config.fail("use_bidirectional_attention", "all", "null or vision")
+
+
+def full_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
+    """Set heads and rotation of a layer with full attention, and the factor after each layer."""
+    config = configuration(hf_config)
+    mixer = block.mixer
+    assert isinstance(mixer, AttentionSpec) and block.rope is not None, "every layer attends, and rotates"
+    own = msgspec.structs.replace(mixer, scale=1.0)
+    rope = block.rope
+    if mixer.window is None:
+        size, kv_heads = _heads(config, index, mixer)
+        own = msgspec.structs.replace(own, head_size=size, head_size_v=size, num_kv_heads=kv_heads)
+        turning = int(config.number("rotating", 1.0) * size // 2)
+        rope = msgspec.structs.replace(rope, turning=turning)
+    return msgspec.structs.replace(block, mixer=own, rope=rope, layer_scalar=True)
+
+
+def _heads(config: Configuration, index: int, mixer: AttentionSpec) -> tuple[int, int]:
+    """Return size and number of a full layer's heads of keys."""
+    layers = config.mapping("per_layer_config")
+    if layers:
+        layer = layers.mapping(str(index))
+        return layer.positive("head_dim", mixer.head_size), layer.positive("num_key_value_heads", mixer.num_kv_heads)
+    size = config.positive("global_head_dim", GLOBAL_HEAD)
+    kv_heads = config.positive("num_global_key_value_heads", mixer.num_kv_heads)
+    return size, kv_heads if config.flag("attention_k_eq_v") else mixer.num_kv_heads
+
+
+def normed_values(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """Set the norm of values."""
+    plain = msgspec.structs.replace(spec.norm, weighted=False)
+    return msgspec.structs.replace(spec, heads=msgspec.structs.replace(spec.heads, value_norm=plain))
+
+
+def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    """Return the rules for tensors: with `attention_k_eq_v`, values of full layers are the keys before their norm."""
+    rules: list[WeightRule] = [Ignored(r"(model\.)?embed_(vision|audio)\..*", "of pictures or sounds")]
+    if configuration(hf_config).flag("attention_k_eq_v"):
+        full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.window is None]
+        rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", r"\1.v_proj.\2"))
+    return tuple(rules)
+
+
+ROWS = (
+    Family(
+        name="gemma4",
+        model_types=("gemma4_text",),
+        architectures=("Gemma4ForCausalLM",),
+        defaults={"per_layer_config": None},  # the class keeps it elsewhere
+        neutral={
+            "moe_intermediate_size": "enable_moe_block is false",
+            "num_experts": "enable_moe_block is false",
+            "top_k_experts": "enable_moe_block is false",
+            "use_double_wide_mlp": "no layer shares keys and values",
+            "vocab_size_per_layer_input": "there are no embeddings for each layer",
+            "use_bidirectional_attention": "tokens of text see those before them",
+            "num_global_key_value_heads": "attention_k_eq_v says whether it counts",
+        },
+        usual=usual,
+        tied_by_default=True,
+        qk_norm=True,
+        sandwich_norms=True,
+        scale_embedding=True,
+        block=full_block,
+        adjust=normed_values,
+        weights=weights,
+    ),
+)
