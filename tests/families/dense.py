@@ -133,6 +133,7 @@ DENSE: dict[str, dict[str, Changes]] = {
     "gemma4_text": {
         "plain": {**NO_LAYER_INPUTS},
         "values are keys": {**NO_LAYER_INPUTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        "experts": {**NO_LAYER_INPUTS, "enable_moe_block": True, "top_k_experts": 2},
         "inputs of layers": {"vocab_size_per_layer_input": 263, "hidden_size_per_layer_input": 12},
     },
     "gemma4_unified_text": {"plain": {}},

@@ -1,6 +1,6 @@
 """Gemma 4: values without a weight in their norm, full attention with heads of its own, a factor after each layer.
 
-Models with embeddings for each layer, with layers that share keys and values, and with experts beside MLPs are refused.
+Models with embeddings for each layer, and with layers that share keys and values, are refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 from core.api.specs import AttentionSpec
 from core_runtime.models.configuration import Configuration, configuration
-from core_runtime.models.families.row import Family
-from core_runtime.models.weight_rules import Copied, Ignored, WeightRule
+from core_runtime.models.families.row import EXPERTS, Family
+from core_runtime.models.weight_rules import Copied, Ignored, Rename, WeightRule, experts
 from core_runtime.specs.block_spec import BlockSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -48,8 +48,11 @@ def usual(hf_config: Mapping[str, Any]) -> Configuration:
         "sliding_attention": dict(near),
         "full_attention": {"rope_type": "default", "rope_theta": wide.number("rope_theta", low=1e-6)},
     }
+    values: dict[str, Any] = {"num_experts": 0}
+    if config.flag("enable_moe_block"):
+        values = {"shared_intermediate_size": config.positive("intermediate_size"), "mlp_only_layers": []}
     config.flag("attention_k_eq_v")  # read for the names of tensors
-    return config.overlaid({"layer_types": kinds, "rope_parameters": parameters, "rotating": _share(config)})
+    return config.overlaid({"layer_types": kinds, "rope_parameters": parameters, "rotating": _share(config), **values})
 
 
 def _share(config: Configuration) -> float:
@@ -64,8 +67,6 @@ def _refuse(config: Configuration) -> None:
         value = config.count(key, usual_value)
         if value:
             config.fail(key, value, "0")
-    if config.flag("enable_moe_block"):
-        config.fail("enable_moe_block", True, "false")
     if config.get("use_bidirectional_attention") == "all":
         config.fail("use_bidirectional_attention", "all", "null or vision")
 
@@ -82,7 +83,10 @@ def full_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> Bl
         own = msgspec.structs.replace(own, head_size=size, head_size_v=size, num_kv_heads=kv_heads)
         turning = int(config.number("rotating", 1.0) * size // 2)
         rope = msgspec.structs.replace(rope, turning=turning)
-    return msgspec.structs.replace(block, mixer=own, rope=rope, layer_scalar=True)
+    chosen = block.experts
+    if chosen is not None:
+        chosen = msgspec.structs.replace(chosen, beside=True)
+    return msgspec.structs.replace(block, mixer=own, rope=rope, experts=chosen, layer_scalar=True)
 
 
 def _heads(config: Configuration, index: int, mixer: AttentionSpec) -> tuple[int, int]:
@@ -108,6 +112,18 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
     if configuration(hf_config).flag("attention_k_eq_v"):
         full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.window is None]
         rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", r"\1.v_proj.\2"))
+    if configuration(hf_config).flag("enable_moe_block"):
+        rules += (
+            Rename(r"(\.layers\.\d+)\.mlp\.", r"\1.mlp.shared_experts."),
+            Rename(r"(\.layers\.\d+)\.router\.proj\.", r"\1.mlp.gate."),
+            Rename(r"(\.layers\.\d+)\.router\.per_expert_scale$", r"\1.mlp.gate.per_expert_scale"),
+            Rename(r"(\.layers\.\d+)\.router\.scale$", r"\1.mlp.router_norm.weight"),
+            Rename(r"(\.layers\.\d+)\.experts\.", r"\1.mlp.experts."),
+            Rename(r"(\.layers\.\d+)\.pre_feedforward_layernorm_2\.", r"\1.mlp.experts_norm."),
+            Rename(r"(\.layers\.\d+)\.post_feedforward_layernorm_2\.", r"\1.mlp.experts_out_norm."),
+            Rename(r"(\.layers\.\d+)\.post_feedforward_layernorm_1\.", r"\1.mlp.shared_out_norm."),
+            *experts("mlp", r"experts\.gate_up_proj", r"experts\.down_proj"),
+        )
     return tuple(rules)
 
 
@@ -116,11 +132,12 @@ ROWS = (
         name="gemma4",
         model_types=("gemma4_text",),
         architectures=("Gemma4ForCausalLM",),
+        keys={"num_experts_per_tok": "top_k_experts"},
         defaults={"per_layer_config": None},  # the class keeps it elsewhere
         neutral={
-            "moe_intermediate_size": "enable_moe_block is false",
-            "num_experts": "enable_moe_block is false",
-            "top_k_experts": "enable_moe_block is false",
+            "moe_intermediate_size": "enable_moe_block says whether it counts",
+            "num_experts": "enable_moe_block says whether it counts",
+            "top_k_experts": "enable_moe_block says whether it counts",
             "use_double_wide_mlp": "no layer shares keys and values",
             "vocab_size_per_layer_input": "there are no embeddings for each layer",
             "use_bidirectional_attention": "tokens of text see those before them",
@@ -131,6 +148,7 @@ ROWS = (
         qk_norm=True,
         sandwich_norms=True,
         scale_embedding=True,
+        expert_names=EXPERTS,
         block=full_block,
         adjust=normed_values,
         weights=weights,

@@ -26,6 +26,7 @@ from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
 from core_runtime.models.embedding import Embedding, EmbeddingWeights
+from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head, HeadWeights
 from core_runtime.models.mixers import Mixer
@@ -51,7 +52,7 @@ class BlockWeights:
     """
 
     mixers: tuple[Mixer, ...]
-    mlp: BlockMLP | None
+    mlp: BlockMLP | ExpertsBeside | None
     norms: dict[str, Norm]
     linears: dict[str, Linear]
     scalar: float = 1.0
@@ -67,7 +68,7 @@ class BlockWeights:
         for linear in self.linears.values():
             if isinstance(linear, SummedLinear):
                 linear.attach(sums)
-        if isinstance(self.mlp, ExpertsMLP):
+        if isinstance(self.mlp, ExpertsMLP | ExpertsBeside):
             self.mlp.attach(sums)
 
 
@@ -376,7 +377,7 @@ class Decoder:
             self.kernels.add(views.beside, views.branch)
         self._join(half, views)
 
-    def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
+    def _mlp(self, mlp: BlockMLP | ExpertsBeside, half: Half, views: StepViews) -> None:
         """Run the MLP, the second half of a block."""
         # In parallel blocks the MLP reads the same normalized input as the mixer.
         if self.spec.order == "parallel":

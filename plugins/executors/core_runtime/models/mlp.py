@@ -172,10 +172,7 @@ class ExpertsMLP:
         """Compute out[T, H] (+)= the chosen experts of x [T, H], and the shared one. With `late`, the former are written to
         `views.late` instead.
         """
-        ids = views.expert_ids
-        weights = views.expert_weights
-        self.router(x, views.router)
-        self.kernels.route(views.router, self.routing, self.correction, ids, weights)
+        ids, weights = self.choose(x, views)
         if self.late:
             assert accumulate, "only branches that are added as they are have experts whose output is added later"
             self._chosen(x, ids, weights, views.late, accumulate=False)
@@ -186,6 +183,16 @@ class ExpertsMLP:
             self._over_ranks(self.places, self._sums, x, views, out, accumulate=accumulate)
         if self.shared is not None:
             self._add_shared(self.shared, x, views, out)
+
+    def choose(self, x: Tensor, views: StepViews) -> tuple[Tensor, Tensor]:
+        """Return the experts of each token, int64 [T, k], and their weights, float32 [T, k], for the router's x [T, H]."""
+        self.router(x, views.router)
+        self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
+        return views.expert_ids, views.expert_weights
+
+    def run(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Compute out[T, H] = the weighted sum of the experts `ids` of x [T, H]."""
+        self._chosen(x, ids, weights, out, accumulate=False)
 
     def _over_ranks(
         self, places: ExpertPlaces, sums: PartialSums, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool

@@ -119,10 +119,37 @@ def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
     norms: dict[str, NormTensor] = {}
     for role, name in _norm_names(spec, index).items():
         norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), spec.norm)
+    norms |= _norms_of_experts(spec, index)
     mlp = spec.block_mlp(index)
     if mlp is not None and mlp.inner_norm is not None:
         norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
     return norms
+
+
+def _norms_of_experts(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
+    """Return the norms of experts beside an MLP, and of its output; what the router reads is divided by the root of its
+    size.
+    """
+    experts = spec.blocks[index].experts
+    if experts is None or not experts.beside:
+        return {}
+    module = _experts_module(spec, index, experts)
+    shape = (spec.hidden_size,)
+    of_router = msgspec.structs.replace(spec.norm, scale=spec.hidden_size**-0.5)
+    return {
+        "router": NormTensor(f"{module}.router_norm", shape, of_router),
+        "before_experts": NormTensor(f"{module}.experts_norm", shape, spec.norm),
+        "behind_experts": NormTensor(f"{module}.experts_out_norm", shape, spec.norm),
+        "behind_shared": NormTensor(f"{module}.shared_out_norm", shape, spec.norm),
+    }
+
+
+def expert_factors(spec: DecoderShape, index: int) -> tuple[str, int] | None:
+    """Return tensor name and size of the factors of chosen experts' weights, or None."""
+    experts = spec.blocks[index].experts
+    if experts is None or not experts.beside:
+        return None
+    return f"{_experts_module(spec, index, experts)}.gate.per_expert_scale", experts.count
 
 
 def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
@@ -160,6 +187,6 @@ def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
     if block.experts is not None and block.experts.shared_gate:
         widths["shared_gate"] = 1
         widths["shared_out"] = spec.hidden_size
-    if block.experts is not None and block.experts.late:
+    if block.experts is not None and (block.experts.late or block.experts.beside):
         widths["late"] = spec.hidden_size
     return widths

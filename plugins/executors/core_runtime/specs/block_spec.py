@@ -152,6 +152,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     identities: number of further choices of the router that return their input, after the experts (LongCat Flash).
     late: whether the output of the chosen experts is added after the next block, and only that of the shared expert at
         once. The next block then has a plain MLP.
+    beside: whether the shared expert is the block's MLP, and router and experts read the residual stream with norms of
+        their own (Gemma 4). The weights of chosen experts have factors in the checkpoint (`gate.per_expert_scale`).
     """
 
     count: int
@@ -169,6 +171,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     weight_inputs: bool = False
     identities: int = 0
     late: bool = False
+    beside: bool = False
 
     @property
     def choices(self) -> int:

@@ -16,6 +16,7 @@ from core_runtime.specs.block_parts import (
     ExpertLinears,
     block_buffers,
     correction_tensor,
+    expert_factors,
     expert_linears,
     mixer_parts,
     mlp_linears,
@@ -105,6 +106,10 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     def correction(self, index: int) -> tuple[str, int] | None:
         """Return tensor name and size of a router bias that affects the choice only, or None."""
         return correction_tensor(self, index)
+
+    def expert_factors(self, index: int) -> tuple[str, int] | None:
+        """Return tensor name and size of the factors of chosen experts' weights, or None."""
+        return expert_factors(self, index)
 
     def buffers(self) -> dict[str, int]:
         """Return the width of each step buffer whose rows are tokens and whose items have the activation dtype."""
@@ -256,10 +261,10 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             scalar = self.layer_scalar(index)
             if scalar is not None:
                 shapes[scalar] = (1,)
-            correction = self.correction(index)
-            if correction is not None:
-                name, count = correction
-                shapes[name] = (count,)
+            for vector in (self.correction(index), self.expert_factors(index)):
+                if vector is not None:
+                    name, count = vector
+                    shapes[name] = (count,)
         for norm in (*self.outer_norms().values(), *self.draft_norms().values()):
             shapes.update(norm.tensors())
         shapes.update(self.tables().values())

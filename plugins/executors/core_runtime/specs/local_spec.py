@@ -110,6 +110,11 @@ def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
             f"a router with {experts.identities} choices that return their input cannot be divided into {part.size} "
             "parts; use one part"
         )
+    if experts.beside:
+        raise UserError(
+            f"experts beside an MLP, whose outputs are normalized one by one, cannot be divided into {part.size} parts; "
+            "use one part"
+        )
     held = HeldExperts(part.rank, part.size, experts.count, part.experts)
     held.check()
     shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")

@@ -19,6 +19,7 @@ from core_runtime.contracts import LinearKernel
 from core_runtime.layers.activations import learned
 from core_runtime.layers.linear import Linear
 from core_runtime.models.decoder import BlockWeights
+from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.mixers import Mixer, build_mixers
 from core_runtime.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core_runtime.models.norm import Norm
@@ -56,15 +57,17 @@ class PendingBlock:
         self._norms = spec.block_norms(index)
         self._activation_tensors = list(spec.activation_tensors(index))
         self._correction = spec.correction(index)
+        self._factors = spec.expert_factors(index)
         self._scalar = spec.layer_scalar(index)
         self.vectors: set[str] = set() if self._scalar is None else {self._scalar}
         for norm in self._norms.values():
             self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
         self.vectors.update(self._activation_tensors)
-        if self._correction is not None:
-            name, _ = self._correction
-            self.vectors.add(name)
+        for vector in (self._correction, self._factors):
+            if vector is not None:
+                name, _ = vector
+                self.vectors.add(name)
 
     @property
     def pending(self) -> list[Pending[Any]]:
@@ -101,9 +104,10 @@ class PendingBlock:
         halves = None if self._halves is None else self._halves.built
         return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
-    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | None:
+    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | ExpertsBeside | None:
         if self._block.experts is not None:
-            return self._experts_mlp(self._block.experts, vectors)
+            experts = self._experts_mlp(self._block.experts, vectors)
+            return experts if self._factors is None else self._beside(experts, norms, vectors[self._factors[0]])
         mlp = self._spec.block_mlp(self._index)
         if mlp is None:
             return None
@@ -112,6 +116,16 @@ class PendingBlock:
             parameters = [float(vectors[name]) for name in self._activation_tensors]
             mlp = msgspec.structs.replace(mlp, activation=learned(mlp.activation, parameters))
         return self._dense(mlp, "gate_up", "down", norms.get("mlp_inner"))
+
+    def _beside(self, experts: ExpertsMLP, norms: Mapping[str, Norm], factors: Tensor) -> ExpertsBeside:
+        return ExpertsBeside(
+            experts,
+            router=norms["router"],
+            before=norms["before_experts"],
+            behind=norms["behind_experts"],
+            of_mlp=norms["behind_shared"],
+            factors=self._packing.on_device(factors),
+        )
 
     def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
         assert self._experts is not None, "a block with experts waits for them"
