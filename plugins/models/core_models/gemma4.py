@@ -13,7 +13,7 @@ import msgspec
 from core.api.specs import AttentionSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family
-from core_runtime.models.weight_rules import Copied, Ignored, Rename, WeightRule, experts
+from core_runtime.models.weight_rules import Copied, Rename, WeightRule, experts
 from core_runtime.specs.block_spec import BlockSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -108,7 +108,7 @@ def normed_values(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpe
 
 def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
     """Return the rules for tensors: with `attention_k_eq_v`, values of full layers are the keys before their norm."""
-    rules: list[WeightRule] = [Ignored(r"(model\.)?embed_(vision|audio)\..*", "of pictures or sounds")]
+    rules: list[WeightRule] = []
     if configuration(hf_config).flag("attention_k_eq_v"):
         full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.window is None]
         rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", r"\1.v_proj.\2"))
@@ -132,6 +132,7 @@ ROWS = (
         name="gemma4",
         model_types=("gemma4_text",),
         architectures=("Gemma4ForCausalLM",),
+        wrappers=("gemma4",),
         keys={"num_experts_per_tok": "top_k_experts"},
         defaults={"per_layer_config": None},  # the class keeps it elsewhere
         neutral={

@@ -84,7 +84,9 @@ class PendingBlock:
         mixers = self._mixers(norms, vectors)
         linears = {role: pending.built for role, pending in self._linears.items()}
         # A plain number: steps that are recorded have it in their calls.
-        scalar = 1.0 if self._scalar is None else float(vectors[self._scalar])
+        scalar = 1.0
+        if self._scalar is not None and not vectors[self._scalar].is_meta:  # a dry run has no numbers
+            scalar = float(vectors[self._scalar])
         return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears, scalar)
 
     def _pending_halves(self) -> Pending[Any] | None:
