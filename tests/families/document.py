@@ -49,12 +49,12 @@ TAIL = """
 
 | architecture | why |
 |---|---|
-| DeepSeek V3.2, GLM-MoE-DSA, A.X K2 | sparse attention over an index of its own |
-| Gemma 3n, Gemma 4 | embeddings for each layer, layers that share keys and values |
-| LongCat Flash | two attentions in a block, experts that do nothing |
+| DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index of its own selects keys; up to there, it selects all of them |
+| A.X K2 | an index of its own, norms with a gate |
+| Gemma 3n, Gemma 4 E2B and E4B | embeddings for each layer, layers that share keys and values |
 | JetMoE | experts within attention |
 | Zamba, Zamba 2 | one attention that several layers share |
-| RecurrentGemma, RWKV, xLSTM, MiniMax (lightning) | recurrences without an op here |
+| RecurrentGemma, RWKV, xLSTM | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
 """
 MEDIA = """

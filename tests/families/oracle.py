@@ -83,7 +83,7 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     """The model, with random weights."""
     torch.manual_seed(11)
     config = tiny_config(model_type, variant)
-    kind = _auto_class(model_type)
+    kind = auto_class(model_type)
     with torch.device("meta"):
         size = kind.from_config(config).num_parameters()
     if size > MOST_PARAMETERS:
@@ -95,14 +95,15 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
 
 def load(path: Path, model_type: str) -> PreTrainedModel:
     """The model as transformers reads it from a checkpoint, which is what counts: some configurations change on the way."""
-    kind = _auto_class(model_type)
+    kind = auto_class(model_type)
     model: PreTrainedModel = kind.from_pretrained(
         path, dtype=torch.float32, attn_implementation=ATTENTION.get(model_type, "eager")
     )
     return model.eval()
 
 
-def _auto_class(model_type: str) -> Any:
+def auto_class(model_type: str) -> Any:
+    """The class of transformers that makes a model of this type."""
     if model_type in ENCODERS:
         return AutoModel
     if model_type in (*WRAPPERS, *OF_PICTURES):

@@ -159,7 +159,7 @@ CASES = {
         minimax.lightning_layer,
         "minimax",
         "MiniMaxLightningAttention",
-        {**LINEAR, "head_dim": 7, "block_size": 5},
+        {**LINEAR, "head_dim": 6, "block_size": 5},
     ),
 }  # fmt: skip
 

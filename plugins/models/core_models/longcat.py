@@ -37,8 +37,7 @@ def late_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> 
         return block
     config = configuration(hf_config)
     identities = config.count("zero_expert_num", 0)
-    biased = config.flag("router_bias")
-    experts = msgspec.structs.replace(block.experts, identities=identities, late=True, router_bias=biased)
+    experts = msgspec.structs.replace(block.experts, identities=identities, late=True)
     return msgspec.structs.replace(block, experts=experts)
 
 
@@ -83,6 +82,7 @@ ROWS = (
         neutral={
             **LATENT_NEUTRAL,
             "num_hidden_layers": "num_layers says it",
+            "router_bias = false": "the only way",
             'zero_expert_type = "identity"': "the only way",
             "mla_scale_q_lora = true": "the only way",
             "mla_scale_kv_lora = true": "the only way",

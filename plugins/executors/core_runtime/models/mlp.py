@@ -130,14 +130,13 @@ class ExpertsMLP:
         self.identities = spec.identities
         self.count = spec.count
         self._sums: PartialSums | None = None
-        if spec.held is not None or spec.identities:
+        if spec.held is not None:
             if not isinstance(experts, HoldsSomeExperts):
                 raise UserError(
-                    f"Kernels of the kind {type(experts).__name__} compute every choice of a layer's experts; use one rank, "
-                    "a model whose router has experts alone, or others (--kernels)."
+                    f"Kernels of the kind {type(experts).__name__} compute all experts of a layer; use one rank, or others "
+                    "(--kernels)."
                 )
             self._part: HoldsSomeExperts = experts
-        if spec.held is not None:
             self.places = ExpertPlaces(spec.held, torch.device(kernels.device))
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
@@ -215,15 +214,25 @@ class ExpertsMLP:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
         returned: Tensor | None = None
         if self.identities:
-            is_identity = ids >= self.count
-            returned = x.float() * weights.masked_fill(~is_identity, 0.0).sum(-1, keepdim=True)
-            ids.masked_fill_(is_identity, -1)
+            returned = x.float() * self._share_of_identities(ids, weights)
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
         else:
             self.experts(x, ids, weights, out, accumulate=accumulate)
         if returned is not None:
             out.add_(returned.to(out.dtype))
+
+    def _share_of_identities(self, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of the weights of choices that return their input, float32 [T, 1].
+
+        In place of such a choice, the token gets one of its experts once more, with a weight of 0.
+        """
+        is_identity = ids >= self.count
+        share = weights.masked_fill(~is_identity, 0.0).sum(-1, keepdim=True)
+        chosen = ids.masked_fill(is_identity, 0).amax(-1, keepdim=True)
+        ids.copy_(torch.where(is_identity, chosen, ids))
+        weights.masked_fill_(is_identity, 0.0)
+        return share
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
         """Add the shared expert, which all tokens use, to out."""
