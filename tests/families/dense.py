@@ -134,7 +134,13 @@ DENSE: dict[str, dict[str, Changes]] = {
         "plain": {**NO_LAYER_INPUTS},
         "values are keys": {**NO_LAYER_INPUTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
         "experts": {**NO_LAYER_INPUTS, "enable_moe_block": True, "top_k_experts": 2},
-        "inputs of layers": {"vocab_size_per_layer_input": 263, "hidden_size_per_layer_input": 12},
+        "inputs of layers": {
+            "vocab_size_per_layer_input": 263,
+            "hidden_size_per_layer_input": 12,
+            "global_head_dim": 24,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
     },
     "gemma4_unified_text": {"plain": {}},
     "glm": {

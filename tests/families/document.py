@@ -49,9 +49,9 @@ TAIL = """
 
 | architecture | why |
 |---|---|
-| DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index of its own selects keys; up to there, it selects all of them |
+| DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index selects keys; up to there, it selects all of them |
 | A.X K2 | an index of its own, norms with a gate |
-| Gemma 3n, Gemma 4 E2B and E4B | embeddings for each layer, layers that share keys and values |
+| Gemma 3n | several residual streams |
 | JetMoE | experts within attention |
 | Zamba, Zamba 2 | one attention that several layers share |
 | RecurrentGemma, RWKV, xLSTM | recurrences without an op here |

@@ -1,6 +1,7 @@
 """Gemma 4: values without a weight in their norm, full attention with heads of its own, a factor after each layer.
 
-Models with embeddings for each layer, and with layers that share keys and values, are refused.
+The small models have embeddings for each layer, and their last layers the keys and values of an earlier one. The model with
+experts has them beside its MLPs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from core.api.errors import UserError
 from core.api.specs import AttentionSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family
-from core_runtime.models.weight_rules import Copied, Rename, WeightRule, experts
+from core_runtime.models.weight_rules import Copied, Ignored, Rename, WeightRule, experts
 from core_runtime.specs.block_spec import BlockSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.layer_inputs import LayerInputs
 
 GLOBAL_HEAD: Final = 512
 """Size of a head of layers with full attention, where the configuration has none."""
@@ -63,10 +66,14 @@ def _share(config: Configuration) -> float:
 
 def _refuse(config: Configuration) -> None:
     """Raise UserError for what is not served."""
-    for key, usual_value in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
-        value = config.count(key, usual_value)
-        if value:
-            config.fail(key, value, "0")
+    shared = config.count("num_kv_shared_layers", 0)
+    if shared and shared >= config.positive("num_hidden_layers"):
+        config.fail("num_kv_shared_layers", shared, "fewer than there are layers")
+    if config.count("hidden_size_per_layer_input", 256):
+        tokens = config.positive("vocab_size")
+        own = config.positive("vocab_size_per_layer_input", tokens)
+        if own < tokens:
+            config.fail("vocab_size_per_layer_input", own, f"at least vocab_size, {tokens}")
     if config.get("use_bidirectional_attention") == "all":
         config.fail("use_bidirectional_attention", "all", "null or vision")
 
@@ -100,10 +107,41 @@ def _heads(config: Configuration, index: int, mixer: AttentionSpec) -> tuple[int
     return size, kv_heads if config.flag("attention_k_eq_v") else mixer.num_kv_heads
 
 
-def normed_values(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Set the norm of values."""
-    plain = msgspec.structs.replace(spec.norm, weighted=False)
-    return msgspec.structs.replace(spec, heads=msgspec.structs.replace(spec.heads, value_norm=plain))
+def lenders(spec: DecoderSpec, shared: int) -> dict[int, int]:
+    """Return, for each of the last `shared` blocks, the last earlier one of its kind, whose keys and values it has."""
+    first = len(spec.blocks) - shared
+    found = {}
+    for index in range(first, len(spec.blocks)):
+        kind = spec.mixers[index].kind
+        alike = [other for other in range(first) if spec.mixers[other].kind == kind]
+        if not alike:
+            raise UserError(
+                f"num_kv_shared_layers is {shared} in the model's configuration; expected fewer, as no layer before the last "
+                f"{shared} is of the kind '{kind}'."
+            )
+        found[index] = alike[-1]
+    return found
+
+
+def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """Set the norm of values, the embeddings for each layer, and the blocks that share keys and values."""
+    config = configuration(hf_config)
+    heads = msgspec.structs.replace(spec.heads, value_norm=msgspec.structs.replace(spec.norm, weighted=False))
+    shared = lenders(spec, config.count("num_kv_shared_layers", 0))
+    wide = msgspec.structs.replace(spec.mlp, size=2 * spec.mlp.size) if config.flag("use_double_wide_mlp") else None
+    blocks = list(spec.blocks)
+    for index, lender in shared.items():
+        kind = spec.mixers[lender].kind
+        own = msgspec.structs.replace(heads, borrows=kind)
+        blocks[index] = msgspec.structs.replace(blocks[index], heads=own, mlp=wide)
+        lending = msgspec.structs.replace(heads, lends=kind)
+        blocks[lender] = msgspec.structs.replace(blocks[lender], heads=lending)
+    size = config.count("hidden_size_per_layer_input", 256)
+    inputs = None
+    if size:
+        tokens = config.positive("vocab_size_per_layer_input", spec.vocab_size)
+        inputs = LayerInputs(size, tokens, len(blocks))
+    return msgspec.structs.replace(spec, heads=heads, blocks=tuple(blocks), layer_inputs=inputs)
 
 
 def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
@@ -111,7 +149,15 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
     rules: list[WeightRule] = []
     if configuration(hf_config).flag("attention_k_eq_v"):
         full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.window is None]
-        rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", r"\1.v_proj.\2"))
+        rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", (r"\1.v_proj.\2",)))
+    shared = lenders(spec, configuration(hf_config).count("num_kv_shared_layers", 0))
+    for lender in sorted(set(shared.values())):
+        places = [f"model.layers.{index}.self_attn.k_norm.weight" for index, one in shared.items() if one == lender]
+        rules.append(Copied(rf"model\.layers\.{lender}\.self_attn\.k_norm\.weight", tuple(places)))
+    if shared:
+        layers = "|".join(map(str, shared))
+        unused = rf"(model\.)?(language_model\.)?(model\.)?layers\.({layers})\.self_attn\.[kv]_(proj|norm)\..*"
+        rules.append(Ignored(unused, "the layer has the keys and values of an earlier one"))
     if configuration(hf_config).flag("enable_moe_block"):
         rules += (
             Rename(r"(\.layers\.\d+)\.mlp\.", r"\1.mlp.shared_experts."),
@@ -139,8 +185,7 @@ ROWS = (
             "moe_intermediate_size": "enable_moe_block says whether it counts",
             "num_experts": "enable_moe_block says whether it counts",
             "top_k_experts": "enable_moe_block says whether it counts",
-            "use_double_wide_mlp": "no layer shares keys and values",
-            "vocab_size_per_layer_input": "there are no embeddings for each layer",
+            "vocab_size_per_layer_input": "hidden_size_per_layer_input says whether it counts",
             "use_bidirectional_attention": "tokens of text see those before them",
             "num_global_key_value_heads": "attention_k_eq_v says whether it counts",
         },
@@ -151,7 +196,7 @@ ROWS = (
         scale_embedding=True,
         expert_names=EXPERTS,
         block=full_block,
-        adjust=normed_values,
+        adjust=whole,
         weights=weights,
     ),
 )

@@ -93,7 +93,7 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
             block.mlp_scale,
             block.mlp_keeps,
         )
-        (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar
+        (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar or spec.layer_inputs is not None
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
     return found

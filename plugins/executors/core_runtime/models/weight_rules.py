@@ -56,12 +56,12 @@ class Cut(msgspec.Struct, frozen=True, tag=True):
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True):
-    """A tensor that a model also uses in another place. pattern: the whole name, after renames. to: name of the other place,
+    """A tensor that a model also uses in other places. pattern: the whole name, after renames. to: names of these places,
     with `\\1` for groups of the pattern.
     """
 
     pattern: str
-    to: str
+    to: tuple[str, ...]
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):

@@ -64,6 +64,13 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
     return found
 
 
+def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+    """Return the matrices of a block's own part of the embeddings for each layer."""
+    if spec.layer_inputs is None:
+        return {}
+    return spec.layer_inputs.linears(spec.block_name(index), spec.hidden_size)
+
+
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
     """Return the matrices of an MLP in the module of that name."""
     size = mlp.size
@@ -168,6 +175,8 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
     if thinks and order == "sandwich":
         names["pre_mlp"] = "pre_feedforward_layernorm"
     behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
+    if spec.layer_inputs is not None:
+        names["post_layer"] = "post_per_layer_input_norm"
     if thinks and behind:
         names["post_mlp"] = "post_feedforward_layernorm"
     return names

@@ -82,6 +82,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: limit to which queries, keys and values are clamped, or None.
     temperature: scaling of the queries, or None.
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
+    lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
+        under which such a block finds them. It has no projections of its own for them, but stores them on its own.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
 
@@ -98,12 +100,14 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     latent_scales: tuple[float, float] = (1.0, 1.0)
+    lends: str = ""
+    borrows: str = ""
     slopes: tuple[float, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether there are kernels for all operations around the backend."""
-        opens = not self.gate or self.opening == "sigmoid"
+        opens = (not self.gate or self.opening == "sigmoid") and not self.lends and not self.borrows
         return opens and self.clip is None and self.temperature is None
 
 

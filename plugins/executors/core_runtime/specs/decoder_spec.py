@@ -18,6 +18,7 @@ from core_runtime.specs.block_parts import (
     correction_tensor,
     expert_factors,
     expert_linears,
+    layer_linears,
     mixer_parts,
     mlp_linears,
     norms_around,
@@ -35,6 +36,7 @@ from core_runtime.specs.block_spec import (
 )
 from core_runtime.specs.decoder_shape import DecoderShape
 from core_runtime.specs.draft_input import DRAFT_TOKENS
+from core_runtime.specs.layer_inputs import NORM
 from core_runtime.specs.local_spec import local_spec
 from core_runtime.specs.mixer_parts import NormTensor
 from core_runtime.specs.model_part import Part
@@ -68,7 +70,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
 
         Parts of one entry share their input and may be fused.
         """
-        return {**mixer_parts(self, index).linears, **mlp_linears(self, index)}
+        return {**mixer_parts(self, index).linears, **mlp_linears(self, index), **layer_linears(self, index)}
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
         """Return the experts of one block that this part holds, in the order of their ids; empty without experts."""
@@ -124,6 +126,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             widths["normed_mlp"] = self.hidden_size
         if self.embed_size is not None:
             widths["embedded"] = self.embed_size
+        if self.layer_inputs is not None:
+            widths.update(self.layer_inputs.buffers())
         if self.taps:
             widths["taps"] = len(self.taps) * self.hidden_size
         if self.draft_input is not None:
@@ -148,6 +152,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
 
     def projections(self) -> dict[str, LayerSpec]:
         """Return the projections from embedding size to hidden size, `in`, and back, `out`; empty if the sizes are equal."""
+        if self.layer_inputs is not None:
+            return {"layers": self.layer_inputs.projection(self.hidden_size)}
         if self.embed_size is None:
             return {}
         into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
@@ -159,6 +165,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         found = {}
         if self.embed_norm and self.holds_embedding:
             found["embed"] = NormTensor("model.embed_norm", (self.hidden_size,), self.norm)
+        if self.layer_inputs is not None:
+            found["layers"] = NormTensor(NORM, (self.layer_inputs.size,), self.norm)
         if self.final_norm and self.holds_head:
             found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
         return found
@@ -219,6 +227,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         """Yield all matrices of the model except those that are cut by heads; parts of one entry may be fused."""
         if self.embeds_tokens:
             yield (self.embedding(),)
+        if self.layer_inputs is not None:
+            yield (self.layer_inputs.tokens(),)
         for projection in (*self.projections().values(), *self.draft_linears().values()):
             yield (projection,)
         for index in range(len(self.blocks)):
@@ -235,6 +245,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         """Yield every matrix of the model, once."""
         if self.embeds_tokens:
             yield self.embedding()
+        if self.layer_inputs is not None:
+            yield self.layer_inputs.tokens()
         yield from self.projections().values()
         yield from self.draft_linears().values()
         for index in range(len(self.blocks)):

@@ -35,6 +35,18 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
         raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
+    if spec.layer_inputs is not None and stop - start < count:
+        raise UserError(
+            f"blocks {start} to {stop}: embeddings for each layer are computed with the first block, and every rank would "
+            "need them; use one stage (--pipeline-parallel-size 1)"
+        )
+    lent = {block.heads.lends for block in spec.blocks[start:stop] if block.heads is not None}
+    borrowed = {block.heads.borrows for block in spec.blocks[start:stop] if block.heads is not None} - {""}
+    if not borrowed <= lent:
+        raise UserError(
+            f"blocks {start} to {stop} use keys and values of earlier blocks, which the same rank must hold; use one stage "
+            "(--pipeline-parallel-size 1)"
+        )
     last = spec.blocks[stop - 1].experts
     if last is not None and last.late:
         raise UserError(
@@ -70,6 +82,10 @@ def _divided(spec: Shape, part: Part) -> Shape:
 
 def _check_divisible(spec: DecoderShape, size: int) -> None:
     """Raise UserError for parts of a model that no rank can compute alone."""
+    if spec.layer_inputs is not None:
+        raise UserError(
+            f"a model of family {spec.family} has embeddings for each layer, and cannot be divided into {size} parts; use one"
+        )
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
         if heads.norm is not None and heads.norm.over == "all":

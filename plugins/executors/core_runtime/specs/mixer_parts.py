@@ -94,7 +94,12 @@ def attention_parts(
     inputs = _inputs(a, prefix, width or hidden, heads)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
     width = sum(part.shape[0] for part in inputs)
+    keys_and_values = a.num_kv_heads * (a.head_size + a.head_size_v)
+    if heads.borrows:
+        width += keys_and_values
     buffers = {"qkv": width, "attention": values}
+    if heads.lends:
+        buffers[f"lent_{heads.lends}"] = keys_and_values
     orders = _orders(a, prefix, heads, pairs)
     norms: dict[str, NormTensor] = {}
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -128,6 +133,8 @@ def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tup
     found = [queries]
     if heads.gate in gate_rows:
         found.append(LayerSpec(f"{prefix}.gate_proj", "linear", (gate_rows[heads.gate], hidden)))
+    if heads.borrows:
+        return tuple(found)
     found.append(LayerSpec(f"{prefix}.k_proj", "linear", (k, hidden), heads.key_bias))
     found.append(LayerSpec(f"{prefix}.v_proj", "linear", (v, hidden), heads.value_bias))
     return tuple(found)

@@ -38,11 +38,26 @@ class AttentionViews:
     gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
     k_all: [T, Hkv * D], all keys of a token.
+    queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
+    keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
     attention: [T, Hq * Dv], the output of the heads.
     heads_out: [T, Hq, Dv], the same by heads.
     """
 
-    __slots__ = ("attention", "gate", "heads_out", "k", "k_all", "q", "q_all", "qkv", "v")
+    __slots__ = (
+        "attention",
+        "gate",
+        "heads_out",
+        "k",
+        "k_all",
+        "keys_values",
+        "lent",
+        "q",
+        "q_all",
+        "qkv",
+        "queries",
+        "v",
+    )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
         queries = spec.num_heads * spec.head_size
@@ -54,6 +69,11 @@ class AttentionViews:
         first_v = first_k + keys
         self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
+        self.queries = self.qkv[:, :first_k]
+        self.keys_values = self.qkv[:, first_k:]
+        self.lent: Tensor | None = None
+        if heads.lends or heads.borrows:
+            self.lent = workspace.view(f"lent_{heads.lends or heads.borrows}", num_tokens, keys + values)
         self.q_all = self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
@@ -160,7 +180,7 @@ class AttentionMixer(KeyedMixer):
         step.
         """
         views = self.views(x.shape[0])
-        self.qkv(x, views.qkv)
+        self._project(x, views)
         if self.v_norm is not None:
             self.v_norm.heads(views.v)
         if self._turn is None:
@@ -180,6 +200,17 @@ class AttentionMixer(KeyedMixer):
         if self.out_norm is not None:
             self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
+
+    def _project(self, x: Tensor, views: AttentionViews) -> None:
+        """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""
+        if not self.heads.borrows:
+            self.qkv(x, views.qkv)
+            if views.lent is not None:
+                views.lent.copy_(views.keys_values)
+            return
+        assert views.lent is not None
+        self.qkv(x, views.queries)
+        views.keys_values.copy_(views.lent)
 
     def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
         """Apply norms, bounds and the rotary embedding to queries and keys, in place."""

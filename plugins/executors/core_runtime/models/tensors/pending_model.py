@@ -179,6 +179,7 @@ class PendingModel:
     embedding, head: None where this part of the model has no such matrix of its own.
     projections: projections between embeddings and hidden states, by role.
     joining: matrices before a draft's blocks, by role.
+    layer_tokens: the second embedding, or None.
     vectors: names of the model's small tensors that no part waits for: norms, tables and vectors.
     """
 
@@ -188,6 +189,7 @@ class PendingModel:
     joining: dict[str, Pending[LinearKernel]]
     blocks: list[PendingBlock]
     vectors: set[str]
+    layer_tokens: Pending[LinearKernel] | None = None
 
     @classmethod
     def of(cls, spec: DecoderSpec, whole: DecoderSpec, packing: Packing) -> PendingModel:
@@ -200,12 +202,15 @@ class PendingModel:
             joining={role: pending_matrix(packing, part) for role, part in spec.draft_linears().items()},
             blocks=blocks,
             vectors=_vectors(spec, blocks),
+            layer_tokens=None if spec.layer_inputs is None else pending_matrix(packing, spec.layer_inputs.tokens()),
         )
 
     @property
     def pending(self) -> list[Pending[Any]]:
         """Return all parts that wait for matrices, those of the blocks included."""
-        found: list[Pending[Any]] = [matrix for matrix in (self.embedding, self.head) if matrix is not None]
+        found: list[Pending[Any]] = [
+            matrix for matrix in (self.embedding, self.head, self.layer_tokens) if matrix is not None
+        ]
         found += (*self.projections.values(), *self.joining.values())
         for block in self.blocks:
             found += block.pending

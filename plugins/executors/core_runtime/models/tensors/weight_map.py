@@ -196,7 +196,8 @@ class WeightMap:
             found = re.fullmatch(rule.pattern, name)
             if found is not None and isinstance(rule, Copied):
                 yield name, TensorView(source)
-                yield found.expand(rule.to), TensorView(source)
+                for place in rule.to:
+                    yield found.expand(place), TensorView(source)
                 return
             # Packed stacks may lie the other way round than those of floating-point numbers, so each has rules of its own.
             packed = isinstance(rule, Stacked) and rule.packed
