@@ -132,6 +132,7 @@ DENSE: dict[str, dict[str, Changes]] = {
     },
     "gemma4_text": {
         "plain": {**NO_LAYER_INPUTS},
+        "ten layers": {**NO_LAYER_INPUTS, "num_hidden_layers": 10, "layer_types": None},
         "values are keys": {**NO_LAYER_INPUTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
         "experts": {**NO_LAYER_INPUTS, "enable_moe_block": True, "top_k_experts": 2},
         "inputs of layers": {

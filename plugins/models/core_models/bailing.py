@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from core_models.deepseek import CORRECTED_NEUTRAL
-from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.models.configuration import configuration
 from core_runtime.models.families.experts import groups_of
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
 from core_runtime.models.weight_rules import Ignored, UnitRows, WeightRule, modules
@@ -19,8 +19,9 @@ from core_runtime.specs.routing_spec import RoutingSpec
 SCORES = {"softmax": "softmax", "sigmoid": "sigmoid"}
 
 
-def routing(config: Configuration, count: int, top_k: int) -> RoutingSpec:
+def routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
     """Return the routing: by softmax, or by sigmoid within groups."""
+    config = configuration(hf_config)
     scores = config.choice("score_function", SCORES, "softmax")
     renormalize = config.flag("norm_topk_prob", True)
     factor = config.number("routed_scaling_factor", 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from core_models.llama import YARN_OF_MINISTRAL3
-from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.models.configuration import configuration
 from core_runtime.models.families.experts import groups_of
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
 from core_runtime.models.weight_rules import Ignored, experts, modules
@@ -55,8 +55,9 @@ def selected(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     return msgspec.structs.replace(spec, max_position=min(spec.max_position, longest))
 
 
-def mistral_routing(config: Configuration, count: int, top_k: int) -> RoutingSpec:
+def mistral_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
     """Return the routing of Mistral Small 4: by softmax, within the groups whose two best experts are the best."""
+    config = configuration(hf_config)
     groups, top_groups = groups_of(config, count, top_k)
     renormalize = config.flag("norm_topk_prob", True)
     factor = config.number("routed_scaling_factor", 1.0)

@@ -100,7 +100,9 @@ def _heads(config: Configuration, index: int, mixer: AttentionSpec) -> tuple[int
     """Return size and number of a full layer's heads of keys."""
     layers = config.mapping("per_layer_config")
     if layers:
-        layer = layers.mapping(str(index))
+        # Numbers of layers have leading zeros in models with ten layers or more.
+        key = next((key for key in layers if str(key).isdecimal() and int(key) == index), str(index))
+        layer = layers.mapping(key)
         return layer.positive("head_dim", mixer.head_size), layer.positive("num_key_value_heads", mixer.num_kv_heads)
     size = config.positive("global_head_dim", GLOBAL_HEAD)
     kv_heads = config.positive("num_global_key_value_heads", mixer.num_kv_heads)
@@ -148,7 +150,7 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
     """Return the rules for tensors: with `attention_k_eq_v`, values of full layers are the keys before their norm."""
     rules: list[WeightRule] = []
     if configuration(hf_config).flag("attention_k_eq_v"):
-        full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.window is None]
+        full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.kind == "full"]
         rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", (r"\1.v_proj.\2",)))
     shared = lenders(spec, configuration(hf_config).count("num_kv_shared_layers", 0))
     for lender in sorted(set(shared.values())):

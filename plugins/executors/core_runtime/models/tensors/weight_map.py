@@ -194,16 +194,15 @@ class WeightMap:
         """Yield the canonical tensors that one tensor of the checkpoint contains."""
         for rule in self._shaping:
             found = re.fullmatch(rule.pattern, name)
-            if found is not None and isinstance(rule, Copied):
-                yield name, TensorView(source)
-                for place in rule.to:
-                    yield found.expand(place), TensorView(source)
-                return
             # Packed stacks may lie the other way round than those of floating-point numbers, so each has rules of its own.
             packed = isinstance(rule, Stacked) and rule.packed
-            if found is None or (info.dtype in FLOATS) is packed:
+            wrong_kind = (info.dtype in FLOATS) is packed and not isinstance(rule, Copied)
+            if found is None or wrong_kind:
                 continue
-            if isinstance(rule, Turned):
+            if isinstance(rule, Copied):
+                for place in (name, *map(found.expand, rule.to)):
+                    yield place, TensorView(source)
+            elif isinstance(rule, Turned):
                 yield name, TensorView(source, transposed=True)
             elif isinstance(rule, UnitRows):
                 yield name, TensorView(source, unit_rows=True)
