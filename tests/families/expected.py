@@ -13,7 +13,7 @@ TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {
     ("qwen3_5_moe_text", "usual"): (
         5e-4,
         "layers magnify rounding: in pieces, matrices are multiplied in another order",
-    )
+    ),
 }
 """Architecture and variant → a tolerance of its own, and why."""
 REFUSED: dict[tuple[str, str], str] = {
