@@ -143,7 +143,7 @@ DENSE: dict[str, dict[str, Changes]] = {
             "use_double_wide_mlp": True,
         },
     },
-    "gemma4_unified_text": {"plain": {}},
+    "gemma4_unified_text": {"plain": {"global_head_dim": 24, "attention_k_eq_v": True}},
     "glm": {
         "plain": {},
         "half": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}},

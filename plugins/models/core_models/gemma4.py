@@ -69,7 +69,7 @@ def _refuse(config: Configuration) -> None:
     shared = config.count("num_kv_shared_layers", 0)
     if shared and shared >= config.positive("num_hidden_layers"):
         config.fail("num_kv_shared_layers", shared, "fewer than there are layers")
-    if config.count("hidden_size_per_layer_input", 256):
+    if config.count("hidden_size_per_layer_input", 0):
         tokens = config.positive("vocab_size")
         own = config.positive("vocab_size_per_layer_input", tokens)
         if own < tokens:
@@ -138,7 +138,7 @@ def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
         blocks[index] = msgspec.structs.replace(blocks[index], heads=own, mlp=wide)
         lending = msgspec.structs.replace(heads, lends=kind)
         blocks[lender] = msgspec.structs.replace(blocks[lender], heads=lending)
-    size = config.count("hidden_size_per_layer_input", 256)
+    size = config.count("hidden_size_per_layer_input", 0)
     inputs = None
     if size:
         tokens = config.positive("vocab_size_per_layer_input", spec.vocab_size)
@@ -178,9 +178,9 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
 ROWS = (
     Family(
         name="gemma4",
-        model_types=("gemma4_text",),
-        architectures=("Gemma4ForCausalLM",),
-        wrappers=("gemma4",),
+        model_types=("gemma4_text", "gemma4_unified_text"),
+        architectures=("Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"),
+        wrappers=("gemma4", "gemma4_unified"),
         keys={"num_experts_per_tok": "top_k_experts"},
         defaults={"per_layer_config": None},  # the class keeps it elsewhere
         neutral={
