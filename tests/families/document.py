@@ -41,6 +41,8 @@ checkpoint who takes it and what is read.
 Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
 length that the model was trained with, where transformers changes over with each sequence's length.
 
+Layers of Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
+
 | family | model types, text of | made of | variants | difference | tokens |
 |---|---|---|---|---|---|
 """
