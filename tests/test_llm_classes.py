@@ -32,12 +32,15 @@ SEQUENCES = [
     pytest.param("qwen2", marks=SLOW),
     pytest.param("gpt2", marks=SLOW),
     pytest.param("gemma2", marks=SLOW),
+    pytest.param("gte", marks=SLOW),
+    pytest.param("jina_embeddings_v3", marks=SLOW),
 ]
 TOKENS = [
     "bert",
     pytest.param("qwen2", marks=SLOW),
     pytest.param("roberta", marks=SLOW),
     pytest.param("modernbert", marks=SLOW),
+    pytest.param("gte", marks=SLOW),
 ]
 
 

@@ -19,9 +19,11 @@ QUICK = ("gpt2", "phi3", "mixtral", "deepseek_v3")
 
 TEXT = r".*(language_model|text_model).*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 IN_PROJ = ["in_proj"]
+LATENT = ["q_a_proj", "q_b_proj", "o_proj", "gate_proj", "up_proj"]
 TARGETS: dict[str, Any] = {
     "mamba": IN_PROJ, "mamba2": IN_PROJ, "falcon_mamba": IN_PROJ, "jamba": ["q_proj", "in_proj", "down_proj"],
     "nemotron_h": ["in_proj", "q_proj", "o_proj", "up_proj"], "falcon_h1": ["in_proj", "q_proj", "up_proj"],
+    "deepseek_v32": LATENT, "glm_moe_dsa": LATENT, "longcat_flash": LATENT[:3],
     "kimi_linear": ["q_proj", "o_proj", "up_proj"], "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
     "bert": ["query", "key", "value", "intermediate.dense"], "roberta": ["query", "output.dense"],
     "xlm-roberta": ["query", "output.dense"], "camembert": ["query", "output.dense"],
@@ -31,6 +33,8 @@ UNFIT = {
     "phi4_multimodal": "peft changes its towers",
     "llama4": "peft fails with its experts",
     "nomic_bert": "modules of transformers are fused otherwise in files",
+    "gte": "modules of transformers are fused otherwise in files",
+    "jina_embeddings_v3": "modules of transformers are fused otherwise in files",
     "hrm_text": "peft has no list of its layers",
     "xlstm": "transformers' own forward fails next to peft",
 }

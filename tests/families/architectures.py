@@ -79,10 +79,12 @@ def _wrapper_values(model_type: str) -> dict[str, Any]:
     text_type, variant, changes = WRAPPERS[model_type]
     defaults = _defaults(model_type)
     text = {"model_type": text_type, **tiny_values(text_type, variant)}
+    ids = {key: 260 for key in defaults if key.endswith(("_token_id", "_token_index"))}
     vision_defaults = defaults["vision_config"]
+    if vision_defaults is None:  # the text alone is a model, too
+        return {"text_config": text, **ids}
     vision = {key: value for key, value in VISION.items() if key in vision_defaults}
     vision |= {"model_type": vision_defaults["model_type"], **changes}
-    ids = {key: 260 for key in defaults if key.endswith(("_token_id", "_token_index"))}
     return {"text_config": text, "vision_config": vision, **ids}
 
 

@@ -18,6 +18,7 @@ LONG_FACTORS = {
     "partial_rotary_factor": 0.5,
 }
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 5000.0, "factor": 1.0, "alpha": 50.0}
+NO_LAYER_INPUTS = {"hidden_size_per_layer_input": 0, "global_head_dim": 24}
 UNCAPPED = {"attn_logit_softcapping": None}
 """The code of Gemma 3 has the key and does not look at it."""
 
@@ -129,8 +130,20 @@ DENSE: dict[str, dict[str, Changes]] = {
             "num_kv_shared_layers": 2,
         }
     },
-    "gemma4_text": {"plain": {"vocab_size_per_layer_input": 263, "hidden_size_per_layer_input": 12}},
-    "gemma4_unified_text": {"plain": {}},
+    "gemma4_text": {
+        "plain": {**NO_LAYER_INPUTS},
+        "ten layers": {**NO_LAYER_INPUTS, "num_hidden_layers": 10, "layer_types": None},
+        "values are keys": {**NO_LAYER_INPUTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        "experts": {**NO_LAYER_INPUTS, "enable_moe_block": True, "top_k_experts": 2},
+        "inputs of layers": {
+            "vocab_size_per_layer_input": 263,
+            "hidden_size_per_layer_input": 12,
+            "global_head_dim": 24,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+    },
+    "gemma4_unified_text": {"plain": {"global_head_dim": 24, "attention_k_eq_v": True}},
     "glm": {
         "plain": {},
         "half": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}},

@@ -41,6 +41,8 @@ checkpoint who takes it and what is read.
 Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
 length that the model was trained with, where transformers changes over with each sequence's length.
 
+Layers of Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
+
 | family | model types, text of | made of | variants | difference | tokens |
 |---|---|---|---|---|---|
 """
@@ -49,12 +51,12 @@ TAIL = """
 
 | architecture | why |
 |---|---|
-| DeepSeek V3.2, GLM-MoE-DSA, A.X K2 | sparse attention over an index of its own |
-| Gemma 3n, Gemma 4 | embeddings for each layer, layers that share keys and values |
-| LongCat Flash | two attentions in a block, experts that do nothing |
+| DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index selects keys; up to there, it selects all of them |
+| A.X K2 | an index of its own, norms with a gate |
+| Gemma 3n | several residual streams |
 | JetMoE | experts within attention |
 | Zamba, Zamba 2 | one attention that several layers share |
-| RecurrentGemma, RWKV, xLSTM, MiniMax (lightning) | recurrences without an op here |
+| RecurrentGemma, RWKV, xLSTM | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
 """
 MEDIA = """

@@ -13,6 +13,11 @@ FALCON = {
 }  # fmt: skip
 MAMBA1 = {"state_size": 8, "expand": 2, "conv_kernel": 3, "time_step_rank": 5}
 
+FACTORS = {
+    "full_attn_alpha_factor": 1.7, "full_attn_beta_factor": 0.8, "linear_attn_alpha_factor": 2.1,
+    "linear_attn_beta_factor": 1.2, "mlp_alpha_factor": 1.4, "mlp_beta_factor": 0.7,
+}  # fmt: skip
+
 HYBRIDS: dict[str, dict[str, Changes]] = {
     "lfm2": {
         "plain": {"layer_types": CONV, "block_multiple_of": 16},
@@ -82,7 +87,10 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
         }
     },
     "bailing_hybrid": {"plain": {"layer_types": LINEAR, "linear_head_dim": 8, "linear_num_heads": 6}},
-    "minimax": {"plain": {"block_size": 8, "layer_types": LINEAR}},
+    "minimax": {
+        "plain": {"block_size": 8, "layer_types": LINEAR, **FACTORS},
+        "no window": {"block_size": 8, "layer_types": LINEAR, "sliding_window": None},
+    },
     "recurrent_gemma": {"plain": {"lru_width": 40, "attention_window_size": 7, "logits_soft_cap": 4.0}},
     "rwkv": {"plain": {"context_length": 128, "attention_hidden_size": 48}},
     "xlstm": {"plain": {}},

@@ -9,6 +9,9 @@ LATENT_YARN = {
     "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.8,
     "mscale_all_dim": 0.7,
 }  # fmt: skip
+TEMPERED = {
+    **LATENT_YARN, "mscale_all_dim": 0.8, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8,
+}  # fmt: skip
 
 MIXTURES: dict[str, dict[str, Changes]] = {
     "mixtral": {"plain": {}},
@@ -44,6 +47,10 @@ MIXTURES: dict[str, dict[str, Changes]] = {
             "moe_topk": 3,
             "head_dim": 8,
         }
+    },
+    "mistral4": {
+        "plain": {"rope_parameters": TEMPERED},
+        "no query rank": {"q_lora_rank": None, "rope_interleave": False, "rope_parameters": TEMPERED},
     },
     "glm4_moe": {"plain": {"head_dim": 16}, "unnormed": {"head_dim": 16, "use_qk_norm": False}},
     "dots1": {"plain": {}},

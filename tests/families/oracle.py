@@ -30,6 +30,10 @@ ATTENTION = {"falcon": "sdpa"}
 TEXT_ALONE = {"llama4": "language_model"}
 """Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and
 their part that gives the same logits of text."""
+OF_PICTURES = ("mistral4",)
+"""Decoders that transformers lists among models of pictures alone."""
+COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+"""Tensors that are saved although their values follow from the configuration."""
 NUM_TOKENS = 32
 MARGIN = 2e-3
 """Least distance of each greedy token from the second best, so that rounding cannot choose."""
@@ -79,7 +83,7 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     """The model, with random weights."""
     torch.manual_seed(11)
     config = tiny_config(model_type, variant)
-    kind = _auto_class(model_type)
+    kind = auto_class(model_type)
     with torch.device("meta"):
         size = kind.from_config(config).num_parameters()
     if size > MOST_PARAMETERS:
@@ -91,17 +95,18 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
 
 def load(path: Path, model_type: str) -> PreTrainedModel:
     """The model as transformers reads it from a checkpoint, which is what counts: some configurations change on the way."""
-    kind = _auto_class(model_type)
+    kind = auto_class(model_type)
     model: PreTrainedModel = kind.from_pretrained(
         path, dtype=torch.float32, attn_implementation=ATTENTION.get(model_type, "eager")
     )
     return model.eval()
 
 
-def _auto_class(model_type: str) -> Any:
+def auto_class(model_type: str) -> Any:
+    """The class of transformers that makes a model of this type."""
     if model_type in ENCODERS:
         return AutoModel
-    if model_type in WRAPPERS:
+    if model_type in (*WRAPPERS, *OF_PICTURES):
         return AutoModelForImageTextToText
     return AutoModelForCausalLM
 
@@ -116,7 +121,7 @@ def randomize(model: PreTrainedModel) -> None:
     done: set[int] = set()
     with torch.no_grad():
         for name, tensor in saved.items():
-            if id(tensor) in done or not tensor.is_floating_point():
+            if id(tensor) in done or not tensor.is_floating_point() or name.endswith(COMPUTED):
                 continue
             done.add(id(tensor))
             values = _random(name, tensor, generator)

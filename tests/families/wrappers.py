@@ -13,6 +13,8 @@ LLAMA4_VISION = {
 
 WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "gemma3": ("gemma3_text", "uncapped", {"hidden_size": 32, "image_size": 28, "patch_size": 14}),
+    "gemma4": ("gemma4_text", "plain", {}),
+    "gemma4_unified": ("gemma4_unified_text", "plain", {}),
     "mistral3": ("mistral", "plain", {"image_size": 28, "patch_size": 14, "head_dim": 8}),
     "llama4": ("llama4_text", "plain", LLAMA4_VISION),
     "qwen2_vl": ("qwen2_vl_text", "plain", {"hidden_size": 48, "embed_dim": 32, "depth": 2, "num_heads": 2}),

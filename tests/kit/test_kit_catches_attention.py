@@ -14,7 +14,10 @@ SDPA = ROOT / "plugins/attention/core_attention/torch_sdpa"
 STATES = [
     f"states/{name}.py" for name in ("functions", "step", "stored", "convolution", "recurrence", "delta", "short_conv")
 ]
-STATES += [f"states/{name}.py" for name in ("mamba1", "mamba2", "gated_delta", "kda", "cross_attention", "__init__")]
+STATES += [
+    f"states/{name}.py"
+    for name in ("mamba1", "mamba2", "gated_delta", "kda", "lightning", "cross_attention", "__init__")
+]
 STORE = "from __future__ import annotations\n" + "".join(
     line
     for file in ("levels.py", "cache.py", "latent.py", *STATES, "backend.py")

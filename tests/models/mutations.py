@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from core.api.errors import CoreError
 from core_runtime.models.defaults import family_defaults
 from core_runtime.models.families import decoder_spec
 from tests.families.architectures import ENCODERS
 from tests.families.harness import Harness, Piece
-from tests.families.oracle import ATTENTION, build, logits_of, randomize
+from tests.families.oracle import ATTENTION, auto_class, build, logits_of, randomize
 
 TOLERANCE = 2e-4
 MOST_PARAMETERS = 2_000_000
@@ -157,7 +157,7 @@ class Subject:
     def _changed_model(self, config: dict[str, Any]) -> PreTrainedModel:
         """transformers' model of a configuration, with the subject's weights where the shapes are the same."""
         changed = CONFIG_MAPPING[self.model_type].from_dict(json.loads(json.dumps(config)))
-        kind: Any = AutoModel if self.model_type in ENCODERS else AutoModelForCausalLM
+        kind = auto_class(self.model_type)
         torch.manual_seed(11)
         ways = {"attn_implementation": ATTENTION.get(self.model_type, "eager"), "experts_implementation": "eager"}
         model: PreTrainedModel = kind.from_config(changed, dtype=torch.float32, **ways)

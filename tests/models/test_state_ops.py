@@ -16,6 +16,7 @@ from core.api.specs import StateSpec
 from core_attention.torch_sdpa.backend import TorchSDPA
 from core_kit.checks.states import StateRun
 from core_kit.oracles.numbers import generator
+from core_models import minimax
 from core_runtime.models.state_layers import delta, mamba1, mamba2
 from core_runtime.models.state_ops.gated_delta import gated_delta as gated_delta_layer
 from core_runtime.models.state_ops.mamba2 import mamba2 as mamba2_layer
@@ -56,6 +57,7 @@ class Case:
     renames: parameters of the op that the module calls differently.
     output: its last projection.
     arguments: of the class.
+    given: further inputs of the layer.
     """
 
     reader: Callable[[dict[str, Any], int], StateSpec | None]
@@ -66,6 +68,7 @@ class Case:
     renames: dict[str, str] = field(default_factory=dict)
     output: str = "out_proj"
     arguments: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
 
 
 KIMI = {
@@ -154,6 +157,13 @@ CASES = {
         renames=KIMI,
         output="o_proj",
     ),
+    "minimax": Case(
+        minimax.lightning_layer,
+        "minimax",
+        "MiniMaxLightningAttention",
+        {**LINEAR, "head_dim": 6, "block_size": 5},
+        given={"position_embeddings": None, "attention_mask": None},
+    ),
 }  # fmt: skip
 
 
@@ -238,7 +248,9 @@ def test_an_op_is_the_layer_of_transformers(name):
 
     whole = run().all()
     for x, y in zip(hidden, whole, strict=True):
-        expected = layer.module(x[None])
+        expected = layer.module(x[None], **layer.case.given)
+        if isinstance(expected, tuple):
+            expected, *_ = expected
         expected = expected[0] if expected.dim() == 3 else expected
         torch.testing.assert_close(layer.finished(y), expected, rtol=LIMIT, atol=LIMIT)
     for chunk in (1, 3, 7):

@@ -7,15 +7,33 @@ from typing import Any
 
 import msgspec
 
+from core_models.llama import YARN_OF_MINISTRAL3
+from core_runtime.models.configuration import configuration
+from core_runtime.models.families.experts import groups_of
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
-from core_runtime.models.weight_rules import Ignored, modules
+from core_runtime.models.weight_rules import Ignored, experts, modules
 from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.routing_spec import RoutingSpec
 
 LATENT_NEUTRAL = {
     "head_dim": "the parts of heads have sizes of their own",
     "num_key_value_heads": "every head has keys of its own",
     "qk_head_dim": "the sum of two other sizes",
     "moe_layer_freq = 1": "every layer has experts from the first one on",
+}
+ORIGINAL_OF_MISTRAL4 = {"original_max_position_embeddings": 8192}
+ALL_SELECTED = "up to index_topk tokens, which limits --max-model-len, the index selects every key"
+INDEX = Ignored(r"model\.layers\.\d+\.self_attn\.indexer\..*", ALL_SELECTED)
+INDEX_NEUTRAL = {
+    "mlp_bias": "MLPs have no biases",
+    "index_n_heads": ALL_SELECTED,
+    "index_head_dim": ALL_SELECTED,
+    "index_skip_topk_offset": ALL_SELECTED,
+    "index_topk_freq": ALL_SELECTED,
+    "index_topk_pattern": ALL_SELECTED,
+    "indexer_types": ALL_SELECTED,
+    "indexer_rope_interleave": ALL_SELECTED,
 }
 CORRECTED_NEUTRAL = {
     'scoring_func = "sigmoid"': "the only way",
@@ -26,6 +44,24 @@ CORRECTED_NEUTRAL = {
 def normed_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
     """Normalize the output of experts, but not the output of plain MLPs."""
     return msgspec.structs.replace(block, norm_behind_mlp=block.experts is not None)
+
+
+def selected(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """Limit the length of sequences to the number of keys that the index selects.
+
+    Up to there it selects all of them, so attention is that of a model without an index, which is not computed.
+    """
+    longest = configuration(hf_config).positive("index_topk", 2048)
+    return msgspec.structs.replace(spec, max_position=min(spec.max_position, longest))
+
+
+def mistral_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
+    """Return the routing of Mistral Small 4: by softmax, within the groups whose two best experts are the best."""
+    config = configuration(hf_config)
+    groups, top_groups = groups_of(config, count, top_k)
+    renormalize = config.flag("norm_topk_prob", True)
+    factor = config.number("routed_scaling_factor", 1.0)
+    return RoutingSpec(top_k, "softmax", renormalize, factor, groups, top_groups, "best_two")
 
 
 ROWS = (
@@ -46,6 +82,50 @@ ROWS = (
         latent=True,
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
+    ),
+    Family(
+        name="deepseek_v32",
+        model_types=("deepseek_v32",),
+        architectures=("DeepseekV32ForCausalLM",),
+        neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL, **INDEX_NEUTRAL},
+        latent=True,
+        expert_names=EXPERTS,
+        routing="corrected_sigmoid",
+        adjust=selected,
+        biases={"mlp": False},
+        weights=(INDEX,),
+    ),
+    Family(
+        name="glm_moe_dsa",
+        model_types=("glm_moe_dsa",),
+        architectures=("GlmMoeDsaForCausalLM",),
+        neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL, **INDEX_NEUTRAL},
+        eps_default=1e-5,
+        latent=True,
+        expert_names=EXPERTS,
+        routing="corrected_sigmoid",
+        adjust=selected,
+        biases={"mlp": False},
+        weights=(INDEX,),
+    ),
+    Family(
+        name="mistral4",
+        model_types=("mistral4",),
+        architectures=("Mistral4ForCausalLM",),
+        wrappers=("mistral3",),
+        defaults={
+            "rope_parameters": {**YARN_OF_MINISTRAL3, "rope_theta": 10000.0, "factor": 128.0, **ORIGINAL_OF_MISTRAL4}
+        },
+        neutral={
+            **LATENT_NEUTRAL,
+            "rope_parameters.partial_rotary_factor": "qk_rope_head_dim says it",
+            "rope_parameters.max_position_embeddings": "max_position_embeddings says it",
+        },
+        latent=True,
+        temperature="llama_4_scaling_beta",
+        expert_names=EXPERTS,
+        routing=mistral_routing,
+        weights=experts("mlp", r"experts\.gate_up_proj", r"experts\.down_proj"),
     ),
     Family(
         name="axk1",

@@ -65,6 +65,7 @@ ROWS = (
             "YiForCausalLM",
             "XverseForCausalLM",
             "AquilaForCausalLM",
+            "Fairseq2LlamaForCausalLM",
         ),
     ),
     Family(

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from core_models import bailing, gte
 from core_models.alibi import slopes, with_slopes
 from core_models.scaled import scaled_by_depth
-from core_runtime.models.configuration import configuration
+from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import Family
-from core_runtime.models.weight_rules import UnitRows, WeightRule, modules
+from core_runtime.models.weight_rules import Cut, UnitRows, WeightRule, modules
 from core_runtime.specs.block_spec import HeadsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -44,7 +45,113 @@ def baichuan(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     return with_slopes(unrotated, slopes(num_heads))
 
 
-ROWS = (
+def first_qwen(hf_config: Mapping[str, Any]) -> Configuration:
+    """Return a configuration of the first Qwen under the usual names.
+
+    Half of `intermediate_size` is the inner size. Beyond `seq_length` the base of the rotary embedding and the scores
+    would grow with each sequence's length, so that is the longest sequence.
+    """
+    config = configuration(hf_config)
+    inner = config.positive("intermediate_size")
+    if inner % 2:
+        config.fail("intermediate_size", inner, "an even number, twice the inner size")
+    length = config.positive("max_position_embeddings", 8192)
+    longest = min(length, config.positive("seq_length", length))
+    return config.overlaid({"intermediate_size": inner // 2, "max_position_embeddings": longest})
+
+
+def telechat_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    """Return the rules for TeleChat 2, where each head's key and value lie together."""
+    config = configuration(hf_config)
+    head = config.positive("hidden_size") // config.positive("num_attention_heads")
+    return (
+        *modules(
+            ("transformer.word_embeddings", "model.embed_tokens"),
+            ("transformer.h", "model.layers"),
+            ("transformer.ln_f", "model.norm"),
+            ("self_attention.query", "self_attn.q_proj"),
+            ("self_attention.dense", "self_attn.o_proj"),
+            ("self_attention", "self_attn"),
+        ),
+        Cut(r"(.*\.self_attn)\.key_value\.weight", r"\1.{piece}.weight", ("k_proj", "v_proj"), run=head),
+    )
+
+
+def teleflm_scalars(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """Set the factors of embeddings and logits (arXiv 2304.06875), which `use_mup` turns on."""
+    config = configuration(hf_config)
+    embed = config.number("input_mult", 1.0)
+    logits = config.number("output_mult", 1.0) / config.number("mup_scale_factor", 1.0, low=1e-6)
+    if not config.flag("use_mup"):
+        return spec
+    return msgspec.structs.replace(spec, embed_scale=embed, logit_scale=logits)
+
+
+ROWS: tuple[Family, ...] = (
+    gte.FIRST,
+    *bailing.ROWS,
+    Family(
+        name="qwen",
+        model_types=("qwen",),
+        architectures=("QWenLMHeadModel",),
+        keys={"head_dim": "kv_channels", "rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+        neutral={
+            "use_dynamic_ntk": "beyond seq_length alone, which limits --max-model-len",
+            "use_logn_attn": "beyond seq_length alone, which limits --max-model-len",
+            "no_bias = true": "the only way",
+            "scale_attn_weights = true": "the only way",
+            "use_cache_quantization": "--kv-cache-dtype decides",
+            "use_cache_kernel": "kernels are plugins here",
+            "softmax_in_fp32": "softmax is computed in float32 anyway",
+            "onnx_safe": "how the model is exported",
+        },
+        usual=first_qwen,
+        eps_default=1e-6,
+        heads=HeadsSpec(fused="rows"),
+        biases={"query": True, "key": True, "value": True, "out": False, "mlp": False},
+        weights=modules(
+            ("transformer.wte", "model.embed_tokens"),
+            ("transformer.h", "model.layers"),
+            ("transformer.ln_f", "model.norm"),
+            ("ln_1", "input_layernorm"),
+            ("ln_2", "post_attention_layernorm"),
+            ("attn.c_attn", "self_attn.qkv_proj"),
+            ("attn.c_proj", "self_attn.o_proj"),
+            ("mlp.w2", "mlp.gate_proj"),
+            ("mlp.w1", "mlp.up_proj"),
+            ("mlp.c_proj", "mlp.down_proj"),
+        ),
+    ),
+    Family(
+        name="telechat2",
+        model_types=("telechat", "telechat2"),
+        architectures=("TeleChat2ForCausalLM", "TeleChatForCausalLM"),
+        keys={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "ffn_hidden_size",
+            "max_position_embeddings": "seq_length",
+        },
+        neutral={
+            "training_seqlen": "seq_length limits --max-model-len",
+            "base_seqlen": "seq_length limits --max-model-len",
+            "logn = false": "scores do not grow with the length",
+            "embed_layernorm = false": "embeddings are not normalized",
+            "apply_residual_connection_post_layernorm = false": "the only way",
+            "skip_bias_add*": "how training was divided",
+            "masked_softmax_fusion": "how it is computed",
+            "bias_dropout_fusion": "how it is computed",
+        },
+        eps_default=1e-5,
+        biases={"query": False, "key": False, "value": False, "out": True, "mlp": False, "down": True},
+        weights=telechat_weights,
+    ),
+    Family(
+        name="teleflm",
+        model_types=("TeleFLM", "teleflm"),
+        architectures=("TeleFLMForCausalLM",),
+        adjust=teleflm_scalars,
+    ),
     Family(
         name="internlm",
         model_types=("internlm",),

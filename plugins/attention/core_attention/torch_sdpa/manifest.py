@@ -38,7 +38,7 @@ def core_spec() -> PluginSpec:
             "tree": True,
             "invariant_kinds": ["state"],
             "state_dtypes": list(STATE_TYPES),
-            "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda", "cross_attention"],
+            "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda", "lightning", "cross_attention"],
             "batch_invariant": False,
             "reference_numerics": True,
         },

@@ -21,6 +21,8 @@ def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Ten
     """Return the angle per position for each of the head_size / 2 pairs, float64. longest: length of the longest sequence."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
     frequencies = 1.0 / rope.theta**exponents
+    if rope.turning is not None:
+        frequencies[rope.turning :] = 0.0
     if rope.rope_type == "linear":
         return frequencies / rope.factor
     if rope.rope_type == "llama3":

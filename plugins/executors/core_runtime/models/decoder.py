@@ -26,8 +26,10 @@ from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
 from core_runtime.models.embedding import Embedding, EmbeddingWeights
+from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head, HeadWeights
+from core_runtime.models.layer_inputs import LayerInputsStep, LayerInputWeights
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP, ExpertsMLP
 from core_runtime.models.needs import needs
@@ -47,17 +49,20 @@ class BlockWeights:
     mlp: the block's second half, or None.
     norms: norms by role, see `DecoderSpec.block_norms`.
     linears: linear layers of mixers and MLP by role, see `DecoderSpec.block_linears`.
+    scalar: factor of the residual stream after the block.
     """
 
     mixers: tuple[Mixer, ...]
-    mlp: BlockMLP | None
+    mlp: BlockMLP | ExpertsBeside | None
     norms: dict[str, Norm]
     linears: dict[str, Linear]
+    scalar: float = 1.0
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the block's matrices."""
         total = sum(mixer.nbytes for mixer in self.mixers)
+        total += sum(linear.nbytes for role, linear in self.linears.items() if role.startswith("layer_"))
         return total if self.mlp is None else total + self.mlp.nbytes
 
     def attach(self, sums: PartialSums) -> None:
@@ -65,7 +70,7 @@ class BlockWeights:
         for linear in self.linears.values():
             if isinstance(linear, SummedLinear):
                 linear.attach(sums)
-        if isinstance(self.mlp, ExpertsMLP):
+        if isinstance(self.mlp, ExpertsMLP | ExpertsBeside):
             self.mlp.attach(sums)
 
 
@@ -79,6 +84,7 @@ class DecoderWeights:
     draft_input: input weights of a draft that takes in hidden states of its target, or None.
     pooling_head: head that turns pooled vectors into class scores, or None.
     borrowed: kernels among these that belong to another model.
+    layer_inputs: embeddings for each block, or None.
     """
 
     embedding: EmbeddingWeights | None
@@ -87,6 +93,7 @@ class DecoderWeights:
     draft_input: DraftInputWeights | None = None
     pooling_head: VectorHead | None = None
     borrowed: tuple[LinearKernel, ...] = ()
+    layer_inputs: LayerInputWeights | None = None
 
     @property
     def nbytes(self) -> int:
@@ -99,6 +106,8 @@ class DecoderWeights:
             kernels += (self.head.tokens, self.head.project)
         if self.draft_input is not None:
             kernels += self.draft_input.linears.values()
+        if self.layer_inputs is not None:
+            kernels += (self.layer_inputs.tokens, self.layer_inputs.project)
         counted = list(self.borrowed)
         for kernel in kernels:
             if kernel is None or any(kernel is other for other in counted):
@@ -188,6 +197,8 @@ class Decoder:
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
+        late = [block.experts is not None and block.experts.late for block in spec.blocks]
+        self._late = frozenset(index + 1 for index, is_late in enumerate(late) if is_late)
         if reduce is not None:
             sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
             for block in weights.blocks:
@@ -206,6 +217,9 @@ class Decoder:
         self.draft_entry: DraftEntry | None = None
         if weights.draft_input is not None:
             self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
+        self.layer_inputs: LayerInputsStep | None = None
+        if weights.layer_inputs is not None:
+            self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
         self.spare: SpareRows | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
@@ -234,6 +248,8 @@ class Decoder:
         views = self._views(token_ids.shape[0])
         if self.draft_entry is None:
             self.embedding(token_ids, positions, views.embedded, views.normed, views.residual)
+            if self.layer_inputs is not None:
+                self.layer_inputs.embed(token_ids, views.residual)
             return views.residual
         taken = self.draft_entry.views(token_ids.shape[0])
         self.embedding(token_ids, positions, views.embedded, views.normed, taken.embedded)
@@ -255,6 +271,13 @@ class Decoder:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
+            if self.layer_inputs is not None:
+                gate, out = block.linears["layer_gate"], block.linears["layer_out"]
+                norm = block.norms["post_layer"]
+                self.layer_inputs.add(self.spec.first_block + index, gate, out, norm, views.residual, views.branch)
+            self._scale(views.residual, block.scalar)
+            if index in self._late:
+                self.kernels.add(views.late, views.residual)
             if self._added is not None:
                 self._add(*self._added, index, views)
             if self._taps is not None:
@@ -314,7 +337,7 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call. For attention see `capture`."""
-        if not self.kernels.capturable:
+        if not self.kernels.capturable or self.layer_inputs is not None:
             return False
         if self._reduce is not None and not is_recordable(self._reduce):
             return False
@@ -369,7 +392,7 @@ class Decoder:
             self.kernels.add(views.beside, views.branch)
         self._join(half, views)
 
-    def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
+    def _mlp(self, mlp: BlockMLP | ExpertsBeside, half: Half, views: StepViews) -> None:
         """Run the MLP, the second half of a block."""
         # In parallel blocks the MLP reads the same normalized input as the mixer.
         if self.spec.order == "parallel":
@@ -402,7 +425,8 @@ class Decoder:
         on_stream = self.spec.order == "residual_post"
         if norm is not None and not on_stream:
             norm(views.branch, views.branch)
-        self._scale(views.branch, self.spec.residual_scale)
+        self._scale(views.branch, self.spec.residual_scale * half.scale)
+        self._scale(views.residual, half.keeps)
         self.kernels.add(views.branch, views.residual)
         if norm is not None and on_stream:
             norm(views.residual, views.residual)

@@ -28,14 +28,19 @@ class Half:
         half.
     behind: norm of the half's output; None: there is none.
     direct: whether the half adds to the stream as it computes.
+    scale: factor of the half's output. keeps: factor of the stream before the output is added.
     joint: call that adds the output to the stream and normalizes the stream for the next half; None: separate calls.
+    is_last_scaled: whether the stream is multiplied after the half, before the next one reads it.
     is_ready: whether the previous half has already normalized the stream for this one.
     """
 
     norm: Norm | None
     behind: Norm | None
     direct: bool
+    scale: float = 1.0
+    keeps: float = 1.0
     joint: Joint | None = None
+    is_last_scaled: bool = False
     is_ready: bool = False
 
 
@@ -75,10 +80,20 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
         side_by_side = spec.order in ("parallel", "parallel_two")
         mixes_directly = adds_as_is and _is_plain(own, "input", "post_attention")
         # A branch that is scaled cannot be added to the stream while it is computed.
-        mixes_directly &= block.mixer_scale == 1.0 and block.beside_scale == 1.0
+        mixes_directly &= block.mixer_scale == block.beside_scale == block.mixer_keeps == 1.0
         thinks_directly = adds_as_is and _is_plain(own, "input" if side_by_side else "pre_mlp", "post_mlp")
-        mixer = Half(None if block.wide else own.get("input"), own.get("post_attention"), mixes_directly)
-        mlp = Half(None if side_by_side else own.get("pre_mlp"), own.get("post_mlp"), thinks_directly)
+        thinks_directly &= block.mlp_scale == block.mlp_keeps == 1.0
+        mixer = Half(
+            None if block.wide else own.get("input"), own.get("post_attention"), mixes_directly, keeps=block.mixer_keeps
+        )
+        mlp = Half(
+            None if side_by_side else own.get("pre_mlp"),
+            own.get("post_mlp"),
+            thinks_directly,
+            block.mlp_scale,
+            block.mlp_keeps,
+        )
+        (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar or spec.layer_inputs is not None
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
     return found
@@ -106,7 +121,8 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
         return
     for half, following in pairwise(halves):
         norm = following.norm
-        if half.direct or norm is None or not _fits(norm, half.behind):
+        scaled = half.scale != 1.0 or half.keeps != 1.0 or half.is_last_scaled
+        if half.direct or scaled or norm is None or not _fits(norm, half.behind):
             continue
         half.joint = Joint(add_norm, half.behind, norm)
         following.is_ready = True

@@ -126,6 +126,9 @@ class ExpertsMLP:
         self.shared = shared
         self.shared_gate = shared_gate
         self.places: ExpertPlaces | None = None
+        self.late = spec.late
+        self.identities = spec.identities
+        self.count = spec.count
         self._sums: PartialSums | None = None
         if spec.held is not None:
             if not isinstance(experts, HoldsSomeExperts):
@@ -157,7 +160,7 @@ class ExpertsMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
-        if self.shared is not None and not self.shared.capturable:
+        if self.identities or (self.shared is not None and not self.shared.capturable):
             return False
         parts = [*self.router.kernels, self.experts]
         if self.shared_gate is not None:
@@ -165,18 +168,30 @@ class ExpertsMLP:
         return all(is_recordable(part) for part in parts)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """Compute out[T, H] (+)= the chosen experts of x [T, H]."""
-        ids = views.expert_ids
-        weights = views.expert_weights
-        self.router(x, views.router)
-        self.kernels.route(views.router, self.routing, self.correction, ids, weights)
-        if self.places is None:
+        """Compute out[T, H] (+)= the chosen experts of x [T, H], and the shared one. With `late`, the former are written to
+        `views.late` instead.
+        """
+        ids, weights = self.choose(x, views)
+        if self.late:
+            assert accumulate, "only branches that are added as they are have experts whose output is added later"
+            self._chosen(x, ids, weights, views.late, accumulate=False)
+        elif self.places is None:
             self._chosen(x, ids, weights, out, accumulate=accumulate)
         else:
             assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
             self._over_ranks(self.places, self._sums, x, views, out, accumulate=accumulate)
         if self.shared is not None:
             self._add_shared(self.shared, x, views, out)
+
+    def choose(self, x: Tensor, views: StepViews) -> tuple[Tensor, Tensor]:
+        """Return the experts of each token, int64 [T, k], and their weights, float32 [T, k], for the router's x [T, H]."""
+        self.router(x, views.router)
+        self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
+        return views.expert_ids, views.expert_weights
+
+    def run(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Compute out[T, H] = the weighted sum of the experts `ids` of x [T, H]."""
+        self._chosen(x, ids, weights, out, accumulate=False)
 
     def _over_ranks(
         self, places: ExpertPlaces, sums: PartialSums, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool
@@ -197,10 +212,27 @@ class ExpertsMLP:
 
     def _chosen(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
+        returned: Tensor | None = None
+        if self.identities:
+            returned = x.float() * self._share_of_identities(ids, weights)
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
         else:
             self.experts(x, ids, weights, out, accumulate=accumulate)
+        if returned is not None:
+            out.add_(returned.to(out.dtype))
+
+    def _share_of_identities(self, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of the weights of choices that return their input, float32 [T, 1].
+
+        In place of such a choice, the token gets one of its experts once more, with a weight of 0.
+        """
+        is_identity = ids >= self.count
+        share = weights.masked_fill(~is_identity, 0.0).sum(-1, keepdim=True)
+        chosen = ids.masked_fill(is_identity, 0).amax(-1, keepdim=True)
+        ids.copy_(torch.where(is_identity, chosen, ids))
+        weights.masked_fill_(is_identity, 0.0)
+        return share
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
         """Add the shared expert, which all tokens use, to out."""

@@ -24,6 +24,7 @@ class StepViews:
         "expert_ids",
         "expert_slots",
         "expert_weights",
+        "late",
         "normed",
         "normed_mlp",
         "pair",
@@ -54,6 +55,7 @@ class StepViews:
         self.normed_mlp = view("normed_mlp", "normed")
         self.beside = view("beside", "branch")
         self.pair = view("pair", "residual")
+        self.late = view("late", "branch")
         self.shared_gate = view("shared_gate", "branch")
         self.shared_out = view("shared_out", "branch")
 

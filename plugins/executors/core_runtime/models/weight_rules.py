@@ -40,6 +40,30 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     packed: bool = False
 
 
+class Cut(msgspec.Struct, frozen=True, tag=True):
+    """A tensor whose rows are those of several tensors, one after another, in equal numbers.
+
+    pattern: the whole name, after renames.
+    to: name of a tensor, with `\\1` for groups of the pattern, and `{piece}`.
+    pieces: names of the tensors, in the order of their rows.
+    run: rows of a tensor that lie together before as many of the next one, and so on in turns; 0: all of them.
+    """
+
+    pattern: str
+    to: str
+    pieces: tuple[str, ...]
+    run: int = 0
+
+
+class Copied(msgspec.Struct, frozen=True, tag=True):
+    """A tensor that a model also uses in other places. pattern: the whole name, after renames. to: names of these places,
+    with `\\1` for groups of the pattern.
+    """
+
+    pattern: str
+    to: tuple[str, ...]
+
+
 class Joined(msgspec.Struct, frozen=True, tag=True):
     """Tensors of one shape that become one with an additional first axis.
 
@@ -76,7 +100,7 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
     renamed: bool = False
 
 
-WeightRule = Rename | Stacked | Joined | Turned | UnitRows | Ignored
+WeightRule = Rename | Stacked | Cut | Copied | Joined | Turned | UnitRows | Ignored
 
 USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),

@@ -38,7 +38,7 @@ def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts
     heads = spec.block_heads(index)
     pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
-        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0, width=width)
+        return latent_parts(mixer, prefix, hidden, heads, interleaved=pairs > 0, width=width)
     return attention_parts(mixer, prefix, hidden, heads, pairs, width)
 
 
@@ -51,7 +51,7 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
     if experts is None:
         return {}
     module = _experts_module(spec, index, experts)
-    shape = (experts.count, spec.hidden_size)
+    shape = (experts.choices, spec.hidden_size)
     router = LayerSpec(f"{module}.gate", "linear", shape, experts.router_bias)
     found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
     shared = spec.shared_mlp(index)
@@ -62,6 +62,13 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
         gate = LayerSpec(f"{module}.shared_expert_gate", "linear", (1, spec.hidden_size))
         found["shared_gate"] = (gate,)
     return found
+
+
+def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+    """Return the matrices of a block's own part of the embeddings for each layer."""
+    if spec.layer_inputs is None:
+        return {}
+    return spec.layer_inputs.linears(spec.block_name(index), spec.hidden_size)
 
 
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
@@ -104,7 +111,7 @@ def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
     experts = spec.blocks[index].experts
     if experts is None or not experts.correction:
         return None
-    return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.count
+    return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.choices
 
 
 def _experts_module(spec: DecoderShape, index: int, experts: ExpertsSpec) -> str:
@@ -119,10 +126,37 @@ def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
     norms: dict[str, NormTensor] = {}
     for role, name in _norm_names(spec, index).items():
         norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), spec.norm)
+    norms |= _norms_of_experts(spec, index)
     mlp = spec.block_mlp(index)
     if mlp is not None and mlp.inner_norm is not None:
         norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
     return norms
+
+
+def _norms_of_experts(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
+    """Return the norms of experts beside an MLP, and of its output; what the router reads is divided by the root of its
+    size.
+    """
+    experts = spec.blocks[index].experts
+    if experts is None or not experts.beside:
+        return {}
+    module = _experts_module(spec, index, experts)
+    shape = (spec.hidden_size,)
+    of_router = msgspec.structs.replace(spec.norm, scale=spec.hidden_size**-0.5)
+    return {
+        "router": NormTensor(f"{module}.router_norm", shape, of_router),
+        "before_experts": NormTensor(f"{module}.experts_norm", shape, spec.norm),
+        "behind_experts": NormTensor(f"{module}.experts_out_norm", shape, spec.norm),
+        "behind_shared": NormTensor(f"{module}.shared_out_norm", shape, spec.norm),
+    }
+
+
+def expert_factors(spec: DecoderShape, index: int) -> tuple[str, int] | None:
+    """Return tensor name and size of the factors of chosen experts' weights, or None."""
+    experts = spec.blocks[index].experts
+    if experts is None or not experts.beside:
+        return None
+    return f"{_experts_module(spec, index, experts)}.gate.per_expert_scale", experts.count
 
 
 def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
@@ -141,6 +175,8 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
     if thinks and order == "sandwich":
         names["pre_mlp"] = "pre_feedforward_layernorm"
     behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
+    if spec.layer_inputs is not None:
+        names["post_layer"] = "post_per_layer_input_norm"
     if thinks and behind:
         names["post_mlp"] = "post_feedforward_layernorm"
     return names
@@ -160,4 +196,6 @@ def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
     if block.experts is not None and block.experts.shared_gate:
         widths["shared_gate"] = 1
         widths["shared_out"] = spec.hidden_size
+    if block.experts is not None and (block.experts.late or block.experts.beside):
+        widths["late"] = spec.hidden_size
     return widths

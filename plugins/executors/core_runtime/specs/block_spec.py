@@ -27,6 +27,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
         (arXiv 1607.06450).
     eps: added to the mean square.
     offset: added to the weights.
+    scale: factor of the weights, offset included.
     weighted: whether there are weights.
     bias: whether there is a bias.
     """
@@ -34,6 +35,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["rms", "layer"] = "rms"
     eps: float = 1e-6
     offset: float = 0.0
+    scale: float = 1.0
     weighted: bool = True
     bias: bool = False
 
@@ -67,6 +69,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Options around a block's attention: how queries, keys and values are computed, and what happens to the output.
 
     norm: normalization of queries and keys, or None.
+    value_norm: normalization of each head's values, or None.
     query_bias, key_bias, value_bias, out_bias: whether each projection has a bias.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
         or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
@@ -78,10 +81,14 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_norm: norm of the output of all heads as one vector, before its projection, or None.
     clip: limit to which queries, keys and values are clamped, or None.
     temperature: scaling of the queries, or None.
+    latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
+    lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
+        under which such a block finds them. It has no projections of its own for them, but stores them on its own.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
 
     norm: HeadNormSpec | None = None
+    value_norm: NormSpec | None = None
     query_bias: bool = False
     key_bias: bool = False
     value_bias: bool = False
@@ -92,12 +99,15 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_norm: NormSpec | None = None
     clip: float | None = None
     temperature: TemperatureSpec | None = None
+    latent_scales: tuple[float, float] = (1.0, 1.0)
+    lends: str = ""
+    borrows: str = ""
     slopes: tuple[float, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether there are kernels for all operations around the backend."""
-        opens = not self.gate or self.opening == "sigmoid"
+        opens = (not self.gate or self.opening == "sigmoid") and not self.lends and not self.borrows
         return opens and self.clip is None and self.temperature is None
 
 
@@ -143,6 +153,11 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     router_bias: whether the router has a bias that affects choice and weights.
     shared_gate: whether the shared expert is multiplied by the sigmoid of a projection to one number, `shared_expert_gate`.
     weight_inputs: whether the router's weights multiply the experts' inputs, not their outputs (Llama 4).
+    identities: number of further choices of the router that return their input, after the experts (LongCat Flash).
+    late: whether the output of the chosen experts is added after the next block, and only that of the shared expert at
+        once. The next block then has a plain MLP.
+    beside: whether the shared expert is the block's MLP, and router and experts read the residual stream with norms of
+        their own (Gemma 4). The weights of chosen experts have factors in the checkpoint (`gate.per_expert_scale`).
     """
 
     count: int
@@ -158,6 +173,14 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     router_bias: bool = False
     shared_gate: bool = False
     weight_inputs: bool = False
+    identities: int = 0
+    late: bool = False
+    beside: bool = False
+
+    @property
+    def choices(self) -> int:
+        """Number of rows of the router: experts, and choices that return their input."""
+        return self.count + self.identities
 
     @property
     def held_ids(self) -> Sequence[int]:
@@ -176,9 +199,11 @@ class BlockSpec(msgspec.Struct, frozen=True):
     heads: options of its attention; None: the model's usual ones.
     input_norm: False: there is no norm before the mixer, even if the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
-    mixer_scale, beside_scale: factors of the outputs of the two mixers.
+    mixer_scale, beside_scale: factors of the outputs of the two mixers. mlp_scale: factor of the output of MLP or experts.
+    mixer_keeps, mlp_keeps: factors of the residual stream to which these outputs are added.
     norm_behind_mlp: whether the output of MLP or experts is normalized, whatever the model's order says.
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
+    layer_scalar: whether the residual stream is multiplied by one number of the checkpoint after the block.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
     """
 
@@ -191,9 +216,13 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    mlp_scale: float = 1.0
+    mixer_keeps: float = 1.0
+    mlp_keeps: float = 1.0
     norm_behind_mlp: bool = False
     input_norm: bool = True
     order: BlockOrder | None = None
+    layer_scalar: bool = False
     wide: bool = False
 
     @property

@@ -11,6 +11,7 @@ import msgspec
 from core.api.specs import MixerSpec
 from core_runtime.specs.block_spec import BlockOrder, BlockSpec, HeadsSpec, MLPSpec, NormSpec, PositionsSpec
 from core_runtime.specs.draft_input import DraftInput
+from core_runtime.specs.layer_inputs import LayerInputs
 from core_runtime.specs.pooling_head import PoolingHead
 
 
@@ -30,6 +31,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     head_bias: whether the output head has a bias, tied or not.
     embed_size: size of an embedding that is projected to `hidden_size` (and back before the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
+    layer_inputs: embeddings for each block, or None.
     positions: learned positions, or None.
     token_types: rows of an embedding of segments, which is added to each token by its segment, usually 0; 0: there is none.
     final_norm: whether there is a norm before the head.
@@ -61,6 +63,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     head_bias: bool = False
     embed_size: int | None = None
     embed_norm: bool = False
+    layer_inputs: LayerInputs | None = None
     positions: PositionsSpec | None = None
     token_types: int = 0
     final_norm: bool = True

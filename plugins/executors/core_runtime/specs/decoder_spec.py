@@ -16,7 +16,9 @@ from core_runtime.specs.block_parts import (
     ExpertLinears,
     block_buffers,
     correction_tensor,
+    expert_factors,
     expert_linears,
+    layer_linears,
     mixer_parts,
     mlp_linears,
     norms_around,
@@ -34,6 +36,7 @@ from core_runtime.specs.block_spec import (
 )
 from core_runtime.specs.decoder_shape import DecoderShape
 from core_runtime.specs.draft_input import DRAFT_TOKENS
+from core_runtime.specs.layer_inputs import NORM
 from core_runtime.specs.local_spec import local_spec
 from core_runtime.specs.mixer_parts import NormTensor
 from core_runtime.specs.model_part import Part
@@ -67,7 +70,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
 
         Parts of one entry share their input and may be fused.
         """
-        return {**mixer_parts(self, index).linears, **mlp_linears(self, index)}
+        return {**mixer_parts(self, index).linears, **mlp_linears(self, index), **layer_linears(self, index)}
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
         """Return the experts of one block that this part holds, in the order of their ids; empty without experts."""
@@ -83,7 +86,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     def router_widths(self) -> tuple[int, int]:
         """Return the maximum of experts, and of choices per token, over all blocks; 0 without experts."""
         experts = [block.experts for block in self.blocks if block.experts is not None]
-        most_experts = max((one.count for one in experts), default=0)
+        most_experts = max((one.choices for one in experts), default=0)
         most_choices = max((one.routing.top_k for one in experts), default=0)
         return most_experts, most_choices
 
@@ -98,9 +101,17 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             return {}
         return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
 
+    def layer_scalar(self, index: int) -> str | None:
+        """Return the name of the tensor of one number that multiplies the residual stream after a block, or None."""
+        return f"{self.block_name(index)}.layer_scalar" if self.blocks[index].layer_scalar else None
+
     def correction(self, index: int) -> tuple[str, int] | None:
         """Return tensor name and size of a router bias that affects the choice only, or None."""
         return correction_tensor(self, index)
+
+    def expert_factors(self, index: int) -> tuple[str, int] | None:
+        """Return tensor name and size of the factors of chosen experts' weights, or None."""
+        return expert_factors(self, index)
 
     def buffers(self) -> dict[str, int]:
         """Return the width of each step buffer whose rows are tokens and whose items have the activation dtype."""
@@ -115,6 +126,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             widths["normed_mlp"] = self.hidden_size
         if self.embed_size is not None:
             widths["embedded"] = self.embed_size
+        if self.layer_inputs is not None:
+            widths.update(self.layer_inputs.buffers())
         if self.taps:
             widths["taps"] = len(self.taps) * self.hidden_size
         if self.draft_input is not None:
@@ -139,6 +152,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
 
     def projections(self) -> dict[str, LayerSpec]:
         """Return the projections from embedding size to hidden size, `in`, and back, `out`; empty if the sizes are equal."""
+        if self.layer_inputs is not None:
+            return {"layers": self.layer_inputs.projection(self.hidden_size)}
         if self.embed_size is None:
             return {}
         into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
@@ -150,6 +165,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         found = {}
         if self.embed_norm and self.holds_embedding:
             found["embed"] = NormTensor("model.embed_norm", (self.hidden_size,), self.norm)
+        if self.layer_inputs is not None:
+            found["layers"] = NormTensor(NORM, (self.layer_inputs.size,), self.norm)
         if self.final_norm and self.holds_head:
             found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
         return found
@@ -210,6 +227,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         """Yield all matrices of the model except those that are cut by heads; parts of one entry may be fused."""
         if self.embeds_tokens:
             yield (self.embedding(),)
+        if self.layer_inputs is not None:
+            yield (self.layer_inputs.tokens(),)
         for projection in (*self.projections().values(), *self.draft_linears().values()):
             yield (projection,)
         for index in range(len(self.blocks)):
@@ -226,6 +245,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         """Yield every matrix of the model, once."""
         if self.embeds_tokens:
             yield self.embedding()
+        if self.layer_inputs is not None:
+            yield self.layer_inputs.tokens()
         yield from self.projections().values()
         yield from self.draft_linears().values()
         for index in range(len(self.blocks)):
@@ -249,10 +270,13 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
                 shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
             shapes.update(self.activation_tensors(index))
-            correction = self.correction(index)
-            if correction is not None:
-                name, count = correction
-                shapes[name] = (count,)
+            scalar = self.layer_scalar(index)
+            if scalar is not None:
+                shapes[scalar] = (1,)
+            for vector in (self.correction(index), self.expert_factors(index)):
+                if vector is not None:
+                    name, count = vector
+                    shapes[name] = (count,)
         for norm in (*self.outer_norms().values(), *self.draft_norms().values()):
             shapes.update(norm.tensors())
         shapes.update(self.tables().values())

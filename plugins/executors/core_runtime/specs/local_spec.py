@@ -35,6 +35,24 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
         raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
+    if spec.layer_inputs is not None and stop - start < count:
+        raise UserError(
+            f"blocks {start} to {stop}: embeddings for each layer are computed with the first block, and every rank would "
+            "need them; use one stage (--pipeline-parallel-size 1)"
+        )
+    lent = {block.heads.lends for block in spec.blocks[start:stop] if block.heads is not None}
+    borrowed = {block.heads.borrows for block in spec.blocks[start:stop] if block.heads is not None} - {""}
+    if not borrowed <= lent:
+        raise UserError(
+            f"blocks {start} to {stop} use keys and values of earlier blocks, which the same rank must hold; use one stage "
+            "(--pipeline-parallel-size 1)"
+        )
+    last = spec.blocks[stop - 1].experts
+    if last is not None and last.late:
+        raise UserError(
+            f"blocks {start} to {stop}: the output of the experts of block {stop - 1} is added after block {stop}, which "
+            "the same rank must hold; divide the model elsewhere"
+        )
     return msgspec.structs.replace(
         spec,
         blocks=spec.blocks[start:stop],
@@ -64,6 +82,10 @@ def _divided(spec: Shape, part: Part) -> Shape:
 
 def _check_divisible(spec: DecoderShape, size: int) -> None:
     """Raise UserError for parts of a model that no rank can compute alone."""
+    if spec.layer_inputs is not None:
+        raise UserError(
+            f"a model of family {spec.family} has embeddings for each layer, and cannot be divided into {size} parts; use one"
+        )
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
         if heads.norm is not None and heads.norm.over == "all":
@@ -99,6 +121,16 @@ def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:
 
 def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
     """Return the rank's experts, and its part of the shared expert."""
+    if experts.identities:
+        raise UserError(
+            f"a router with {experts.identities} choices that return their input cannot be divided into {part.size} "
+            "parts; use one part"
+        )
+    if experts.beside:
+        raise UserError(
+            f"experts beside an MLP, whose outputs are normalized one by one, cannot be divided into {part.size} parts; "
+            "use one part"
+        )
     held = HeldExperts(part.rank, part.size, experts.count, part.experts)
     held.check()
     shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")

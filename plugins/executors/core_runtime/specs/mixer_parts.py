@@ -94,13 +94,20 @@ def attention_parts(
     inputs = _inputs(a, prefix, width or hidden, heads)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
     width = sum(part.shape[0] for part in inputs)
+    keys_and_values = a.num_kv_heads * (a.head_size + a.head_size_v)
+    if heads.borrows:
+        width += keys_and_values
     buffers = {"qkv": width, "attention": values}
+    if heads.lends:
+        buffers[f"lent_{heads.lends}"] = keys_and_values
     orders = _orders(a, prefix, heads, pairs)
     norms: dict[str, NormTensor] = {}
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
         norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.value_norm is not None:
+        norms["v"] = NormTensor(f"{prefix}.v_norm", (a.head_size_v,), heads.value_norm)
     if heads.out_norm is not None:
         norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
     if a.sinks:
@@ -126,6 +133,8 @@ def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tup
     found = [queries]
     if heads.gate in gate_rows:
         found.append(LayerSpec(f"{prefix}.gate_proj", "linear", (gate_rows[heads.gate], hidden)))
+    if heads.borrows:
+        return tuple(found)
     found.append(LayerSpec(f"{prefix}.k_proj", "linear", (k, hidden), heads.key_bias))
     found.append(LayerSpec(f"{prefix}.v_proj", "linear", (v, hidden), heads.value_bias))
     return tuple(found)
@@ -170,15 +179,17 @@ def _head_norm(name: str, norm: HeadNormSpec, num_heads: int, head_size: int) ->
 
 
 def latent_parts(
-    a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interleaved: bool, width: int | None = None
+    a: LatentSpec, prefix: str, hidden: int, heads: HeadsSpec, *, interleaved: bool, width: int | None = None
 ) -> MixerParts:
     """Return the projections to the latents of queries (or queries themselves) and keys, concatenated, and the
     following parts.
 
-    bias: whether the projections of the hidden state and the output have one; queries without a latent never do.
+    heads: its output's bias is also that of the projections of the hidden state; queries without a latent have none.
     width: size of the input of a token; None: the hidden size.
     """
     width = width or hidden
+    bias = heads.out_bias
+    of_queries, of_keys = (msgspec.structs.replace(LATENT_NORM, scale=scale) for scale in heads.latent_scales)
     head = a.head_size_nope + a.rope_size
     q = a.num_heads * head
     kv = a.rank + a.rope_size
@@ -192,7 +203,7 @@ def latent_parts(
     keys = LayerSpec(f"{prefix}.kv_a_proj_with_mqa", "linear", (kv, width), bias)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), bias, summed=True)
     linears: dict[str, tuple[LayerSpec, ...]] = {"a": (queries, keys), "o": (output,)}
-    norms = {"kv_a": NormTensor(f"{prefix}.kv_a_layernorm", (a.rank,), LATENT_NORM)}
+    norms = {"kv_a": NormTensor(f"{prefix}.kv_a_layernorm", (a.rank,), of_keys)}
     buffers = {
         "latent_a": queries.shape[0] + kv,
         "latent_q": latents,
@@ -202,7 +213,7 @@ def latent_parts(
     if a.q_rank is not None:
         queries = LayerSpec(f"{prefix}.q_b_proj", "linear", (q, a.q_rank))
         linears["q_b"] = (queries,)
-        norms["q_a"] = NormTensor(f"{prefix}.q_a_layernorm", (a.q_rank,), LATENT_NORM)
+        norms["q_a"] = NormTensor(f"{prefix}.q_a_layernorm", (a.q_rank,), of_queries)
         buffers["latent_q_b"] = q
 
     both = a.num_heads * (a.head_size_nope + a.head_size_v)

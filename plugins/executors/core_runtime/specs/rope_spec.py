@@ -19,6 +19,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
         (i, i + D/2).
     attention_factor: factor of cos and sin.
     size: number of a head's leading dimensions that rotate; None: the whole head.
+    turning: number of leading pairs that rotate, of all pairs of the `size` numbers; the others stay; None: all of them.
     backwards: whether pairs rotate in the opposite direction.
     axes: for each pair, which of the three positions of a row of media it rotates by: time, height or width (M-RoPE,
         arXiv 2409.12191); empty: rows of media have one position, as text has.
@@ -38,5 +39,6 @@ class RopeSpec(msgspec.Struct, frozen=True):
     size: int | None = None
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    turning: int | None = None
     backwards: bool = False
     axes: tuple[int, ...] = ()

@@ -18,6 +18,7 @@ from core.api.specs import StateSpec
 from core_models.lfm2 import short_conv
 from core_runtime.models.state_ops.gated_delta import FUSED, gated_delta
 from core_runtime.models.state_ops.kda import kda
+from core_runtime.models.state_ops.lightning import lightning
 from core_runtime.models.state_ops.mamba1 import mamba1
 from core_runtime.models.state_ops.mamba2 import mamba2
 
@@ -154,6 +155,22 @@ def kda_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -
     return normed.flatten(1) * torch.sigmoid(g)
 
 
+def lightning_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+    """Compute `core_runtime.models.state_ops.lightning` token by token."""
+    heads, size = spec.sizes["heads"], spec.sizes["head_size"]
+    q, k, v, g = inputs.double().chunk(4, dim=1)
+    q, k, v = (F.silu(part).unflatten(1, (heads, size)) for part in (q, k, v))
+    numbers = torch.arange(1, heads + 1, dtype=torch.float64)
+    decay = torch.exp(-spec.numbers["slope"] * 2 ** (-8 * numbers / heads)).view(-1, 1, 1)
+    state = torch.zeros(heads, size, size, dtype=torch.float64)
+    outs = []
+    for t in range(len(q)):
+        state = decay * state + v[t].unsqueeze(2) * k[t].unsqueeze(1)
+        outs.append((state @ q[t].unsqueeze(2)).flatten())
+    normed = params["norm.weight"].double() * _rms(torch.stack(outs), spec.numbers["norm_eps"])
+    return normed * torch.sigmoid(g)
+
+
 def _heads(
     spec: StateSpec, mixed: Tensor, params: Mapping[str, Tensor], keys: int, values: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,6 +211,7 @@ FORMULAS: Mapping[str, Formula] = {
     "mamba2": mamba2_formula,
     "gated_delta": gated_delta_formula,
     "kda": kda_formula,
+    "lightning": lightning_formula,
 }
 SCALES = {"z_scale": 0.7, "x_scale": 1.3, "b_scale": 0.9, "c_scale": 1.1, "dt_scale": 0.6}
 EXAMPLES: Mapping[str, list[StateSpec]] = {
@@ -217,6 +235,10 @@ EXAMPLES: Mapping[str, list[StateSpec]] = {
     "kda": [
         kda(heads=2, key_size=16, value_size=16, decay_rank=16, gate_rank=8),
         kda(heads=3, key_size=5, value_size=7, kernel=3, decay_floor=-5.0, norm_eps=1e-3, joined_conv=True),
+    ],
+    "lightning": [
+        lightning(heads=4, head_size=16, slope=1.00001),
+        lightning(heads=3, head_size=7, slope=0.4, norm_eps=1e-3),
     ],
 }
 """Small layers of even and odd sizes, in every variant."""

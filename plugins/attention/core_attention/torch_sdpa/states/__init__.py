@@ -16,6 +16,7 @@ from core.api.specs import StateSpec
 from core_attention.torch_sdpa.states.cross_attention import CrossAttention
 from core_attention.torch_sdpa.states.gated_delta import GatedDelta
 from core_attention.torch_sdpa.states.kda import Kda
+from core_attention.torch_sdpa.states.lightning import Lightning
 from core_attention.torch_sdpa.states.mamba1 import Mamba1
 from core_attention.torch_sdpa.states.mamba2 import Mamba2
 from core_attention.torch_sdpa.states.short_conv import ShortConv
@@ -37,6 +38,7 @@ OPS: Final[Mapping[str, Callable[[StateSpec, StoredStates, Mapping[str, Tensor]]
     "mamba2": Mamba2,
     "gated_delta": GatedDelta,
     "kda": Kda,
+    "lightning": Lightning,
     "cross_attention": CrossAttention,
 }
 """Constructors by op; each takes the spec, the layer's states and the op's own tensors."""

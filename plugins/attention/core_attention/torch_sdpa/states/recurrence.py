@@ -25,19 +25,23 @@ Token = Callable[..., Tensor]
 class Recurrence:
     """One layer's convolution and states.
 
+    convolution: None: the op has none.
     shape: of one sequence's recurrent state.
     """
 
-    def __init__(self, states: StoredStates, convolution: Convolution, shape: Sequence[int]) -> None:
+    def __init__(self, states: StoredStates, convolution: Convolution | None, shape: Sequence[int]) -> None:
         self.convolution = convolution
-        self.convolution.dtype = states.window
+        self.window_size = 0
+        if convolution is not None:
+            convolution.dtype = states.window
+            self.window_size = convolution.window_size
         self.shape = tuple(shape)
         self.states = states
 
     def convolve(self, x: Tensor, states: Tensor, step: StateMetadata) -> Tensor:
         """Return silu(convolution of x [T, C]) and advance the windows in states [B, S]."""
-        window_size = self.convolution.window_size
-        windows = states[:, :window_size]
+        assert self.convolution is not None, "the op has no convolution"
+        windows = states[:, : self.window_size]
         before = windows.view(len(states), self.convolution.past, self.convolution.channels)
         y, after = self.convolution(x, before, step)
         windows.copy_(after.flatten(1))
@@ -46,7 +50,7 @@ class Recurrence:
     def scan(self, token: Token, inputs: Sequence[Tensor], states: Tensor, step: StateMetadata) -> Tensor:
         """Return output rows [T, ...] of inputs, each [T, ...], and advance the recurrent states in states [B, S]."""
         rounds = step.rounds
-        recurrent = states[:, self.convolution.window_size :].view(len(states), *self.shape)
+        recurrent = states[:, self.window_size :].view(len(states), *self.shape)
         if rounds.rows is None or rounds.sequences is None:
             return self._scan(token, inputs, recurrent, rounds)
         ordered = recurrent[rounds.sequences]

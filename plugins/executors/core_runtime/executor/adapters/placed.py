@@ -25,6 +25,7 @@ from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChang
 from core_runtime.layers.linear import Linear
 from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import BlockWeights, Decoder
+from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.mlp import ExpertsMLP
@@ -118,7 +119,7 @@ class PlacedAdapters:
                 if key not in self.tables:
                     self.tables[key] = AbsorbedAdapters(self._step, mixer.spec, self._make)
                 mixer.adapters = self.tables[key]
-        mlp = block.mlp
+        mlp = block.mlp.experts if isinstance(block.mlp, ExpertsBeside) else block.mlp
         if not isinstance(mlp, ExpertsMLP) or mlp.separate is None:
             return
         separate = mlp.separate

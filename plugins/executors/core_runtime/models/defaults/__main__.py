@@ -23,7 +23,11 @@ from transformers.models.auto.modeling_auto import (
 
 from core_runtime.models.defaults import DIRECTORY, OLD_ROPE_KEYS, RELEASE, Defaults
 
-ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
+ENCODERS: Final = (
+    *("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert", "gte", "jina_embeddings_v3"),
+)
+OTHERS: Final = ("mistral4",)
+"""Decoders that transformers lists among models of pictures alone."""
 KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
 FILLED_IN: Final = re.compile(r"""kwargs\.setdefault\(\s*["'](\w+)["'],\s*([\d.]+)\s*\)""")
 ASKED_FOR: Final = re.compile(r"""getattr\(\s*(?:self\.)?(?:text_)?config,\s*["'](\w+)["']""")
@@ -43,7 +47,7 @@ COMMON: Final = frozenset(field.name for field in dataclasses.fields(PreTrainedC
 def config_classes() -> dict[str, type[PreTrainedConfig]]:
     """Return model type → class, for text models, the text part of wrappers, and encoders."""
     found: dict[str, type[PreTrainedConfig]] = {}
-    for model_type in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ENCODERS):
+    for model_type in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ENCODERS, *OTHERS):
         if model_type in CONFIG_MAPPING:
             found[model_type] = CONFIG_MAPPING[model_type]
     for wrapper in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):

@@ -112,6 +112,22 @@ def _routing(family: Family, config: Configuration, count: int, top_k: int) -> R
         return family.routing(config, count, top_k)
     renormalize = config.flag("norm_topk_prob", family.renormalize)
     factor = config.number("routed_scaling_factor", 1.0)
+    groups, top_groups = groups_of(config, count, top_k)
+    if family.routing == "corrected_sigmoid":
+        return RoutingSpec(top_k, "sigmoid", renormalize, factor, groups, top_groups, "best_two")
+    if renormalize and factor != 1.0:
+        raise UserError(
+            f"routed_scaling_factor is {factor} and norm_topk_prob is set: {family.name} models do one or the other; "
+            "set one of them with --hf-overrides."
+        )
+    return RoutingSpec(top_k, "softmax", renormalize, factor, groups, top_groups)
+
+
+def groups_of(config: Configuration, count: int, top_k: int) -> tuple[int, int]:
+    """Return the number of groups of experts, and of those that take part; both 1 without groups. Raises UserError.
+
+    count: number of experts. top_k: number of experts a token.
+    """
     method = config.choice("topk_method", METHODS, "group_limited_greedy")
     groups = 1
     top_groups = 1
@@ -126,11 +142,4 @@ def _routing(family: Family, config: Configuration, count: int, top_k: int) -> R
             f"n_group is {groups} and topk_group {top_groups}: {count} experts are not that many equal groups, or the "
             f"chosen groups have no {top_k} experts; the configuration of the checkpoint is damaged."
         )
-    if family.routing == "corrected_sigmoid":
-        return RoutingSpec(top_k, "sigmoid", renormalize, factor, groups, top_groups, "best_two")
-    if renormalize and factor != 1.0:
-        raise UserError(
-            f"routed_scaling_factor is {factor} and norm_topk_prob is set: {family.name} models do one or the other; "
-            "set one of them with --hf-overrides."
-        )
-    return RoutingSpec(top_k, "softmax", renormalize, factor, groups, top_groups)
+    return groups, top_groups

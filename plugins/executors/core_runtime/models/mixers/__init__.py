@@ -43,7 +43,8 @@ def build_mixers(
             found.append(StateMixer(mixer, linears, params))
         elif isinstance(mixer, LatentSpec):
             assert heads is not None
-            found.append(LatentMixer(mixer, kernels, linears, heads, norms))
+            temperature = spec.block_heads(index).temperature
+            found.append(LatentMixer(mixer, kernels, linears, heads, norms, temperature))
         else:
             around = spec.block_heads(index)
             found.append(AttentionMixer(mixer, around, kernels, linears, norms, params.get("sinks")))

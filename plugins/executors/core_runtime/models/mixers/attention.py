@@ -20,8 +20,9 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
-from core_runtime.specs.block_spec import HeadsSpec, TemperatureSpec
+from core_runtime.specs.block_spec import HeadsSpec
 
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """Functions that gates of the output apply; see `HeadsSpec.opening`."""
@@ -37,11 +38,26 @@ class AttentionViews:
     gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
     k_all: [T, Hkv * D], all keys of a token.
+    queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
+    keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
     attention: [T, Hq * Dv], the output of the heads.
     heads_out: [T, Hq, Dv], the same by heads.
     """
 
-    __slots__ = ("attention", "gate", "heads_out", "k", "k_all", "q", "q_all", "qkv", "v")
+    __slots__ = (
+        "attention",
+        "gate",
+        "heads_out",
+        "k",
+        "k_all",
+        "keys_values",
+        "lent",
+        "q",
+        "q_all",
+        "qkv",
+        "queries",
+        "v",
+    )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
         queries = spec.num_heads * spec.head_size
@@ -53,6 +69,11 @@ class AttentionViews:
         first_v = first_k + keys
         self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
+        self.queries = self.qkv[:, :first_k]
+        self.keys_values = self.qkv[:, first_k:]
+        self.lent: Tensor | None = None
+        if heads.lends or heads.borrows:
+            self.lent = workspace.view(f"lent_{heads.lends or heads.borrows}", num_tokens, keys + values)
         self.q_all = self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
@@ -69,7 +90,7 @@ class AttentionMixer(KeyedMixer):
 
     heads: operations on queries, keys and values around the backend.
     linears: `qkv` and `o`.
-    norms: `q`, `k` and `heads_out` where the family has them.
+    norms: `q`, `k`, `v` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
@@ -92,6 +113,7 @@ class AttentionMixer(KeyedMixer):
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
+        self.v_norm = norms.get("v")
         self.out_norm = norms.get("heads_out")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self._sinks = sinks
@@ -158,7 +180,9 @@ class AttentionMixer(KeyedMixer):
         step.
         """
         views = self.views(x.shape[0])
-        self.qkv(x, views.qkv)
+        self._project(x, views)
+        if self.v_norm is not None:
+            self.v_norm.heads(views.v)
         if self._turn is None:
             self._turn_heads(views, positions)
             self.backend.write(self.handle, views.k, views.v, metadata)
@@ -176,6 +200,17 @@ class AttentionMixer(KeyedMixer):
         if self.out_norm is not None:
             self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
+
+    def _project(self, x: Tensor, views: AttentionViews) -> None:
+        """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""
+        if not self.heads.borrows:
+            self.qkv(x, views.qkv)
+            if views.lent is not None:
+                views.lent.copy_(views.keys_values)
+            return
+        assert views.lent is not None
+        self.qkv(x, views.queries)
+        views.keys_values.copy_(views.lent)
 
     def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
         """Apply norms, bounds and the rotary embedding to queries and keys, in place."""
@@ -207,10 +242,3 @@ class AttentionMixer(KeyedMixer):
         else:
             self.q_norm.heads(views.q)
             self.k_norm.heads(views.k)
-
-
-def temperatures(spec: TemperatureSpec, positions: Tensor) -> Tensor:
-    """Return the factors of queries at positions int64 [T], as float32 [T, 1, 1]."""
-    intervals = torch.div(positions + spec.shift, spec.interval, rounding_mode="floor")
-    factors = 1.0 + spec.scale * torch.log1p(intervals.float())
-    return factors.view(-1, 1, 1)

@@ -18,7 +18,9 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
+from core_runtime.specs.block_spec import TemperatureSpec
 
 
 class LatentViews:
@@ -85,6 +87,7 @@ class LatentMixer(KeyedMixer):
     norms: `kv_a` and with a query latent `q_a`.
     to_latent: projection of each head, from Dn to R numbers.
     from_latent: projection of each head, from R to Dv numbers.
+    temperature: scaling of the queries by their position, or None.
 
     adapters: adapters of the up-projection; None: the engine has none.
 
@@ -98,6 +101,7 @@ class LatentMixer(KeyedMixer):
         linears: Mapping[str, Linear],
         heads: tuple[HeadsKernel, HeadsKernel],
         norms: Mapping[str, Norm],
+        temperature: TemperatureSpec | None = None,
     ) -> None:
         super().__init__(spec)
         self.spec = spec
@@ -112,11 +116,14 @@ class LatentMixer(KeyedMixer):
         self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
+        self._temperature = temperature
         self.tables: tuple[Tensor, Tensor] | None = None
         self.adapters: AbsorbedAdapters | None = None
 
-    is_plain = True
-    """Whether the mixer consists of kernels and the backend alone."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether the mixer consists of kernels and the backend alone."""
+        return self._temperature is None
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
@@ -147,6 +154,8 @@ class LatentMixer(KeyedMixer):
         if self.tables is not None:
             cos, sin = self.tables
             self.kernels.rotary(views.q_pe, views.k_pe_head, cos, sin, positions)
+        if self._temperature is not None:
+            views.q.mul_(temperatures(self._temperature, positions).squeeze(-1).to(views.q.dtype))
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         self.to_latent(views.q_nope, views.q_latent)
         if self.adapters is not None and self.adapters.active:

@@ -20,6 +20,7 @@ from core_runtime.models.decoder import DecoderWeights
 from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
 from core_runtime.models.head import HeadWeights
+from core_runtime.models.layer_inputs import LayerInputWeights
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.pending import Pending
 from core_runtime.models.tensors.pending_model import PendingModel, build_norm
@@ -92,7 +93,11 @@ class WeightLoading:
         way_in = self._embedding(rows, project.get("in"), vectors)
         way_out = self._head(own, project.get("out"), vectors)
         taken = self._draft_input({role: matrix.built for role, matrix in waiting.joining.items()}, vectors)
-        return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors))
+        inputs = None
+        if waiting.layer_tokens is not None:
+            norm = build_norm(self.packing, self.spec.outer_norms()["layers"], vectors)
+            inputs = LayerInputWeights(waiting.layer_tokens.built, project["layers"], norm)
+        return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors), layer_inputs=inputs)
 
     def _pooling_head(self, vectors: Mapping[str, Tensor]) -> VectorHead | None:
         """Return the head that turns pooled vectors into class scores; None where the model has no such head."""

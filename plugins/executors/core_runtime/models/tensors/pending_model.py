@@ -19,6 +19,7 @@ from core_runtime.contracts import LinearKernel
 from core_runtime.layers.activations import learned
 from core_runtime.layers.linear import Linear
 from core_runtime.models.decoder import BlockWeights
+from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.mixers import Mixer, build_mixers
 from core_runtime.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core_runtime.models.norm import Norm
@@ -56,14 +57,17 @@ class PendingBlock:
         self._norms = spec.block_norms(index)
         self._activation_tensors = list(spec.activation_tensors(index))
         self._correction = spec.correction(index)
-        self.vectors: set[str] = set()
+        self._factors = spec.expert_factors(index)
+        self._scalar = spec.layer_scalar(index)
+        self.vectors: set[str] = set() if self._scalar is None else {self._scalar}
         for norm in self._norms.values():
             self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
         self.vectors.update(self._activation_tensors)
-        if self._correction is not None:
-            name, _ = self._correction
-            self.vectors.add(name)
+        for vector in (self._correction, self._factors):
+            if vector is not None:
+                name, _ = vector
+                self.vectors.add(name)
 
     @property
     def pending(self) -> list[Pending[Any]]:
@@ -79,7 +83,11 @@ class PendingBlock:
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
         linears = {role: pending.built for role, pending in self._linears.items()}
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears)
+        # A plain number: steps that are recorded have it in their calls.
+        scalar = 1.0
+        if self._scalar is not None and not vectors[self._scalar].is_meta:  # a dry run has no numbers
+            scalar = float(vectors[self._scalar])
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears, scalar)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -98,9 +106,10 @@ class PendingBlock:
         halves = None if self._halves is None else self._halves.built
         return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
-    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | None:
+    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | ExpertsBeside | None:
         if self._block.experts is not None:
-            return self._experts_mlp(self._block.experts, vectors)
+            experts = self._experts_mlp(self._block.experts, vectors)
+            return experts if self._factors is None else self._beside(experts, norms, vectors[self._factors[0]])
         mlp = self._spec.block_mlp(self._index)
         if mlp is None:
             return None
@@ -109,6 +118,16 @@ class PendingBlock:
             parameters = [float(vectors[name]) for name in self._activation_tensors]
             mlp = msgspec.structs.replace(mlp, activation=learned(mlp.activation, parameters))
         return self._dense(mlp, "gate_up", "down", norms.get("mlp_inner"))
+
+    def _beside(self, experts: ExpertsMLP, norms: Mapping[str, Norm], factors: Tensor) -> ExpertsBeside:
+        return ExpertsBeside(
+            experts,
+            router=norms["router"],
+            before=norms["before_experts"],
+            behind=norms["behind_experts"],
+            of_mlp=norms["behind_shared"],
+            factors=self._packing.on_device(factors),
+        )
 
     def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
         assert self._experts is not None, "a block with experts waits for them"
@@ -148,7 +167,7 @@ def build_norm(
     weight = torch.ones(norm.shape)
     if norm.spec.weighted:
         # Added once here, so that no kernel has to know that Gemma stores its weights less one.
-        weight = taken(f"{norm.name}.weight") + norm.spec.offset
+        weight = (taken(f"{norm.name}.weight") + norm.spec.offset) * norm.spec.scale
     bias = packing.on_device(taken(f"{norm.name}.bias")) if norm.spec.bias else None
     return Norm(packing.kernels, norm.spec, packing.on_device(weight), bias)
 
@@ -160,6 +179,7 @@ class PendingModel:
     embedding, head: None where this part of the model has no such matrix of its own.
     projections: projections between embeddings and hidden states, by role.
     joining: matrices before a draft's blocks, by role.
+    layer_tokens: the second embedding, or None.
     vectors: names of the model's small tensors that no part waits for: norms, tables and vectors.
     """
 
@@ -169,6 +189,7 @@ class PendingModel:
     joining: dict[str, Pending[LinearKernel]]
     blocks: list[PendingBlock]
     vectors: set[str]
+    layer_tokens: Pending[LinearKernel] | None = None
 
     @classmethod
     def of(cls, spec: DecoderSpec, whole: DecoderSpec, packing: Packing) -> PendingModel:
@@ -181,12 +202,15 @@ class PendingModel:
             joining={role: pending_matrix(packing, part) for role, part in spec.draft_linears().items()},
             blocks=blocks,
             vectors=_vectors(spec, blocks),
+            layer_tokens=None if spec.layer_inputs is None else pending_matrix(packing, spec.layer_inputs.tokens()),
         )
 
     @property
     def pending(self) -> list[Pending[Any]]:
         """Return all parts that wait for matrices, those of the blocks included."""
-        found: list[Pending[Any]] = [matrix for matrix in (self.embedding, self.head) if matrix is not None]
+        found: list[Pending[Any]] = [
+            matrix for matrix in (self.embedding, self.head, self.layer_tokens) if matrix is not None
+        ]
         found += (*self.projections.values(), *self.joining.values())
         for block in self.blocks:
             found += block.pending

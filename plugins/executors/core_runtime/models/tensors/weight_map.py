@@ -18,6 +18,8 @@ from core.api.errors import CheckpointError
 from core_runtime.contracts import Loader, keeps_tensors
 from core_runtime.models.weight_rules import (
     USUALLY_IGNORED,
+    Copied,
+    Cut,
     Ignored,
     Joined,
     Rename,
@@ -40,11 +42,13 @@ class TensorView(msgspec.Struct, frozen=True):
     source: its name in the manifest before the map.
     expert: index of the expert, and number of experts in the stack; None: the tensor is not a stack.
     piece: index of the piece of the rows, and number of pieces.
+    run: see `Cut`.
     """
 
     source: str
     expert: tuple[int, int] | None = None
     piece: tuple[int, int] = (0, 1)
+    run: int = 0
     alternating: bool = False
     transposed: bool = False
     flat: bool = False
@@ -65,6 +69,8 @@ class TensorView(msgspec.Struct, frozen=True):
             return tensor
         if self.alternating:
             return tensor[number::pieces]
+        if self.run:
+            return tensor.unflatten(0, (-1, pieces, self.run))[:, number].flatten(0, 1)
         return tensor.chunk(pieces)[number]
 
 
@@ -99,7 +105,7 @@ class WeightMap:
         self._canonical_name = canonical_name
         self._renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
         self._joining = [rule for rule in rules if isinstance(rule, Joined)]
-        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
+        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Cut | Copied | Turned | UnitRows)]
         self._ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         self.ignored: dict[str, str] = {}
         tensors: dict[str, TensorInfo] = {}
@@ -190,12 +196,20 @@ class WeightMap:
             found = re.fullmatch(rule.pattern, name)
             # Packed stacks may lie the other way round than those of floating-point numbers, so each has rules of its own.
             packed = isinstance(rule, Stacked) and rule.packed
-            if found is None or (info.dtype in FLOATS) is packed:
+            wrong_kind = (info.dtype in FLOATS) is packed and not isinstance(rule, Copied)
+            if found is None or wrong_kind:
                 continue
-            if isinstance(rule, Turned):
+            if isinstance(rule, Copied):
+                for place in (name, *map(found.expand, rule.to)):
+                    yield place, TensorView(source)
+            elif isinstance(rule, Turned):
                 yield name, TensorView(source, transposed=True)
             elif isinstance(rule, UnitRows):
                 yield name, TensorView(source, unit_rows=True)
+            elif isinstance(rule, Cut):
+                for number, piece in enumerate(rule.pieces):
+                    part = found.expand(rule.to).replace("{piece}", piece)
+                    yield part, TensorView(source, piece=(number, len(rule.pieces)), run=rule.run)
             else:
                 yield from self._stack(source, found, info, rule)
             return
@@ -217,7 +231,17 @@ class WeightMap:
             for number, piece in enumerate(rule.pieces):
                 name = template.replace("{expert}", str(expert)).replace("{piece}", piece)
                 place = (number, num_pieces)
-                yield name, TensorView(source, (expert, count), place, rule.alternating, transposed, rule.flat)
+                yield (
+                    name,
+                    TensorView(
+                        source,
+                        (expert, count),
+                        place,
+                        alternating=rule.alternating,
+                        transposed=transposed,
+                        flat=rule.flat,
+                    ),
+                )
 
 
 class MappedLoader:
