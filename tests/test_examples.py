@@ -1,12 +1,15 @@
 """The examples run as they are written."""
 
+import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
-from core import LLM, SamplingParams
+from core import LLM, AsyncLLM, SamplingParams
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -59,3 +62,22 @@ def test_a_plugin_in_a_file_is_used(tiny_llama: Path) -> None:
             drafted = llm.stats().spec_num_draft_tokens
     assert drafted > 0
     assert outputs[0] == outputs[1]
+
+
+def test_the_small_server_answers_whole_in_lines_and_with_a_sentence(tiny_llama: Path) -> None:
+    namespace = runpy.run_path(str(EXAMPLES / "small_server.py"))
+    llm = AsyncLLM(str(tiny_llama), max_model_len=128, enforce_eager=True)
+    with TestClient(namespace["create_app"](llm)) as client:
+        body = {"prompt": "hello", "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+        whole = client.post("/generate", json=body)
+        assert whole.status_code == 200 and whole.json()["text"]
+        lines = client.post("/generate", json={**body, "stream": True}).text.splitlines()
+        assert json.loads(lines[-1]) == whole.json() and len(lines) > 1
+        for wrong, words in (
+            ({**body, "prompt": "x" * 500}, "128"),
+            ({**body, "temperature": -1}, "temperature"),
+            ({**body, "nonsense": 1}, "nonsense"),
+        ):
+            answer = client.post("/generate", json=wrong)
+            assert answer.status_code == 400 and words in answer.json()["error"], answer.text
+        assert client.post("/generate", content=b"{").status_code == 400
