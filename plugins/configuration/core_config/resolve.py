@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.config import EngineConfig
 from core.api.errors import ConfigError, PluginError
 from core.plugin.registry import PluginRegistry
 from core_config.arguments.sources import Merged, merge
 from core_config.engine import engine_config
 from core_config.experts import placement_of
-from core_config.layout_cost import layout_cost
+from core_config.layout_cost import LayoutCost, layout_cost
 from core_config.locating.files import magic_of, own_config
 from core_config.media import derive_for_sounds, tower_bytes, why_not
 from core_config.pooled.pooling import find_pooling
@@ -34,6 +35,7 @@ from core_config.served.adapters import adapter_settings
 from core_config.served.answers import answer_settings
 from core_config.served.apis import chosen_apis
 from core_config.served.server import server_config
+from core_config.served.server_config import ServerConfig
 from core_config.speculation.acceptance import acceptance_waiver
 from core_config.speculation.draft import find_draft
 from core_config.stages.attempt import Attempt
@@ -135,26 +137,12 @@ def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[st
 
 def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     """Run all stages in order. Raises ConfigError with every problem."""
-    server = server_config(merged, attempt.problems)
-    _read_draft(attempt.facts)
-    attempt.run_rules("arguments")
-    discover(attempt)
-    server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
-    if attempt.facts.context == "serve":
-        apis = chosen_apis(attempt.plugins, attempt.problems, attempt.warnings)
-        adapters = adapter_settings(attempt.settings, attempt.plugins, attempt.problems)
-        server = msgspec.structs.replace(server, apis=apis, adapters=adapters)
+    server = _with_plugins(merged, attempt)
     model, platform = _model_and_platform(attempt)
     checkpoint = model.checkpoint
-    spec = model.spec
-    attempt.facts.spec = spec
-    attempt.facts.manifest = checkpoint.manifest
     refusal = why_not(attempt.settings, checkpoint.path, checkpoint.manifest)
     server = msgspec.structs.replace(server, media_refusal=refusal)
-    derive_for_sounds(attempt.settings, checkpoint.manifest)
-    attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
-    if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
-        spec = without_head(spec, checkpoint.manifest)
+    spec = _task_of(attempt, model)
     choose_plugins(attempt, checkpoint, model.family, spec, platform)
     if attempt.facts.pooling is None:
         attempt.facts.tower_bytes = tower_bytes(attempt.settings, model.located.path, model.located.manifest)
@@ -195,19 +183,51 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         replaceable=chosen.replaceable(),
         again=again,
         computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device, forms),
-        layout=layout_cost(
-            spec,
-            engine,
-            plan,
-            dtype=attempt.facts.capability("activation_dtype") or settings["dtype"],
-            tensor=settings["tensor_parallel_size"],
-            stages=settings["pipeline_parallel_size"],
-            gloo=settings["disable_custom_all_reduce"],
-            nodes=settings["nnodes"],
-            experts=placement_of(settings),
-            context=settings["decode_context_parallel_size"],
-        ),
+        layout=_layout_of(attempt, spec, engine, plan),
         work=lambda: _token_work(attempt, checkpoint, spec, plan),
+    )
+
+
+def _with_plugins(merged: Merged, attempt: Attempt) -> ServerConfig:
+    """Discover the plugins; returns the server's settings, with what some of them declare for it."""
+    server = server_config(merged, attempt.problems)
+    _read_draft(attempt.facts)
+    attempt.run_rules("arguments")
+    discover(attempt)
+    server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
+    if attempt.facts.context != "serve":
+        return server
+    apis = chosen_apis(attempt.plugins, attempt.problems, attempt.warnings)
+    adapters = adapter_settings(attempt.settings, attempt.plugins, attempt.problems)
+    return msgspec.structs.replace(server, apis=apis, adapters=adapters)
+
+
+def _task_of(attempt: Attempt, model: _Model) -> ModelSpec:
+    """Settle whether the model generates or answers with vectors; returns its spec, for these without an output head."""
+    spec, manifest = model.spec, model.checkpoint.manifest
+    facts = attempt.facts
+    facts.spec, facts.manifest = spec, manifest
+    derive_for_sounds(attempt.settings, manifest)
+    facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, model.checkpoint, spec))
+    if facts.pooling is not None and isinstance(spec, DecoderSpec):
+        return without_head(spec, manifest)
+    return spec
+
+
+def _layout_of(attempt: Attempt, spec: ModelSpec, engine: EngineConfig, plan: MemoryPlan) -> LayoutCost | None:
+    """Return what steps cost with several ranks or engines."""
+    settings = attempt.settings
+    return layout_cost(
+        spec,
+        engine,
+        plan,
+        dtype=attempt.facts.capability("activation_dtype") or settings["dtype"],
+        tensor=settings["tensor_parallel_size"],
+        stages=settings["pipeline_parallel_size"],
+        gloo=settings["disable_custom_all_reduce"],
+        nodes=settings["nnodes"],
+        experts=placement_of(settings),
+        context=settings["decode_context_parallel_size"],
     )
 
 
