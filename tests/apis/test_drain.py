@@ -84,6 +84,7 @@ def test_what_does_not_end_in_time_gets_an_error(start: Start) -> None:
     assert "ended now, since they still run: 1" in ended_well(process)
 
 
+@pytest.mark.slow
 def test_responses_in_the_background_are_waited_for(start: Start) -> None:
     process = start("0", "0.05", "0", "0", "30")
     url = ready_url(process)

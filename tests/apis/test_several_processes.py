@@ -128,6 +128,7 @@ def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_two_processes_before_two_engines(tmp_path: Path) -> None:
     with several(tmp_path, num_engines=2) as server:
         engines = server.pids("core.engine.process")

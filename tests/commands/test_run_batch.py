@@ -85,6 +85,7 @@ def test_a_server_answers_instead_of_an_engine(tmp_path, capsys):
     assert "no connection" in capsys.readouterr().err and out.exists()
 
 
+@pytest.mark.slow
 def test_a_real_model_without_a_network(tmp_path, tiny_llama):
     source, out = write(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
     words = ["-i", str(source), "-o", str(out), str(tiny_llama), "--max-num-seqs", "2", "--api-key", "k"]

@@ -16,8 +16,7 @@ from tests.media.comparison import GREEDY, Answer, Reference, assert_same, crowd
 from tests.media.heard import RATE, SAVE_HEARD, save_granite, sound, wav
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1600, "block_size": 16, "seed": 0}
-QUICK = "qwen2_audio"
-KINDS = [QUICK, *(pytest.param(kind, marks=pytest.mark.media) for kind in sorted(SOUNDS) if kind != QUICK)]
+KINDS = [pytest.param(kind, marks=pytest.mark.media) for kind in sorted(SOUNDS)]
 
 
 class HeardReference(Reference):

@@ -49,6 +49,7 @@ def test_metadata_of_a_checkout_has_all_that_an_installation_has(tmp_path: Path,
     assert sorted(commands) == sorted(usual)
 
 
+@pytest.mark.slow
 def test_the_tests_for_gpus_find_their_plugins_and_compile_their_kernels(tmp_path: Path, packages: Path) -> None:
     """`make gpu-test` where there is no GPU: all cases are collected, and only those that need none run."""
     python = tmp_path / "python3"

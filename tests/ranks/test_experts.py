@@ -67,7 +67,6 @@ def layers(llm: LLM) -> list[ExpertsMLP]:
     return [block.mlp for block in blocks if isinstance(block.mlp, ExpertsMLP)]
 
 
-@pytest.mark.slow
 def test_experts_that_move_change_nothing(one: LLM, two: LLM, caplog: pytest.LogCaptureFixture) -> None:
     before = [mlp.places.experts for mlp in layers(two)]
     with caplog.at_level("INFO", "core_distributed.balance"):

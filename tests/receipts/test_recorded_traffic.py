@@ -82,6 +82,7 @@ def found(tiny_llama, tmp_path_factory):
     return results
 
 
+@pytest.mark.slow
 def test_requests_are_recorded_with_their_tokens_and_no_receipt_is_shown(found):
     assert found["receipts shown"] == [False] * len(BODIES)
     assert [record.path for record in found["records"]] == [path for path, _ in BODIES]

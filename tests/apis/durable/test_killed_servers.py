@@ -126,6 +126,7 @@ def check(server: Server, whole: dict[str, Reading], cut: dict[str, Reading]) ->
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow
 def test_streams_go_on_after_kill_9(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         whole, cut = begin(server, ["seeded", "prompts"])
