@@ -12,6 +12,7 @@ from core_runtime.layers.rows import RowKernels
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.norm import Norm
+from core_runtime.specs.block_spec import HeadsSpec
 from core_runtime.specs.mixer_parts import latent_parts
 from core_runtime.weights.formats import Dense
 
@@ -58,7 +59,10 @@ class Echo:
 
 
 def test_a_latent_mixer_is_recorded_and_replayed(kernels):
-    parts, provider = latent_parts(SPEC, "attn", HIDDEN, bias=True, interleaved=True), KernelSet([kernels])
+    parts, provider = (
+        latent_parts(SPEC, "attn", HIDDEN, HeadsSpec(out_bias=True), interleaved=True),
+        KernelSet([kernels]),
+    )
 
     def linear(shape, seed):
         bias = random(shape[0], seed=seed + 50)
