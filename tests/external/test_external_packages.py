@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, tiny_llama):
@@ -60,7 +62,6 @@ def test_show_keeps_the_traceback(core):
     assert 'raise RuntimeError("a vendor library is missing")' in done.stdout
 
 
-@pytest.mark.slow
 def test_broken_plugins_harm_only_those_who_choose_them(core, checkpoint):
     assert core("plugins", "explain", str(checkpoint)).returncode == 0
     chosen = core("plugins", "explain", str(checkpoint), "--attention-backend", "broken_import")
@@ -86,7 +87,6 @@ def test_explain_names_the_choices_and_the_losers(core, checkpoint):
     assert told["arguments"]["block_size"] == {"value": 8, "origin": "platform example_cpu", "reason": "an example"}
 
 
-@pytest.mark.slow
 def test_a_users_block_removes_a_package(core, checkpoint):
     rows = listed(core, CORE_PLUGINS="no:example_npz")
     assert rows["loader", "example_npz"]["status"] == "blocked"
