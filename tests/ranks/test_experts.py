@@ -93,16 +93,16 @@ def test_an_expert_that_cannot_be_read_stays(
     def unreadable(index: int, expert: int) -> Any:
         raise OSError("the disk is gone")
 
-    # Rank 0 alone fails to read its part of a move that both ranks want.
+    # Rank 0 alone fails to read. The other rank may still take a copy of an expert, which is no part of that move.
     monkeypatch.setattr(balance(two), "_read", unreadable)
-    before = [mlp.places.experts for mlp in layers(two)]
+    before = [mlp.places.experts[:5] for mlp in layers(two)]
     for mlp in layers(two):
         slots = mlp.places.experts
         for expert in sorted(set(slots[:5]) - set(slots[5:]))[:2]:
             mlp.places.loads[expert] += 1_000_000
     assert answers(two, GREEDY) == answers(one, GREEDY)
     assert "stays where it is: the disk is gone" in caplog.text
-    assert [mlp.places.experts for mlp in layers(two)] == before
+    assert [mlp.places.experts[:5] for mlp in layers(two)] == before
 
 
 def test_ranks_with_experts_sleep_and_wake(one: LLM, two: LLM) -> None:
