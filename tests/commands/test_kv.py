@@ -140,7 +140,7 @@ def test_a_check_of_two_engines_that_agree(engine, capsys):
     [
         ({"fingerprint": "f" * 32}, "has the fingerprint"),
         ({"page_bytes": 8192}, "pages of 4096 bytes"),
-        (None, "refused"),
+        (None, "cannot be reached: Connection refused; give kv_ip and kv_port"),
     ],
 )
 def test_a_check_says_what_is_wrong(engine, capsys, other, sentence):

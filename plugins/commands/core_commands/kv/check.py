@@ -45,7 +45,12 @@ def checked(first: Place, second: Place, secret: bytes) -> Checked:
             shown = f"{host}:{port}"
             try:
                 trials.append((shown, opened.enter_context(Trial(host, port, secret))))
-            except (PeerError, OSError) as error:
+            except OSError as error:
+                why = error.strerror or error
+                return Checked(
+                    done, f"{shown} cannot be reached: {why}; give kv_ip and kv_port of an engine that runs."
+                )
+            except PeerError as error:
                 return Checked(done, f"{shown}: {error}.")
         (one, there), (other, here) = trials
         problem = difference(one, there, other, here)
