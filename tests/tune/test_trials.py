@@ -127,7 +127,7 @@ def test_time_goes_to_whole_values_and_the_others_are_named():
     assert [row.candidate.name for row in found.tried] + [each.name for each in found.untried] == list("abcdef")
     assert all(row.effect.num_pairs + row.effect.num_left_out >= 4 for row in found.tried)
     with pytest.raises(
-        UserError, match=r"--minutes 0.1: a start takes 4 s .* no time for the pairs of one value; give at"
+        UserError, match=r"--minutes 0.1: a start takes 4 s .* no time to try one value and confirm it; give at"
     ):
         trials(SimulatedBench(TRUE), minutes=0.1).run()
 

@@ -151,7 +151,7 @@ def test_mistakes_are_sentences_and_start_nothing(case, members, tmp_path, capsy
 
 def test_too_little_time_is_a_sentence_and_ends_what_was_started(members, capsys):
     assert main(["tune", *LOAD, "--only", "async-scheduling", "--minutes", "0.001"]) == 2
-    assert "so there is no time for the pairs of one value; give at least" in capsys.readouterr().err
+    assert "so there is no time to try one value and confirm it; give at least" in capsys.readouterr().err
     assert len(pids(members)) == 1 and not any(is_alive(pid) for pid in pids(members))
 
 

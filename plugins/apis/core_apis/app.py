@@ -51,7 +51,7 @@ from core_apis.server.turnstile import Turnstile
 from core_apis.sessions.directory import session_files
 from core_apis.sessions.service import SessionService
 from core_apis.transfer import with_transfer
-from core_apis.watching import watched
+from core_apis.watching import Generate, watched
 from core_config.served.server_config import ServerConfig
 from core_media.config import media_of
 from core_observers.metrics import PREFIX, ServerMetrics
@@ -196,11 +196,8 @@ def _context(
         engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )
     tracing = _tracing(server, model)
-    generate = watched(engine, metrics, tracing)
     quotes = _quotes(engine, server, metrics, model)
-    if quotes is not None:
-        generate = with_energy(quotes.followed(generate), engine)
-    generate = with_transfer(generate, engine)
+    generate = _followed(watched(engine, metrics, tracing), engine, quotes, adapters)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching
@@ -221,7 +218,7 @@ def _context(
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
         sessions=sessions,
-        generate=generate if adapters is None else adapters.followed(generate),
+        generate=generate,
         pipeline=Pipeline() if durable is None else DurablePipeline(durable),
         exchanges=exchanges,
         tenants=tenants,
@@ -233,6 +230,16 @@ def _context(
         batches=batch_service(server, engine.config),
         quotes=quotes,
     )
+
+
+def _followed(
+    generate: Generate, engine: ServingEngine, quotes: ServerQuotes | None, adapters: ServedAdapters | None
+) -> Generate:
+    """Return how prompts are generated, with all that follows a request from its start to its end."""
+    if quotes is not None:
+        generate = with_energy(quotes.followed(generate), engine)
+    generate = with_transfer(generate, engine)
+    return generate if adapters is None else adapters.followed(generate)
 
 
 def _quotes(

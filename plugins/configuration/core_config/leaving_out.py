@@ -30,11 +30,7 @@ def without(row: ResolvedPlugin, values: Mapping[str, Any]) -> dict[str, Any]:
             changed[kind.argument] = kept or _default(kind.argument)
     own = kind.config_argument
     if own is not None and own != kind.argument and values.get(own):
-        if kind.by_name:
-            rest = {name: keys for name, keys in values[own].items() if normalize(name) != row.name}
-        else:
-            # The arguments of the only plugin of a kind are those of the one that the user named.
-            rest = {} if named else values[own]
+        rest = _arguments_left(row, values[own], is_named=named)
         if rest != values[own]:
             changed[own] = rest
     words = values.get("plugins")
@@ -43,6 +39,14 @@ def without(row: ResolvedPlugin, values: Mapping[str, Any]) -> dict[str, Any]:
         if kept_words != words:
             changed["plugins"] = kept_words or None
     return changed
+
+
+def _arguments_left(row: ResolvedPlugin, given: Mapping[str, Any], *, is_named: bool) -> Mapping[str, Any]:
+    """Return the own arguments of a kind's plugins without those of `row`. is_named: whether the user named it."""
+    if kind_named(row.kind).by_name:
+        return {name: keys for name, keys in given.items() if normalize(name) != row.name}
+    # The arguments of the only plugin of a kind are those of the one that the user named.
+    return {} if is_named else given
 
 
 def _without(row: ResolvedPlugin, given: Any) -> Any:

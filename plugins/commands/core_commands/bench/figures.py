@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -121,8 +122,11 @@ def most_at_once(outcomes: Sequence[Outcome]) -> int:
     return most
 
 
-def parse_limits(words: Sequence[str]) -> dict[str, float]:
-    """Parse words such as `ttft:500`. Raises UserError."""
+def parse_limits(words: Sequence[str], flag: str = "--goodput", metrics: Sequence[str] = LIMITED) -> dict[str, float]:
+    """Parse words such as `ttft:500`. flag: of the argument, for messages.
+
+    Raises UserError, also for two different limits of one metric.
+    """
     limits: dict[str, float] = {}
     for word in words:
         metric, _, text = word.partition(":")
@@ -130,9 +134,10 @@ def parse_limits(words: Sequence[str]) -> dict[str, float]:
             value = float(text)
         except ValueError:
             value = -1.0
-        if metric not in LIMITED or not value > 0:
-            raise UserError(f"--goodput {word}: expected METRIC:MS with one of {', '.join(LIMITED)}, such as ttft:500.")
-        limits[metric] = value
+        if metric not in metrics or not 0 < value < inf:
+            raise UserError(f"{flag} {word}: expected METRIC:MS with one of {', '.join(metrics)}, such as ttft:500.")
+        if limits.setdefault(metric, value) != value:
+            raise UserError(f"{flag} {metric}:{limits[metric]:g} and {word} contradict each other; leave one out.")
     return limits
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Final
 
 from core.api.errors import UserError
+from core_commands.bench.figures import parse_limits
 
 METRICS: Final = ("ttft", "itl", "tpot", "e2el")
 
@@ -28,19 +28,7 @@ class Goals:
     @classmethod
     def read(cls, words: Sequence[str], percentile: float) -> Goals:
         """Read words such as `ttft:500`. Raises UserError for words that are none, or that contradict each other."""
-        limits: dict[str, float] = {}
-        for word in words:
-            metric, _, text = word.partition(":")
-            try:
-                value = float(text)
-            except ValueError:
-                value = -1.0
-            if metric not in METRICS or not (value > 0 and isfinite(value)):
-                raise UserError(
-                    f"--goal {word}: expected METRIC:MS with one of {', '.join(METRICS)}, such as ttft:500."
-                )
-            if limits.setdefault(metric, value) != value:
-                raise UserError(f"--goal {metric}:{limits[metric]:g} and {word} contradict each other; leave one out.")
+        limits = parse_limits(words, "--goal", METRICS)
         if "e2el" in limits and limits["e2el"] <= limits.get("ttft", 0.0):
             raise UserError(
                 f"--goal e2el:{limits['e2el']:g} and ttft:{limits['ttft']:g} contradict each other: an answer ends after it "

@@ -147,12 +147,12 @@ class Trials:
         self._candidates = [each for each in self._candidates if each.text not in slow]
         self._measured(present, self._seed)
         self._terms.say(f"a start takes {self._open_s:.1f} s, a measurement {self._measure_s:.1f} s")
-        needed = self._cost()
+        needed = 2 * self._cost()  # of one value, and once more if it helps
         if self._candidates and self._left() < needed:
             minutes = (self._passed() + needed) / 60
             raise UserError(
                 f"--minutes {self._terms.seconds / 60:g}: a start takes {self._open_s:.0f} s and one measurement "
-                f"{self._measure_s:.1f} s, so there is no time for the pairs of one value; give at least {minutes:.1f}."
+                f"{self._measure_s:.1f} s, so there is no time to try one value and confirm it; give at least {minutes:.1f}."
             )
 
     def _try_all(self, present: Subject, candidates: Sequence[Candidate], *, reserve: bool) -> None:

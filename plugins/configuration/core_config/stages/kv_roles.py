@@ -44,15 +44,19 @@ def role_arguments(
     found: dict[str, tuple[Any, str]] = {"role": (role, f"{flag}.kv_role {role}")}
     found |= {ARGUMENTS[name]: (value, f"{flag_of(name)} {value}") for name, value in said.items()}
     found |= {KEYS[name]: (keys[name], f"{flag}.{name} {keys[name]}") for name in KEYS if name in keys}
-    if role != CONSUMER:
-        host, port = keys.get("kv_ip", HOST), keys.get("kv_port", PORT)
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if "listen" not in own or {"kv_ip", "kv_port"} & set(keys):
-            found["listen"] = (place, f"{flag}.kv_ip {host} and kv_port {port}")
+    if role != CONSUMER and ("listen" not in own or {"kv_ip", "kv_port"} & set(keys)):
+        found["listen"] = _place(keys, flag)
     for name, (value, written) in found.items():
         if name in own and own[name] != value:
             problems.append(f"{written}: the connector's own {name} {own[name]} says otherwise; leave one out.")
     return {**own, **{name: value for name, (value, _) in found.items()}}
+
+
+def _place(keys: Mapping[str, Any], flag: str) -> tuple[str, str]:
+    """Return the address at which consumers come, and how it was written."""
+    host, port = keys.get("kv_ip", HOST), keys.get("kv_port", PORT)
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return place, f"{flag}.kv_ip {host} and kv_port {port}"
 
 
 def without_role(values: Mapping[str, Any], name: str, flag: str) -> Iterator[str]:

@@ -10,7 +10,6 @@ but the number of tokens and rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,103 +19,29 @@ from core.api.errors import UserError
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
-from core_runtime.layers.linear import Linear
-from core_runtime.layers.partial_sums import PartialSums, SummedLinear
+from core_runtime.layers.partial_sums import PartialSums
 from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
-from core_runtime.models.embedding import Embedding, EmbeddingWeights
+from core_runtime.models.decoder_weights import BlockWeights, DecoderWeights
+from core_runtime.models.draft_input import DraftEntry
+from core_runtime.models.embedding import Embedding
 from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.halves import Half, halves_of
-from core_runtime.models.head import Head, HeadWeights
-from core_runtime.models.layer_inputs import LayerInputsStep, LayerInputWeights
+from core_runtime.models.head import Head
+from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.mixers import Mixer
-from core_runtime.models.mlp import BlockMLP, ExpertsMLP
+from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
-from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
 from core_runtime.models.taps import Taps
-from core_runtime.models.vector_head import VectorHead
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
 
 
-@dataclass(slots=True)
-class BlockWeights:
-    """The prepared weights of one block.
-
-    mixers: none, one, or two that read the same input.
-    mlp: the block's second half, or None.
-    norms: norms by role, see `DecoderSpec.block_norms`.
-    linears: linear layers of mixers and MLP by role, see `DecoderSpec.block_linears`.
-    scalar: factor of the residual stream after the block.
-    """
-
-    mixers: tuple[Mixer, ...]
-    mlp: BlockMLP | ExpertsBeside | None
-    norms: dict[str, Norm]
-    linears: dict[str, Linear]
-    scalar: float = 1.0
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the block's matrices."""
-        total = sum(mixer.nbytes for mixer in self.mixers)
-        total += sum(linear.nbytes for role, linear in self.linears.items() if role.startswith("layer_"))
-        return total if self.mlp is None else total + self.mlp.nbytes
-
-    def attach(self, sums: PartialSums) -> None:
-        """Bind the layers whose inputs ranks divide, and the experts, to the sums of their model."""
-        for linear in self.linears.values():
-            if isinstance(linear, SummedLinear):
-                linear.attach(sums)
-        if isinstance(self.mlp, ExpertsMLP | ExpertsBeside):
-            self.mlp.attach(sums)
-
-
-@dataclass(slots=True)
-class DecoderWeights:
-    """The prepared weights of a decoder. A tied head is the embedding's kernel.
-
-    embedding: None where this part of the model does not hold it.
-    head: None where this part of the model does not hold it.
-    blocks: the blocks that this part of the model holds, in order.
-    draft_input: input weights of a draft that takes in hidden states of its target, or None.
-    pooling_head: head that turns pooled vectors into class scores, or None.
-    borrowed: kernels among these that belong to another model.
-    layer_inputs: embeddings for each block, or None.
-    """
-
-    embedding: EmbeddingWeights | None
-    head: HeadWeights | None
-    blocks: list[BlockWeights]
-    draft_input: DraftInputWeights | None = None
-    pooling_head: VectorHead | None = None
-    borrowed: tuple[LinearKernel, ...] = ()
-    layer_inputs: LayerInputWeights | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all matrices. A tied matrix counts once, a borrowed one not at all."""
-        total = sum(block.nbytes for block in self.blocks)
-        kernels: list[LinearKernel | None] = []
-        if self.embedding is not None:
-            kernels += (self.embedding.tokens, self.embedding.project)
-        if self.head is not None:
-            kernels += (self.head.tokens, self.head.project)
-        if self.draft_input is not None:
-            kernels += self.draft_input.linears.values()
-        if self.layer_inputs is not None:
-            kernels += (self.layer_inputs.tokens, self.layer_inputs.project)
-        counted = list(self.borrowed)
-        for kernel in kernels:
-            if kernel is None or any(kernel is other for other in counted):
-                continue
-            counted.append(kernel)
-            total += kernel.nbytes
-        if self.pooling_head is not None:
-            total += self.pooling_head.nbytes
-        return total
+def _behind_late_experts(spec: DecoderSpec) -> frozenset[int]:
+    """Return the indices of blocks behind which the output of the experts of the block before is added."""
+    experts = [block.experts for block in spec.blocks]
+    return frozenset(index + 1 for index, found in enumerate(experts) if found is not None and found.late)
 
 
 def rotary_tables(
@@ -197,8 +122,7 @@ class Decoder:
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
-        late = [block.experts is not None and block.experts.late for block in spec.blocks]
-        self._late = frozenset(index + 1 for index, is_late in enumerate(late) if is_late)
+        self._late = _behind_late_experts(spec)
         if reduce is not None:
             sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
             for block in weights.blocks:

@@ -163,21 +163,30 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
     """Return the names of norms in the block, by role."""
     block = spec.blocks[index]
     mixes = bool(block.mixers)
-    thinks = block.has_mlp
     order = block.order or spec.order
     names: dict[str, str] = {}
     if mixes and block.input_norm and order not in ("post", "residual_post"):
         names["input"] = "input_layernorm"
     if mixes and order in ("sandwich", "post", "residual_post"):
         names["post_attention"] = "post_attention_layernorm"
-    if thinks and order in ("pre", "parallel_two"):
-        names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
-    if thinks and order == "sandwich":
-        names["pre_mlp"] = "pre_feedforward_layernorm"
-    behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
+    if block.has_mlp:
+        names |= _mlp_norm_names(order, mixes=mixes, behind=block.norm_behind_mlp)
     if spec.layer_inputs is not None:
         names["post_layer"] = "post_per_layer_input_norm"
-    if thinks and behind:
+    return names
+
+
+def _mlp_norm_names(order: str, *, mixes: bool, behind: bool) -> dict[str, str]:
+    """Return the names of norms around a block's MLP, by role.
+
+    mixes: whether a mixer comes before it. behind: whether a norm follows it in any order.
+    """
+    names: dict[str, str] = {}
+    if order in ("pre", "parallel_two"):
+        names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
+    if order == "sandwich":
+        names["pre_mlp"] = "pre_feedforward_layernorm"
+    if behind or order in ("sandwich", "post", "residual_post"):
         names["post_mlp"] = "post_feedforward_layernorm"
     return names
 

@@ -48,16 +48,9 @@ class Roles:
         has_key: bool,
     ) -> Roles:
         """Check what the configuration says. has_key: whether there is a key file. Raises ConfigError."""
-        if role not in ROLES:
-            raise ConfigError([f"kv_role {role}: expected one of {', '.join(ROLES)}."])
-        if len(peers) > MOST_PEERS:
-            raise ConfigError([f"--kv-peers: {len(peers)} engines; expected at most {MOST_PEERS}."])
-        if role != CONSUMER and listen is None:
-            raise ConfigError([f"kv_role {role}: consumers need an address; give kv_ip and kv_port."])
-        if role != PRODUCER and not peers:
-            raise ConfigError([f"kv_role {role}: there is no engine to take pages from; give --kv-peers HOST:PORT."])
-        if role == PRODUCER and peers:
-            raise ConfigError([f"--kv-peers {peers[0]}: kv_role {role} takes no pages; leave it out, or give {BOTH}."])
+        problem = _contradiction(role, listen, peers)
+        if problem:
+            raise ConfigError([problem])
         place = address_of(listen, PLACE) if listen is not None and role != CONSUMER else None
         if place is not None and place[0] in ANY_ADDRESS:
             raise ConfigError([
@@ -68,6 +61,21 @@ class Roles:
             for said, address in [(PLACE, place), *((PEERS, peer) for peer in whom)]:
                 require_loopback(said, address, "--kv-key-file")
         return cls(place, whom, lease_s, engine_id or secrets.token_hex(8))
+
+
+def _contradiction(role: str, listen: str | None, peers: Sequence[str]) -> str:
+    """Return what a role lacks, or has and cannot use; empty: nothing."""
+    if role not in ROLES:
+        return f"kv_role {role}: expected one of {', '.join(ROLES)}."
+    if len(peers) > MOST_PEERS:
+        return f"--kv-peers: {len(peers)} engines; expected at most {MOST_PEERS}."
+    if role != CONSUMER and listen is None:
+        return f"kv_role {role}: consumers need an address; give kv_ip and kv_port."
+    if role != PRODUCER and not peers:
+        return f"kv_role {role}: there is no engine to take pages from; give --kv-peers HOST:PORT."
+    if role == PRODUCER and peers:
+        return f"--kv-peers {peers[0]}: kv_role {role} takes no pages; leave it out, or give {BOTH}."
+    return ""
 
 
 def roles_of(config: EngineConfig) -> str:

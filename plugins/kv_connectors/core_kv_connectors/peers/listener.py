@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from core.api.errors import ConfigError
@@ -35,7 +36,7 @@ OPEN_TRIES = 20
 OPEN_PAUSE_S = 0.1
 
 
-class Listener:
+class Listener(ABC):
     """Answers peers at a port; what it says to those that have agreed, subclasses say.
 
     host, port: where; port 0: any free one. argument: that named them, for messages.
@@ -105,9 +106,9 @@ class Listener:
                 self._connections.discard(connection)
             connection.close()
 
+    @abstractmethod
     def _speak(self, purpose: str, connection: socket.socket) -> None:
         """Serve a connection that has agreed, until it ends. Raises PeerError, OSError."""
-        raise NotImplementedError
 
 
 class OfferListener(Listener):

@@ -15,7 +15,7 @@ from core_runtime.contracts.low_rank import PackedLowRank
 from core_runtime.executor.adapters.placed import HEAD_KEY, PlacedAdapters
 from core_runtime.layers.adapted_tokens import EmbeddingChange, HeadChange, TokenRows
 from core_runtime.layers.kernels import KernelSet
-from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.tensors.packing import DENSE_ACTIVATION, DTYPES
 from core_runtime.models.vector_head import VectorHead
 from core_runtime.weights.adapter_contents import ModuleChange

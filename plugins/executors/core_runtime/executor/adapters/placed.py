@@ -24,7 +24,8 @@ from core_runtime.layers.adapted_heads import AbsorbedAdapters
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChange, HeadAdapters, HeadChange
 from core_runtime.layers.linear import Linear
 from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
-from core_runtime.models.decoder import BlockWeights, Decoder
+from core_runtime.models.decoder import Decoder
+from core_runtime.models.decoder_weights import BlockWeights
 from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.latent import LatentMixer

@@ -26,7 +26,8 @@ from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
-from core_runtime.models.decoder import Decoder, DecoderWeights
+from core_runtime.models.decoder import Decoder
+from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.tensors.borrowing import borrow, borrowing_spec
 from core_runtime.models.tensors.draft_names import draft_weight_map

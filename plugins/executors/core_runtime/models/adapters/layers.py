@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from core.api.specs import LayerSpec, RowOrder
 from core_runtime.layers.linear import Linear
-from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.mlp import SeparateExperts
 from core_runtime.specs.block_parts import mixer_parts
 from core_runtime.specs.decoder_spec import DecoderSpec

@@ -10,7 +10,7 @@ import dataclasses
 import msgspec
 
 from core_runtime.contracts import LinearKernel
-from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.head import HeadWeights
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_spec import DraftSpec

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError
 from core_runtime.contracts import LinearKernel, Loader, keeps_tensors
-from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
 from core_runtime.models.head import HeadWeights

@@ -18,7 +18,7 @@ from core.api.specs import LatentSpec, RowOrder
 from core_runtime.contracts import LinearKernel
 from core_runtime.layers.activations import learned
 from core_runtime.layers.linear import Linear
-from core_runtime.models.decoder import BlockWeights
+from core_runtime.models.decoder_weights import BlockWeights
 from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.mixers import Mixer, build_mixers
 from core_runtime.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
