@@ -256,5 +256,5 @@ def _texts(name: str, values: Sequence[str]) -> None:
 def _integer(name: str, value: int, *, low: int, high: int | None = None) -> None:
     kind = isinstance(value, int) and not isinstance(value, bool)
     if not kind or value < low or (high is not None and value > high):
-        limit = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise RequestError(f"{name} is {value!r}; expected an integer of {limit}.", param=name)
+        limit = f"of at least {low}" if high is None else f"between {low} and {high}"
+        raise RequestError(f"{name} is {value!r}; expected an integer {limit}.", param=name)

@@ -53,6 +53,14 @@ NEEDS: Mapping[str, str] = MappingProxyType(
             "--enable-lora, --lora-directory and --allow-runtime-lora-updating",
         ),
         **dict.fromkeys(("/v1/files", "/v1/batches"), "--batch-directory"),
+        **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping"), "--enable-sleep-mode"),
+        **dict.fromkeys(("/start_profile", "/stop_profile"), "--profiler-config"),
+        **dict.fromkeys(
+            ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
+            "--weight-transfer-config",
+        ),
+        **dict.fromkeys(("/pause", "/resume", "/is_paused"), "--enable-sleep-mode or --weight-transfer-config"),
+        "/collective_rpc": "--worker-extension-cls or --weight-transfer-config",
     }
 )
 """The arguments with which a server has paths that vLLM's clients expect."""
@@ -62,6 +70,9 @@ UNSERVED: Mapping[str, str] = MappingProxyType(
         "/generative_scoring": "For the probability of a label, send prompt and label to /v1/completions with "
         "`max_tokens` 0, `echo` and `logprobs`.",
         "/cohere/v2/chat": "Send chats to /v1/chat/completions.",
+        "/v1/audio/speech": "Models that speak are not served.",
+        "/v1/images/generations": "Models that paint are not served.",
+        "/v1/moderations": "Ask a model of classes at /classify (--runner pooling).",
         "/v1/chat/completions/batch": "Send each chat to /v1/chat/completions, or a file of them to /v1/batches.",
         **dict.fromkeys(
             ("/v1/messages/render", "/v1/responses/render"),

@@ -270,6 +270,13 @@ def a_tokenizer_that_is_not_wanted(facts: Facts) -> Findings:
         yield Warn("--tokenizer has no effect: --skip-tokenizer-init runs without any.")
 
 
+def served_names_are_names(facts: Facts) -> Findings:
+    """A client could not ask for a name without characters."""
+    for name in facts["served_model_name"] or []:
+        if not name.strip():
+            yield Problem(f"--served-model-name {name!r}: the name is empty; expected what clients write as `model`.")
+
+
 def served_names_swallow_the_model(facts: Facts) -> Findings:
     """A model that follows a list of served names on the command line is parsed as one more name."""
     names = facts["served_model_name"] or []
@@ -290,6 +297,7 @@ def a_limit_of_processors_needs_some(facts: Facts) -> Findings:
 
 RULES: tuple[Rule, ...] = (
     Rule(model_has_a_name),
+    Rule(served_names_are_names),
     Rule(a_limit_of_processors_needs_some),
     Rule(revision_needs_its_owner),
     Rule(no_method_is_to_be_removed),

@@ -54,8 +54,12 @@ def pooling_is_implied(facts: Facts) -> Findings:
 
 def keys_of_the_pooler_pool(facts: Facts) -> Findings:
     """A model that generates text has no pooler."""
-    if facts.spec is not None and facts.pooling is None and facts["pooler_config"]:
+    if facts.spec is None or facts.pooling is not None:
+        return
+    if facts["pooler_config"]:
         yield Warn("--pooler-config has no effect with --runner generate.")
+    if facts["convert"] in ("embed", "classify"):
+        yield Warn(f"--convert {facts['convert']} has no effect with --runner generate.")
 
 
 def rerankers_may_generate(facts: Facts) -> Findings:
