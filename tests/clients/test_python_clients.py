@@ -65,3 +65,23 @@ def test_a_client_calls_and_answers_in_a_form(server: Server, client: str, tmp_p
     assert len(answers) == NUM_ANSWERS[client] and report["called"]
     for answer in answers.values():
         jsonschema.validate(answer, FORECAST)
+
+
+@pytest.mark.parametrize("library", ["gradio", "streamlit"])
+def test_a_page_asks_twice_and_shows_what_the_server_says(server: Server, library: str, tmp_path: Path) -> None:
+    """The pages of examples/, each run by its library."""
+    assert PYTHON.exists(), f"{PYTHON} is missing; run `make test-clients`"
+    words = [HERE / "python" / f"page_{library}.py", ROOT / "examples" / f"{library}_page.py", server.base]
+    ended = subprocess.run(
+        [str(PYTHON), *map(str, words)],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    answers = json.loads(ended.stdout.splitlines()[-1])
+    assert len(answers) == 2 and all(answers)
