@@ -75,6 +75,10 @@ class KVConnector:
         """Whether slow storage seems to have a block, by one quick check; its page may turn out to be unusable."""
         return False
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return why a page of a block is not here, for explanations: `page_damaged`, `not_saved`; empty: unknown."""
+        return ""
+
     # --- loads: a sequence steps aside until its load is done ---
 
     def start_load(self, load: KVLoad) -> None:

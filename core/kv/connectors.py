@@ -138,6 +138,10 @@ class KVConnectors:
         pages = (self._call(connector, "get", group, key) for connector in self._stores)
         return next((page for page in pages if page is not None), None)
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return why a page of a block is missing, by the first connector that knows; empty: none does."""
+        return next(filter(None, (self._call(one, "missing", key) for one in self.connectors)), "")
+
     def fits(self, page: Page) -> bool:
         """Whether a page has the size of a block. Any other size would make the step that copies it fail."""
         if not self._page_bytes or page.nbytes == self._page_bytes:

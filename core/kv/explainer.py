@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from core.api.kv_transfer import PrefixKey
 from core.api.sequence_record import CacheMiss
 from core.kv.block_keys import BlockKeys
 from core.kv.growth import Growth
@@ -27,6 +28,7 @@ class CacheView(NamedTuple):
     num_blocks: blocks of the pool.
     has_states: whether layers have states.
     was_over_share: whether (group, digest) gave way because its tenant had more than its share.
+    missing:    see `KVConnector.missing`, of all connectors.
     """
 
     keys: BlockKeys
@@ -36,6 +38,7 @@ class CacheView(NamedTuple):
     num_blocks: int
     has_states: bool
     was_over_share: Callable[[tuple[int, bytes]], bool]
+    missing: Callable[[PrefixKey], str]
 
 
 class MissExplainer(Protocol):
@@ -48,6 +51,3 @@ class MissExplainer(Protocol):
     def find(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
         """Return why the token after `hit`, the result of this sequence's look-up, is not cached. Changes nothing."""
         ...
-
-
-MakeExplainer = Callable[[CacheView], MissExplainer | None]

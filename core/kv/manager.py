@@ -94,8 +94,9 @@ class KVManager:
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._keys = BlockKeys(hash_algorithm, block_size)
         num_keyed = sum(rule.holds_slots for rule in self.growth)
+        pool, missing = self.pool, self.connectors.missing
         view = CacheView(
-            self._keys, self.pool.prefixes, self.growth, block_size, num_blocks, has_states, self.pool.was_over_share
+            self._keys, pool.prefixes, self.growth, block_size, num_blocks, has_states, pool.was_over_share, missing
         )
         self._explainer = self.connectors.explainer(view) if enable_prefix_caching else None
         self._registry = BlockRegistry(

@@ -13,6 +13,7 @@ from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.roles import Roles
 from core_kv_connectors.tiers.page_directory import PageDirectory, page_name
 from core_kv_connectors.tiers.page_file import page_parts
+from core_kv_connectors.tiers.shared_files import read_key
 from tests.apis.serving_processes import free_port
 
 SYSTEM = {"role": "system", "content": "Be kind and brief in all that you say to people."}
@@ -65,13 +66,14 @@ def test_a_line_that_is_no_chat(tmp_path, capsys, line, words):
     assert "line 1: " in (said := capsys.readouterr().err) and words in said
 
 
-def pages(root, count):
-    """A directory with pages, and their names."""
+def pages(root, count, secret=b""):
+    """A directory with pages, and their names. secret: for a MAC of each."""
     directory = PageDirectory(root, FINGERPRINT)
     names = []
     for number in range(count):
         key = PrefixKey(bytes([number]) * 16, b"payload")
-        with directory.temporary(page_parts(FINGERPRINT, 0, key, np.full(4096, number, np.uint8))) as made:
+        parts = page_parts(FINGERPRINT, 0, key, np.full(4096, number, np.uint8), secret)
+        with directory.temporary(parts) as made:
             directory.publish(made, page_name(0, key))
         names.append(page_name(0, key))
     return names
@@ -97,6 +99,35 @@ def test_pages_are_listed_verified_and_deleted(tmp_path, capsys):
     assert main(["kv", "clear", str(root)]) == 0
     assert "3 pages deleted" in capsys.readouterr().out
     assert foreign.exists() and not list((root / FINGERPRINT).glob("*.kv"))
+
+
+def test_pages_with_a_mac_need_the_key_file(tmp_path, capsys):
+    root, key_file = tmp_path / "kv", tmp_path / "key"
+    key_file.write_text("a" * 64)
+    key_file.chmod(0o600)
+    names = pages(root, 3, read_key(str(key_file)))
+    root.chmod(0o777)
+    with_key = [str(root), "--key-file", str(key_file)]
+    assert main(["kv", "verify", str(root)]) == 2
+    assert "can be written by other users" in capsys.readouterr().err
+    assert main(["kv", "list", *with_key]) == 0
+    assert re.search(rf"{FINGERPRINT}  3 ", capsys.readouterr().out)
+    assert main(["kv", "verify", *with_key]) == 0
+    path = root / FINGERPRINT / names[1]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert main(["kv", "verify", *with_key]) == 1
+    assert f"{names[1]}: its MAC is wrong" in capsys.readouterr().out
+    root.chmod(0o700)
+    assert main(["kv", "verify", str(root)]) == 1
+    assert f"{names[0]}: it carries a MAC; name the secret with --key-file" in capsys.readouterr().out
+    key_file.chmod(0o644)
+    assert main(["kv", "clear", *with_key]) == 2
+    assert "chmod 600" in capsys.readouterr().err
+    key_file.chmod(0o600)
+    assert main(["kv", "clear", *with_key]) == 0
+    assert "3 pages deleted" in capsys.readouterr().out
 
 
 def test_a_directory_that_others_may_write_is_refused(tmp_path, capsys):

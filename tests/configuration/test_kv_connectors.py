@@ -76,6 +76,7 @@ def test_kept_blocks_have_a_connector_where_engines_are_replaced(tiny_llama):
         ({"kv_connectors": ["keep"]}, "by arguments of its own"),
         ({"kv_connectors": ["nixl"]}, "--kv-connectors nixl: .*known: "),
         ({"kv_connectors": ["tiers"]}, "by arguments of its own, such as --kv-offloading-size"),
+        ({"kv_connectors": ["disk"]}, "by arguments of its own, such as --kv-offloading-disk-path"),
         ({"kv_connectors": ["file"]}, "--kv-connectors-config.file.directory: required"),
         ({"kv_connectors": ["file", "file"]}, "already named by --kv-connectors file"),
         ({"kv_connectors": ["file"], "kv_transfer_config": {"kv_connector": "file"}}, "already named by"),

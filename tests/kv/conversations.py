@@ -4,28 +4,44 @@ Owns: checkpoints of every kind of layer, the engines of a case and its turns, a
 cache answers. Never does: start pytest. Called by: `test_contract.py`.
 """
 
+import itertools
 import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from core import LLM, SamplingParams
+from core_frontend.library.lora_request import LoRARequest
 from tests.families.architectures import tiny_config
 from tests.families.oracle import randomize
+from tests.inside import core_of
+from tests.kv.next_turn import save_in_idle_time
 from tests.tiny_models import SHAPE, save_checkpoint
 
 MORE_STATES = ("mamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "qwen3_5_text")
 """Other families with states, whose configurations are those of `tests.families`."""
 FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES)
 """Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others with states."""
-WAYS = ("kept", "host", "disk", "restart", "crowded")
-"""How keys, values and states leave the memory of the engine, if they do; crowded: all conversations compete for it."""
+WITHIN_ENGINES = ("kept", "host", "disk", "crowded", "preempted")
+CONNECTED = ("shm", "file", "multi")
+"""Ways in which each turn has an engine of its own, which finds the earlier turns in a connector of this name."""
+WAYS = (*WITHIN_ENGINES, "restart", "slept", "swapped", *CONNECTED)
+"""How keys, values and states leave the memory of the engine, if they do. crowded: all conversations compete for it.
+
+slept: at level 2. swapped: other weights, and back. preempted: requests are, again and again.
+"""
 LETTERS = (68, 69, 70, 71)
 """Tokens of a, b, c and d. With so few, n-grams often guess right, and stop strings occur."""
 NUM_TURNS = 4
+PREEMPTED_EVERY = 9
+"""Steps from one preemption to the next, fewer than the tokens of most answers."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "adaptive": False}
 DELTA = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
@@ -48,6 +64,14 @@ def checkpoint(family: str, path: Path) -> Path:
     return path
 
 
+def other_weights(path: Path, other: Path) -> Path:
+    """Write a checkpoint of the same model with other weights."""
+    shutil.copytree(path, other)
+    weights = load_file(path / "model.safetensors")
+    save_file({name: 0.5 * tensor for name, tensor in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    return other
+
+
 def _model(family: str) -> PreTrainedModel:
     if family == "mamba2":
         return AutoModelForCausalLM.from_config(Mamba2Config(**MAMBA))
@@ -68,13 +92,14 @@ class Turn:
     """One request of a conversation, and what an engine without a cache answers to it.
 
     params: without a stop string. stop: a stop string, or empty.
-    num_known: tokens of the prompt that are an earlier prompt and answer.
+    num_known: tokens of the prompt that are an earlier prompt and answer. adapter: None: the base model.
     """
 
     prompt: list[int]
     params: dict[str, Any]
     stop: str
     num_known: int
+    adapter: LoRARequest | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[dict[int, float]] = field(default_factory=list)
     text: str = ""
@@ -88,9 +113,19 @@ class Case:
     """The engines and conversations of one seed.
 
     way: how memory is lost. plain: an engine of the model without a cache. options: more arguments of the engines.
+    adapters: of the conversations in turn; None: the base model.
     """
 
-    def __init__(self, path: Path, way: str, seed: int, plain: LLM, pages: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        way: str,
+        seed: int,
+        plain: LLM,
+        pages: Path,
+        adapters: Sequence[LoRARequest | None] = (None,),
+        **options: Any,
+    ) -> None:
         self.chance = random.Random(f"{way} {seed}")
         self.way = way
         self.plain = plain
@@ -109,30 +144,60 @@ class Case:
             self.options["speculative_config"] = NGRAM
         if way in ("host", "disk", "crowded"):
             self.options["num_gpu_blocks_override"] = 1600 // self.block_size
-        if way != "kept":
-            self.options["kv_offloading_size"] = 0.1
-        if way in ("disk", "restart"):
-            self.options["kv_offloading_disk_path"] = str(pages)
+        self.options |= self._places(pages)
         self.options |= options
         self.histories: list[list[int]] = [[] for _ in range(3)]
+        self.other = other_weights(path, pages.parent / "other") if way == "swapped" else path
+        self.adapters = [adapters[number % len(adapters)] for number in range(len(self.histories))]
+
+    def _places(self, pages: Path) -> dict[str, Any]:
+        """Arguments for the places to which keys, values and states go."""
+        if self.way in CONNECTED:
+            near, far = ({"directory": str(pages / name), "size": 0.1} for name in ("near", "far"))
+            parts = [{"kv_connector": "file", "kv_connector_extra_config": own} for own in (near, far)]
+            own = {"connectors": parts} if self.way == "multi" else near
+            return {"kv_connectors": [self.way], "kv_connectors_config": {self.way: own}}
+        places: dict[str, Any] = {} if self.way in ("kept", "slept") else {"kv_offloading_size": 0.1}
+        if self.way in ("disk", "restart", "slept", "swapped"):
+            places["kv_offloading_disk_path"] = str(pages)
+        if self.way == "slept":
+            places["enable_sleep_mode"] = True
+        return places
 
     def run(self) -> None:
         """Run all turns and check them."""
         llm = LLM(**self.options)
+        if self.way == "swapped":
+            llm.update_weights(path=self.options["model"], weight_version="first")
         for turn in range(NUM_TURNS):
-            turns = [self._next(history) for history in self.histories]
-            self._check(turn, turns, _ask(llm, turns))
+            turns = [self._next(number) for number in range(len(self.histories))]
+            with _preempting(llm) if self.way == "preempted" else nullcontext():
+                outputs = _ask(llm, turns)
+            self._check(turn, turns, outputs)
             self.histories = [self._history(turn) for turn in turns]
-            if self.way in ("host", "disk"):
-                self._evict(llm)
-            elif self.way == "restart":
-                llm.close()
-                llm = LLM(**self.options)
+            llm = self._lose(llm)
         llm.close()
 
-    def _next(self, history: list[int]) -> Turn:
+    def _lose(self, llm: LLM) -> LLM:
+        """Lose the memory of an engine; returns the engine of the next turn."""
+        if self.way in ("host", "disk"):
+            self._evict(llm)
+        elif self.way == "slept":
+            llm.sleep(2)
+            llm.wake_up()
+        elif self.way == "swapped":
+            save_in_idle_time(llm)
+            llm.update_weights(path=str(self.other), weight_version="second")
+            self._evict(llm)
+            llm.update_weights(path=self.options["model"], weight_version="first")
+        elif self.way == "restart" or self.way in CONNECTED:
+            llm.close()
+            llm = LLM(**self.options)
+        return llm
+
+    def _next(self, number: int) -> Turn:
         """The next turn of a conversation, with its answer."""
-        chance = self.chance
+        chance, history = self.chance, self.histories[number]
         prompt = history + [chance.randrange(4, 260) for _ in range(chance.randint(1, 50))]
         params = {
             "max_tokens": chance.randint(1, 60),
@@ -141,7 +206,7 @@ class Case:
             "logprobs": 2,
             "allowed_token_ids": list(LETTERS),
         }
-        turn = Turn(prompt, params, "", len(history))
+        turn = Turn(prompt, params, "", len(history), self.adapters[number])
         (output,) = _ask(self.plain, [turn])
         choice = output.outputs[0]
         turn.tokens, turn.logprobs, turn.text = list(choice.token_ids), _numbers(choice), choice.text
@@ -173,9 +238,31 @@ class Case:
         llm.generate([{"prompt_token_ids": tokens} for tokens in others], SamplingParams(max_tokens=1), use_tqdm=False)
 
 
+@contextmanager
+def _preempting(llm: LLM) -> Iterator[None]:
+    """Meanwhile some steps preempt a running request before they are planned, as for lack of blocks."""
+    admission = core_of(llm).scheduler._admission
+    make_way, num_steps = admission.make_way, itertools.count(1)
+
+    def preempt_and_make_way(planner: Any) -> None:
+        running = admission.state.running
+        if next(num_steps) % PREEMPTED_EVERY == 0 and running.sequences:
+            admission.state.preempt(running.sequences[-1], planner.plan)
+        make_way(planner)
+
+    admission.make_way = preempt_and_make_way
+    before = llm.stats().num_preemptions
+    try:
+        yield
+        assert llm.stats().num_preemptions > before or next(num_steps) <= PREEMPTED_EVERY
+    finally:
+        admission.make_way = make_way
+
+
 def _ask(llm: LLM, turns: list[Turn]) -> list[Any]:
     prompts = [{"prompt_token_ids": turn.prompt} for turn in turns]
-    return llm.generate(prompts, [turn.sampling for turn in turns], use_tqdm=False)
+    adapters = None if all(turn.adapter is None for turn in turns) else [turn.adapter for turn in turns]
+    return llm.generate(prompts, [turn.sampling for turn in turns], use_tqdm=False, lora_request=adapters)
 
 
 def _numbers(choice: Any) -> list[dict[int, float]]:

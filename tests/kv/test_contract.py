@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from core import LLM
-from tests.kv.conversations import FAMILIES, WAYS, Case, checkpoint
+from core_frontend.library.lora_request import LoRARequest
+from tests.adapters.drawn import shapes_of, write_adapter
+from tests.kv.conversations import FAMILIES, WAYS, WITHIN_ENGINES, Case, checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,12 @@ CASES = [
     *_by_family("disk", ("gemma3", "mamba2", "jamba")),
     *_by_family("restart", ("llama", "qwen3_next")),
     *_by_family("crowded", ("gemma3", "lfm2", "granitemoehybrid")),
+    *_by_family("preempted", ("qwen3_next", "gemma3")),
+    *_by_family("slept", ("mamba2",)),
+    *_by_family("swapped", ("lfm2",)),
+    *_by_family("shm", ("qwen3_next",)),
+    *_by_family("file", ()),
+    *_by_family("multi", ("lfm2",)),
 ]
 
 
@@ -56,10 +64,40 @@ def test_so_it_is_with_states_of_16_bits(family: str, way: str, options: dict[st
         Case(path, way, 3, plain, tmp_path / "pages", **options).run()
 
 
+ADAPTED = [
+    ("lfm2", "disk"),
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in (("llama", "restart"), ("gemma3", "disk"), ("lfm2", "slept"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "way"), ADAPTED)
+def test_so_it_is_with_adapters(family: str, way: str, tmp_path: Path) -> None:
+    """Conversations with the model, and with two adapters of it, side by side."""
+    path = checkpoint(family, tmp_path / "model")
+    names, shapes = ("first", "second"), shapes_of(str(path))
+    files = [write_adapter(tmp_path / name, shapes, 8, seed, 0.2) for seed, name in enumerate(names)]
+    adapters = [LoRARequest(name, number + 1, str(files[number])) for number, name in enumerate(names)]
+    options = {"enable_lora": True, "max_loras": 2}
+    with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False, **options) as plain:
+        Case(path, way, 1, plain, tmp_path / "pages", (None, *adapters), **options).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama", "lfm2"], indirect=True)
+def test_so_it_is_with_two_engines_and_a_place_that_they_share(model: tuple[Path, LLM], tmp_path: Path) -> None:
+    path, plain = model
+    Case(path, "file", 2, plain, tmp_path / "pages", data_parallel_size=2).run()
+
+
+SEEDS = [(way, seed) for way in WAYS for seed in range(1, 11 if way in WITHIN_ENGINES else 4)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES, indirect=True)
-@pytest.mark.parametrize("seed", range(1, 11))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "seed"), SEEDS)
 def test_so_it_is_with_other_seeds(model: tuple[Path, LLM], way: str, seed: int, tmp_path: Path) -> None:
     path, plain = model
     Case(path, way, seed, plain, tmp_path / "pages").run()

@@ -20,8 +20,10 @@ HOURS = 3600
 RECOVERY_LIMIT_S = 60.0
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 REST_S = (2.0, 6.0)
-"""Least and most between two injuries. An engine that dies again and again before anybody got on is taken to be killed by a
-request."""
+"""Least and most between two injuries."""
+NEXT_ANSWER_S = 60.0
+"""Longest wait for an answer after an injury. An engine that dies again and again before anybody got on is taken to be
+killed by a request, as it otherwise was on a busy machine."""
 
 
 class Injuries:
@@ -77,6 +79,13 @@ class Injuries:
                 self.tally.leak(f"{name}: {type(error).__name__}: {error}"[:500])
                 return
             self.tally.injure(name)
+            self._wait_for_answers()
+
+    def _wait_for_answers(self) -> None:
+        """Wait until somebody has got on, if anybody asks."""
+        before, end = self.tally.num_answers, time.monotonic() + NEXT_ANSWER_S
+        while self.tally.num_answers == before and time.monotonic() < end and not self.over.wait(0.1):
+            pass
 
     def kill_engine(self) -> None:
         """As a crash, or the system that is out of memory, would."""

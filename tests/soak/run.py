@@ -4,6 +4,7 @@ Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong ar
 """
 
 import argparse
+import json
 import platform
 import random
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from tests.kv.conversations import FAMILIES, checkpoint
 from tests.real_models import gemma3_path
 from tests.soak.cases import Case, cases, without_adapters
 from tests.soak.clients import Clients, oracle
@@ -26,7 +28,7 @@ from tests.soak.operators import Operators
 from tests.soak.site import Site, shared_memory
 from tests.soak.tally import Tally
 
-HONEST, LEAVING, GREEDY, TALKING, OPERATING = 5, 1, 1, 1, 2
+LEAVING, GREEDY, OPERATING = 1, 1, 2
 IDLE_LIMIT_S = 30.0
 GROWTH_MB = 60.0
 MORE_DESCRIPTORS = 16
@@ -34,6 +36,8 @@ MOST_HELPERS = 8
 """Of each API process one that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
 SHARED_GIB = 0.0625
+TINY_LEN, TINY_MEMORY = 8192, "24M"
+"""Each byte is a token of a tiny model, and few of them fill its memory."""
 NOT_WITH_RANKS = (
     "enable_lora", "max_loras", "max_cpu_loras", "allow_runtime_lora_updating", "lora_directory", "lora_modules",
     "weight_transfer_config", "kv_offloading_disk_path", "kv_offloading_disk_size",
@@ -50,15 +54,26 @@ class Extent:
     """How long a soak lasts.
 
     least: right answers; with fewer of them, or before an engine has died, it goes on. 0: the time alone counts.
+    turns: of sessions, with fewer of which it goes on likewise.
     """
 
     seconds: float
     least: int = 0
+    turns: int = 0
 
     def is_over(self, elapsed: float, tally: Tally) -> bool:
         """Whether the time is over and enough has happened."""
         enough = self.least == 0 or (tally.right >= self.least and bool(tally.recovery))
+        enough = enough and tally.turns >= self.turns
         return elapsed >= (self.seconds if enough else self.seconds * LONGER)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Clients of each kind: those whose answers are compared, and those that talk in sessions."""
+
+    honest: int = 5
+    talking: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,14 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--stages", type=int, default=1, help="stages, likewise")
     parser.add_argument("--engines", type=int, default=1, help="engines of one server")
+    parser.add_argument("--tiny", choices=FAMILIES, help="a tiny model of a family; no adapters or updates")
+    parser.add_argument("--honest", type=int, default=Crowd.honest, help="clients whose answers are compared")
+    parser.add_argument("--talking", type=int, default=Crowd.talking, help="clients that talk in sessions")
+    parser.add_argument("--turns", type=int, default=0, help="turns of sessions, before which it does not end")
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
         arguments = _arguments(options, Path(home))
-        asked = without_adapters(cases()) if options.ranks * options.stages > 1 else None
-        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed, asked, arguments)
+        asked = without_adapters(cases()) if options.ranks * options.stages > 1 or options.tiny else None
+        extent, crowd = Extent(options.minutes * 60, turns=options.turns), Crowd(options.honest, options.talking)
+        tally, notes = soak(Path(home), extent, options.seed, asked, arguments, crowd)
     chosen = [f"--kv-eviction {options.kv_eviction}"] + ["--keep-kv"] * options.keep_kv + ["--shm"] * options.shm
-    chosen += ["--ngram"] * options.ngram
+    chosen += ["--ngram"] * options.ngram + [f"--tiny {options.tiny}"] * bool(options.tiny)
     chosen += [f"--{name} {count}" for name in ("ranks", "stages", "engines") if (count := vars(options)[name]) > 1]
     facts = f"{options.minutes:g} minutes, seed {options.seed}, {' '.join(chosen)}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
@@ -107,6 +127,8 @@ def _arguments(options: argparse.Namespace, home: Path) -> dict[str, Any]:
         found["speculative_config"] = '{"method": "ngram", "num_speculative_tokens": 3}'
     if options.engines > 1:
         found["data_parallel_size"] = options.engines
+    if options.tiny:
+        found |= of_tiny(options.tiny, home / "tiny")
     return found | of_ranks(options.ranks, options.stages)
 
 
@@ -119,12 +141,21 @@ def of_ranks(ranks: int, stages: int) -> dict[str, Any]:
     return dict.fromkeys(NOT_WITH_RANKS) | sizes | model
 
 
+def of_tiny(family: str, path: Path) -> dict[str, Any]:
+    """Arguments for a tiny model of a family, with which there are many more turns; adapters and updates are not its own."""
+    config = checkpoint(family, path) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": TINY_LEN}))
+    others = dict.fromkeys(name for name in NOT_WITH_RANKS if "kv" not in name)
+    return others | {"model": path, "max_model_len": TINY_LEN, "kv_cache_memory_bytes": TINY_MEMORY}
+
+
 def soak(
     home: Path,
     extent: Extent,
     seed: int,
     asked: Sequence[Case] | None = None,
     arguments: Mapping[str, Any] | None = None,
+    crowd: Crowd | None = None,
     **injuring: Any,
 ) -> tuple[Tally, list[str]]:
     """Injure a server; what was seen, and what this machine does not allow.
@@ -132,6 +163,7 @@ def soak(
     home:     an empty directory.
     asked:    by clients; None: all cases.
     arguments: of the server, besides those of every soak.
+    crowd:    clients of the kinds whose number may be chosen.
     injuring: see `Injuries`.
     """
     tally = Tally()
@@ -139,19 +171,25 @@ def soak(
     dice = random.Random(seed)
     injuries = Injuries(site, tally, dice, **injuring)
     try:
-        _soak(site, tally, extent, dice, asked or cases(), injuries)
+        _soak(site, tally, extent, dice, asked or cases(), injuries, crowd or Crowd())
     finally:
         site.close()
     return tally, site.notes
 
 
 def _soak(
-    site: Site, tally: Tally, extent: Extent, dice: random.Random, asked: Sequence[Case], injuries: Injuries
+    site: Site,
+    tally: Tally,
+    extent: Extent,
+    dice: random.Random,
+    asked: Sequence[Case],
+    injuries: Injuries,
+    crowd: Crowd,
 ) -> None:
     clients = Clients(site, tally, asked, oracle(site, asked))
     operators = Operators(site, tally)
-    roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
-    roles += [clients.talking] * TALKING + [operators.operate] * OPERATING
+    roles = [clients.honest] * crowd.honest + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
+    roles += [clients.talking] * crowd.talking + [operators.operate] * OPERATING
     with ThreadPoolExecutor(len(roles) + 1) as pool:
         running = [pool.submit(role, random.Random(dice.random())) for role in roles]
         injuring = pool.submit(injuries.run)
@@ -184,8 +222,8 @@ def _watch(site: Site, tally: Tally, extent: Extent) -> list[tuple[int, float, i
         if time.monotonic() - said > SAY_EVERY_S:
             said = time.monotonic()
             print(
-                f"{elapsed:6.0f} s  {tally.right} right, {tally.verdict}; {len(tally.recovery)} engines died, "
-                f"{sum(tally.operated.values())} operations",
+                f"{elapsed:6.0f} s  {tally.right} right, {tally.turns} turns, {tally.verdict}; "
+                f"{len(tally.recovery)} engines died, {sum(tally.operated.values())} operations",
                 flush=True,
             )
     return samples

@@ -93,6 +93,11 @@ class Tally:
             self.restarts.append(seconds)
 
     @property
+    def num_answers(self) -> int:
+        """Answers that have come whole."""
+        return self.right + len(self.wrong) + self.turns
+
+    @property
     def held(self) -> bool:
         """Whether nothing was wrong, lost or leaked, and nobody halted the server."""
         return not (self.wrong or self.lost or self.leaked or self.halted)

@@ -27,6 +27,7 @@ class MissFinder:
         self._past = past
         self._has_states = cache.has_states
         self._was_over_share = cache.was_over_share
+        self._missing = cache.missing
 
     def remember(self, sequence: KVSequence) -> None:
         """Remember a sequence that is about to lose its blocks."""
@@ -42,25 +43,38 @@ class MissFinder:
         key = self._keys.key(sequence, index)
         if any(self._prefixes.collides(key, group) for group in self._keyed):
             return CacheMiss(hit.num_tokens, "collision")
+        fault = self._fault(sequence, index, most)
+        if fault == "page_damaged":
+            return CacheMiss(hit.num_tokens, fault)
         # Only groups that keep every token show that the tokens themselves are known.
         is_known = self._has_full and hit.num_known_tokens > hit.num_tokens
         if is_known:
-            return CacheMiss(hit.num_tokens, "state_not_kept" if self._has_states else self._evicted(key))
+            return CacheMiss(
+                hit.num_tokens, fault or "state_not_kept" if self._has_states else self._evicted(key, fault)
+            )
         if self._past is None:
             return CacheMiss(hit.num_tokens, "first_seen")
         if self._past.had(sequence, key):
             is_block = self._has_full or not self._has_states
-            return CacheMiss(hit.num_tokens, self._evicted(key) if is_block else "state_not_kept")
+            return CacheMiss(hit.num_tokens, self._evicted(key, fault) if is_block else fault or "state_not_kept")
         if self._past.other_adapter_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_adapter")
         if self._past.others_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_tenant")
         return self._new_tokens(sequence, self._past, index)
 
-    def _evicted(self, key: PrefixKey) -> str:
-        """Return why a block that its tenant had is not there."""
+    def _fault(self, sequence: KVSequence, index: int, most: int) -> str:
+        """Return what connectors know of a missing page: of the block at `index`, or of those after it that a hit may need.
+
+        A window or a state that is missing at the end of a prefix makes the hit end long before it.
+        """
+        last = most if self._has_states or len(self._keyed) > 1 else index + 1
+        return next(filter(None, (self._missing(self._keys.key(sequence, at)) for at in range(index, last))), "")
+
+    def _evicted(self, key: PrefixKey, fault: str) -> str:
+        """Return why a block that its tenant had is not there. fault: of its page."""
         is_over = any(self._was_over_share((group, key.digest)) for group in self._keyed)
-        return "over_share" if is_over else "evicted"
+        return "over_share" if is_over else fault or "evicted"
 
     def _new_tokens(self, sequence: KVSequence, past: PastPrefixes, index: int) -> CacheMiss:
         """Classify a block that was never cached: either no sequence came this far, or one continued with other tokens.
@@ -87,6 +101,10 @@ class Explanations(KVConnector):
         if self._scope != "off":
             across = self._scope == "all"
             past = PastPrefixes(
-                cache.keys, cache.block_size, cache.num_blocks, across_tenants=across, across_adapters=self._adapters
+                cache.keys,
+                cache.block_size,
+                cache.num_blocks,
+                across_tenants=across,
+                across_adapters=self._adapters,
             )
         return MissFinder(cache, past)

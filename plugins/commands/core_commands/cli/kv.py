@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from core_commands.kv.audit import Row
     from core_commands.kv.journal_log import Recorded
     from core_commands.kv.log_file import Logged
+    from core_commands.kv.pages import PageFiles
 
 AUDIT = "core kv audit LOG [MODEL] [ARGUMENTS]"
 ABOUT = (
@@ -122,15 +123,23 @@ def kv_check(words: list[str]) -> int:
     return int(bool(result.problem))
 
 
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of kv list, verify and clear."""
+
+    key_file: Annotated[
+        str | None,
+        Arg("The key file of a directory that others may write to (--kv-connectors file). Unset: nobody may."),
+    ] = None
+
+
 def kv_list(words: list[str]) -> int:
     """Run `core kv list`; returns the exit code."""
-    root = _root("list", "List the KV pages below a --kv-offloading-disk-path, by fingerprint.", words)
-    if root is None:
+    files = _files("list", "List the KV pages below a --kv-offloading-disk-path, by fingerprint.", words)
+    if files is None:
         return 0
-    from core_commands.kv.pages import PageFiles
     from core_config.stages.memory import human_bytes
 
-    pages = PageFiles(root).by_fingerprint()
+    pages = files.by_fingerprint()
     rows = [
         [each.fingerprint, str(each.num_pages), human_bytes(each.num_bytes), _age(each.used) if each.num_pages else ""]
         for each in pages
@@ -141,12 +150,9 @@ def kv_list(words: list[str]) -> int:
 
 def kv_verify(words: list[str]) -> int:
     """Run `core kv verify`; returns the exit code."""
-    root = _root("verify", "Read every KV page below a directory and check it; exit with 1 if one is damaged.", words)
-    if root is None:
+    files = _files("verify", "Read every KV page below a directory and check it; exit with 1 if one is damaged.", words)
+    if files is None:
         return 0
-    from core_commands.kv.pages import PageFiles
-
-    files = PageFiles(root)
     num_damaged = 0
     for path, problem in files.damaged():
         num_damaged += 1
@@ -157,29 +163,31 @@ def kv_verify(words: list[str]) -> int:
 
 def kv_clear(words: list[str]) -> int:
     """Run `core kv clear`; returns the exit code."""
-    root = _root("clear", "Delete all KV pages below a directory. Engines that use it compute them again.", words)
-    if root is None:
+    files = _files("clear", "Delete all KV pages below a directory. Engines that use it compute them again.", words)
+    if files is None:
         return 0
-    from core_commands.kv.pages import PageFiles
-
-    count, kept = PageFiles(root).clear()
+    count, kept = files.clear()
     for path in kept:
         print(f"{path}: cannot be deleted")
     print(f"{count} pages deleted")
     return int(bool(kept))
 
 
-def _root(command: str, about: str, words: list[str]) -> str | None:
-    """Return the directory that a command names; None once its help was shown."""
-    usage = f"core kv {command} DIR"
+def _files(command: str, about: str, words: list[str]) -> "PageFiles | None":
+    """Return the pages in the directory that a command names; None once its help was shown."""
+    usage = f"core kv {command} DIR [--key-file FILE]"
     if take_help(words) is not None:
-        show(usage, about, [])
+        show(usage, about, [option_section("Options", PageOptions)])
         return None
+    options = take_options(PageOptions, words)
     if not words or words[0].startswith("-"):
         raise UserError(f"core kv {command}: a directory is missing; expected: {usage}.")
     root = words.pop(0)
     refuse_words(f"core kv {command}", words)
-    return root
+    from core_commands.kv.pages import PageFiles
+    from core_kv_connectors.tiers.shared_files import read_key
+
+    return PageFiles(root, b"" if options.key_file is None else read_key(options.key_file))
 
 
 def _preparation(words: list[str]) -> "Preparation":

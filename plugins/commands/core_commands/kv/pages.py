@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import xxhash
 
 from core.api.errors import UNREADABLE, UserError
 from core_kv_connectors.tiers.page_directory import PageDirectory, StoredPage, UnsafeDirectoryError
-from core_kv_connectors.tiers.page_file import MAGIC, MAX_HEADER, PageHeader
+from core_kv_connectors.tiers.page_file import MAC_BYTES, MAGIC, MAX_HEADER, PageHeader, has_checksum
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 
@@ -32,13 +31,18 @@ class Pages(NamedTuple):
 
 
 class PageFiles:
-    """The page files below `root`. Raises UserError when it cannot be read, or others may write to it."""
+    """The page files below `root`.
 
-    def __init__(self, root: str) -> None:
+    secret: with which pages carry a MAC, and others may write to the directory (see `SharedFiles`); empty: neither.
+    Raises UserError when it cannot be read, or others may write to it and there is no secret.
+    """
+
+    def __init__(self, root: str, secret: bytes = b"") -> None:
         self.root = Path(root).expanduser()
+        self._secret = secret
         try:
             names = sorted(entry.name for entry in self.root.iterdir() if _FINGERPRINT.fullmatch(entry.name))
-            self._directories = {name: PageDirectory(self.root, name) for name in names}
+            self._directories = {name: PageDirectory(self.root, name, is_shared=bool(secret)) for name in names}
         except UnsafeDirectoryError as error:
             raise UserError(f"{error}.") from None
         except OSError as error:
@@ -64,7 +68,7 @@ class PageFiles:
             fingerprint, _, name = page.path.partition("/")
             try:
                 with self._directories[fingerprint].open(name) as file:
-                    problem = _problem(file, page.size, fingerprint, name)
+                    problem = self._problem(file, page.size, fingerprint, name)
             except FileNotFoundError:
                 continue  # an engine has evicted it meanwhile
             except OSError as error:
@@ -79,9 +83,20 @@ class PageFiles:
         kept = [page.path for page in pages if any_directory is None or not any_directory.remove_stored(page.path)]
         return len(pages) - len(kept), kept
 
+    def _problem(self, file: BufferedReader, size: int, fingerprint: str, name: str) -> str:
+        """Return why a page file would not be used; empty if it would be."""
+        found = _header(file, size, fingerprint, name)
+        if isinstance(found, str):
+            return found
+        if len(found.checksum) != MAC_BYTES:
+            return "" if has_checksum(found, file) else "its checksum is wrong"
+        if not self._secret:
+            return "it carries a MAC; name the secret with --key-file"
+        return "" if has_checksum(found, file, self._secret) else "its MAC is wrong, or of another key"
 
-def _problem(file: BufferedReader, size: int, fingerprint: str, name: str) -> str:
-    """Return why a page file would not be used; empty if it would be."""
+
+def _header(file: BufferedReader, size: int, fingerprint: str, name: str) -> PageHeader | str:
+    """Return the header of a page file, or why it would not be used."""
     length = int.from_bytes(file.read(4), "little")
     if not 0 < length < min(MAX_HEADER, size):
         return "it has no header"
@@ -95,7 +110,4 @@ def _problem(file: BufferedReader, size: int, fingerprint: str, name: str) -> st
         return "its name is not that of its content"
     if size - 4 - length != header.nbytes:
         return f"it has {size - 4 - length} bytes of values, expected {header.nbytes}"
-    state = xxhash.xxh3_128()
-    while part := file.read(1 << 20):
-        state.update(part)
-    return "" if state.digest() == header.checksum else "its checksum is wrong"
+    return header

@@ -5,7 +5,8 @@ Owns: the connector that each argument needs. Never does: load one. Called by: `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from core.args.schema import flag_of
 from core.plugin.kinds import normalize
@@ -16,8 +17,18 @@ from core_config.stages.kv_transfer import NamedConnector, named_connectors
 from core_config.stages.settings import Settings, underscored
 
 EXPLAIN = ("explain", "--explain-answers")
-BY_ARGUMENTS = ("keep", "tiers", "host", "disk", "events", "residency", "explain")
-"""Connectors that arguments of their own choose; `host` and `disk` are `tiers`."""
+BY_ARGUMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "keep": "keep_kv",
+        "tiers": "kv_offloading_size",
+        "host": "kv_offloading_size",
+        "disk": "kv_offloading_disk_path",
+        "events": "kv_events_config",
+        "residency": "kv_cache_metrics",
+        "explain": "explain_answers",
+    }
+)
+"""Arguments that choose connectors which may not be named; `host` and `disk` are `tiers`."""
 
 
 def choose_kv_connectors(attempt: Attempt) -> None:
@@ -73,10 +84,8 @@ def _mistakes(named: Sequence[NamedConnector]) -> Iterator[str]:
     for connector in named:
         known, said = normalize(connector.plugin), connector.said
         if known in BY_ARGUMENTS:
-            yield (
-                f"{said}: the engine chooses this connector by arguments of its own, such as --kv-offloading-size; "
-                "leave it out."
-            )
+            flag = flag_of(BY_ARGUMENTS[known])
+            yield f"{said}: the engine chooses this connector by arguments of its own, such as {flag}; leave it out."
         elif known in seen and not connector.is_part:
             yield f"{said}: this connector is already named by {seen[known]}; leave one out."
         seen[known] = said

@@ -21,6 +21,7 @@ from core.api.kv_transfer import Page, PrefixKey
 from core.kv.connector import BlockCache, Copy, KVConnector
 from core.kv.integrity import require
 from core_kv_connectors.kept.file import KeptFile, Record
+from core_kv_connectors.tiers.faults import DAMAGED, Faults
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class KeptBlocks(KVConnector):
         self._file = file
         self._num_at_once = max(BUSY_BYTES // max(page_bytes, 1), 1)
         self._num_idle = max(IDLE_BYTES // max(page_bytes, 1), 1)
+        self._faults = Faults()
         self._clock = 0
         self._number = 0
         self._offered: dict[int, Cached] = {}
@@ -85,11 +87,17 @@ class KeptBlocks(KVConnector):
             else:
                 logger.error("A kept block of the KV cache has changed in memory; its tokens are computed again.")
                 wrong.append(block_id)
+                self._faults.add((self._cached.get(block_id) or self._offered[block_id]).key, DAMAGED)
         return wrong
+
+    def missing(self, key: PrefixKey) -> str:
+        """Return why a kept block was not used, if its bytes had changed."""
+        return self._faults.cause(key)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Note a block whose checksum is to be taken, unless it has been."""
         cached = Cached(group, key, parent)
+        self._faults.forget(key)
         if self._offered.pop(block_id, None) == cached:
             self._recorded.add(block_id)
         elif block_id not in self._cached:

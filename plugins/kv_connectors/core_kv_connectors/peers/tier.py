@@ -113,6 +113,10 @@ class PeerTier:
             self._bad.discard(name_of(group, key))
             self.offer.put(group, key, page)
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return nothing: why another engine has no page is not known."""
+        return ""
+
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Return False: offered pages are copies for others, which no pin needs."""
         return False

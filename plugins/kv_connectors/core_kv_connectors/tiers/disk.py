@@ -22,6 +22,7 @@ from pathlib import Path
 from core.api.errors import ConfigError
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.faults import DAMAGED, NOT_SAVED, Faults
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
@@ -67,9 +68,10 @@ class DiskTier:
         self._secret = secret
         self._memory = PageMemory(page_bytes, new_page)
         self._marks = PageMarks(lambda: self.writer.directory)
-        placed = self._marks.placed
+        self._faults = Faults()
+        calls = self._marks.placed, self._dropped
         try:
-            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret, placed))
+            self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret, *calls))
         except UnsafeDirectoryError as error:
             raise ConfigError([f"{argument} {directory}: {error}."]) from error
         except OSError as error:
@@ -178,6 +180,7 @@ class DiskTier:
             return None
         except PageError as error:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
+            self._faults.add(key, DAMAGED)
             self._condemn(name)
             with contextlib.suppress(OSError):
                 self.writer.directory.remove(name)
@@ -205,10 +208,15 @@ class DiskTier:
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Queue a page for writing; it is dropped when the disk is too slow."""
         if not self.holds(group, key):
+            self._faults.forget(key)
             name = page_name(group, key)
             is_bad = name in self._bad
             self._bad.discard(name)
             self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
+
+    def missing(self, key: PrefixKey) -> str:
+        """Return why no page of a block is there; see `Faults`."""
+        return self._faults.cause(key)
 
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Hold pages for an owner, in place of those it had; False, and no change, where they are above the share.
@@ -244,6 +252,9 @@ class DiskTier:
         self.calls.close()
         self.writer.close(timeout_s)
         self._marks.close(max(deadline - time.monotonic(), 0.0))
+
+    def _dropped(self, key: PrefixKey) -> None:
+        self._faults.add(key, NOT_SAVED)
 
     def _condemn(self, name: str) -> None:
         """Never return the page of this file, until it has been written again."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from core.api.config import EngineConfig
 from core.api.kv_transfer import PrefixKey
 from core.kv.connector import BlockCache
+from core_kv_connectors.tiers.faults import NOT_SAVED
 from core_kv_connectors.tiers.local import LocalTiers
 from core_kv_connectors.tiers.page_memory import NewPage
 
@@ -52,6 +53,11 @@ class FilteredTiers(LocalTiers):
     def wants(self, group: int, key: PrefixKey) -> bool:
         """Whether a block is worth a page that is missing."""
         return self._keeps(group, key) and super().wants(group, key)
+
+    def missing(self, key: PrefixKey) -> str:
+        """Return why no page of a block is here: one that is not worth a page is not saved."""
+        is_left_out = not all(self._keeps(group, key) for group in range(self._num_tables))
+        return NOT_SAVED if is_left_out else super().missing(key)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Count a block that a request has computed."""

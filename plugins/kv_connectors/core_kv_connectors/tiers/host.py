@@ -15,6 +15,7 @@ import xxhash
 from core.api.kv_transfer import Page, PrefixKey
 from core.kv.eviction import load_order
 from core.kv.integrity import require
+from core_kv_connectors.tiers.faults import DAMAGED, Faults
 from core_kv_connectors.tiers.holds import Holds
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class HostTier:
         self._pages: dict[PageName, Entry] = {}
         self._order = load_order(eviction)
         self._holds: Holds[PageName] = Holds()
+        self._faults = Faults()
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -63,6 +65,7 @@ class HostTier:
         if self._checksum(page) != checksum:
             logger.error("A page of the KV cache has changed in host memory; its tokens are computed again.")
             self.discard(group, key)
+            self._faults.add(key, DAMAGED)
             return None
         is_held = name in self._holds
         if not is_held:
@@ -74,6 +77,7 @@ class HostTier:
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Store a page, dropping old ones to make room; a page for which that makes too little is not stored."""
+        self._faults.forget(key)
         name = (group, key.digest)
         if name in self._pages or page.nbytes > self.capacity:
             return
@@ -89,6 +93,10 @@ class HostTier:
         if name not in self._holds:
             self._order.push(name)
         self.num_bytes += page.nbytes
+
+    def missing(self, key: PrefixKey) -> str:
+        """Return why no page of a block is there; see `Faults`."""
+        return self._faults.cause(key)
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Drop a page, if it is here."""

@@ -28,6 +28,10 @@ MAX_HEADER = 1 << 14
 """Limit on header bytes, above the largest block's: 1024 tokens of 4 bytes each, and less than 200 others."""
 
 
+MAC_BYTES = 32
+PART = 1 << 20
+
+
 class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The header of a file, which identifies its page.
 
@@ -114,10 +118,23 @@ def check_values(header: PageHeader, page: Page, secret: bytes = b"") -> None:
         raise PageError("its checksum is wrong")
 
 
+def has_checksum(header: PageHeader, file: BufferedReader, secret: bytes = b"") -> bool:
+    """Whether the rest of a file is the page that its header was made for; it is read in parts."""
+    state = _begin(header, secret)
+    while part := file.read(PART):
+        state.update(part)
+    return hmac.compare_digest(state.digest(), header.checksum)
+
+
 def _checksum(header: PageHeader, data: memoryview, secret: bytes) -> bytes:
+    state = _begin(header, secret)
+    state.update(data)
+    return state.digest()
+
+
+def _begin(header: PageHeader, secret: bytes) -> xxhash.xxh3_128 | hashlib.blake2b:
+    """Return the state of a checksum before the page, or with a secret that of a MAC."""
     if not secret:
-        return xxhash.xxh3_128_digest(data)
+        return xxhash.xxh3_128()
     identity = msgspec.msgpack.encode(msgspec.structs.replace(header, checksum=b""))
-    mac = hashlib.blake2b(identity, key=secret, digest_size=32)
-    mac.update(data)
-    return mac.digest()
+    return hashlib.blake2b(identity, key=secret, digest_size=MAC_BYTES)

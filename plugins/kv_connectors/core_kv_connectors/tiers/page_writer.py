@@ -52,6 +52,7 @@ class PageWriter:
         deleted.
     secret: for the MAC of each page, with which other users may write to `root`; empty: neither.
     on_placed: called with the name of each file after it was written, on the thread that writes.
+    on_dropped: called with the key of each page that was not written, on either thread.
     directory: of the files; replaced when the directory had to be recreated.
     rest: the pause after a failure.
     byte_s: processor time in seconds that writing a byte took, a mean of the last pages; 0 until there is one.
@@ -68,11 +69,13 @@ class PageWriter:
         capacity: int,
         secret: bytes = b"",
         on_placed: Callable[[str], None] = lambda name: None,
+        on_dropped: Callable[[PrefixKey], None] = lambda key: None,
     ) -> None:
         self._root = root
         self._fingerprint = fingerprint
         self._secret = secret
         self._on_placed = on_placed
+        self._on_dropped = on_dropped
         self.capacity = capacity
         self.directory = self._open()
         self.rest = Rest()
@@ -109,6 +112,7 @@ class PageWriter:
                 return
             if self._closing or (self._pending and self._pending_bytes + nbytes > MAX_PENDING_BYTES):
                 self.num_dropped += 1
+                self._on_dropped(pending.key)
                 return
             self._pending[name] = pending
             self._pending_bytes += nbytes
@@ -178,6 +182,7 @@ class PageWriter:
             logger.warning("A KV page was not written to %s: %s.", self._root, error)
         except OSError as error:
             self.num_dropped += 1
+            self._on_dropped(pending.key)
             if not self.rest.num_failures:
                 logger.warning("KV pages cannot be written to %s for now: %s.", self._root, error)
             return False

@@ -91,6 +91,10 @@ class SlowTier(ReadableTier, Protocol):
         """Store a page, at once or later."""
         ...
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return why no page of a block is there, for explanations; empty: unknown."""
+        ...
+
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Hold pages for a pin, in place of those its owner had; False, and no change, where that is not possible."""
         ...

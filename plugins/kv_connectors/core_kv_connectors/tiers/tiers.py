@@ -78,6 +78,10 @@ class KVTiers(KVConnector):
         """Return a page in memory, or None."""
         return self.pages.read(group, key)
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return why host memory or disk has no page of a block, where either knows."""
+        return next((cause for tier in (self.host, self.disk) if tier is not None and (cause := tier.missing(key))), "")
+
     def can_load(self) -> bool:
         """Whether there is a disk that answers."""
         return self.pages.answers()
