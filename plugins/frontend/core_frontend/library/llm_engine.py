@@ -39,7 +39,7 @@ from core_frontend.request_terms import RequestTerms
 from core_frontend.stepped import SteppedClient
 from core_grammars.compiler import GrammarCompiler
 from core_runtime.specs.vllm_config import Section, VllmConfig
-from core_supervision.link.inproc import InprocClient
+from core_supervision.link.inproc import InprocClient, garbage_waits
 from core_tokens.script_tokenizer import ScriptTokenizer
 from core_tokens.tokenizer import Tokenizer
 
@@ -63,22 +63,14 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
     """
 
     def __init__(self, model: str | None = None, *, tokenizer: str | None = None, **engine_arguments: Any) -> None:
-        from core_config.resolve import resolve
-
         named = {"model": model, "tokenizer": tokenizer}
         given = {name: value for name, value in named.items() if value is not None}
         arguments = with_paths(given | engine_arguments, same_process=True)
-        resolution = resolve(arguments, context="llm")
-        for warning in resolution.warnings:
-            logger.warning("%s", warning)
         self._ids = itertools.count()
         self._lora_ids: dict[int, str] = {}
         self._client: SteppedClient | None = None
-        while self._client is None:
-            try:
-                self._build(resolution)
-            except PluginError as error:
-                resolution = resolution.without(error)
+        with garbage_waits():
+            self._start(arguments)
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, usage_context: object = None, **options: Any) -> Self:
@@ -236,6 +228,19 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _start(self, arguments: dict[str, Any]) -> None:
+        """Resolve the arguments and build the engine, without optional plugins that fail."""
+        from core_config.resolve import resolve
+
+        resolution = resolve(arguments, context="llm")
+        for warning in resolution.warnings:
+            logger.warning("%s", warning)
+        while self._client is None:
+            try:
+                self._build(resolution)
+            except PluginError as error:
+                resolution = resolution.without(error)
 
     def _build(self, resolution: Resolution) -> None:
         self._config: EngineConfig = resolution.engine

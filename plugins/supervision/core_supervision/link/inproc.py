@@ -26,7 +26,7 @@ class InprocClient:
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         make_executor = build_executor if executor is None else (lambda config: executor)
-        with _garbage_waits():
+        with garbage_waits():
             self.core = build_engine(config, make_executor, find_observers())
         self._ledger = Ledger(self.core.epoch)
         self._closed = False
@@ -79,7 +79,7 @@ class InprocClient:
 
 
 @contextlib.contextmanager
-def _garbage_waits() -> Iterator[None]:
+def garbage_waits() -> Iterator[None]:
     """Collect no garbage within the context.
 
     Objects of imports and models stay alive: searching them for garbage took 14% of the processor time of a start.
