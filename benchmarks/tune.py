@@ -98,7 +98,11 @@ def tuned(load: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that `core tune` chooses for a load."""
     words = [*([options.model] if options.model else []), *LOADS[load], "--goal", options.goal, "--json"]
     words += ["--minutes", f"{options.minutes:g}", "--only", ",".join(options.arguments)]
-    done = subprocess.run(python_command("core", "tune", *words), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(python_command("core", "tune", *words), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 2:
+        print(f"{load}: refused by core tune, so the present values stay", flush=True)
+        return {}
+    done.check_returncode()
     chosen: dict[str, Any] = json.loads(done.stdout)["chosen"]
     return chosen
 
