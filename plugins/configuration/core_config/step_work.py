@@ -44,5 +44,5 @@ class StepWork(msgspec.Struct, frozen=True):
         token = self.token
         if not token.num_experts or not steps:
             return 0.0
-        untouched = (1 - token.num_choices / token.num_experts) ** (tokens / steps)
+        untouched: float = (1 - token.num_choices / token.num_experts) ** (tokens / steps)
         return token.one_expert.nbytes * token.num_experts * (1 - untouched)
