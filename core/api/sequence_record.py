@@ -81,6 +81,7 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_steps:             steps that computed something for the sequence.
     waited_for:            argument whose limit last kept it waiting; empty when it started in the next step.
     drafts_off:            why it had no drafts in its last step, as a sentence; empty when it may have had some.
+    audits:                audited rows: `clean` ones, and its steps that an audit discarded, by what differed.
     """
 
     entered: float = 0.0
@@ -98,3 +99,4 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_steps: int = 0
     waited_for: str = ""
     drafts_off: str = ""
+    audits: dict[str, int] = {}

@@ -14,7 +14,7 @@ from core.api.errors import EngineDeadError, UserError
 from core.api.stats import SchedulerStats
 from core.engine.core import EngineCore
 from core_config.audit import audit_settings
-from core_observers.audit_metrics import CLEAN, audits
+from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS, audits
 from core_observers.engine.audit.dump import own_directory
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.observer import MOST_MISMATCHES, Audit
@@ -69,7 +69,7 @@ def test_clean_rows_raise_no_alarm(audited: Audited) -> None:
         audited.run(seed)
     audited.run(4, repetition_penalty=1.3, logprobs=2, top_p=0.9)
     after = audited.counts()
-    assert set(after) == {CLEAN}
+    assert set(after) == {CLEAN, CLEAN_ANSWERS}
     assert after[CLEAN] - before.get(CLEAN, 0) >= 20
 
 
@@ -95,7 +95,8 @@ def hit(audited: Audited, fault: str, seed: int) -> bool:
     finally:
         audited.executor._executor, audited.audit._chance = inner, real
     found = {kind: count - before.get(kind, 0) for kind, count in audited.counts().items()}
-    found.pop(CLEAN)
+    for clean_kind in (CLEAN, CLEAN_ANSWERS):
+        found.pop(clean_kind, None)
     assert served == clean
     return faulty.num_hits == 1 and sum(found.values()) == 1
 
@@ -215,13 +216,14 @@ def test_three_mismatches_within_an_hour_end_the_engine(broken: Audited) -> None
 
 
 def test_metrics_and_health_tell_what_audits_found() -> None:
-    stats = SchedulerStats(audits={CLEAN: 7, "cache": 2, "token": 1})
+    stats = SchedulerStats(audits={CLEAN: 7, "cache": 2, "token": 1, CLEAN_ANSWERS: 3, "cached": 1})
     page = {metric.name: metric for metric in audits("core:", "m", stats.audits)}
     assert page["core:audited_rows"].samples[0].value == 10
     kinds = {sample.labels["kind"]: sample.value for sample in page["core:audit_mismatches"].samples}
-    assert kinds == {"cache": 2, "token": 1}
+    assert kinds == {"cache": 2, "token": 1, "cached": 1}
+    assert page["core:audited_answers"].samples[0].value == 4
     assert list(audits("core:", "m", {})) == []
     with run_server() as running:
         assert "audit_mismatches" not in running.http.get("/health").json()
         set_state(running.engine, stats)
-        assert running.http.get("/health").json()["audit_mismatches"] == 3
+        assert running.http.get("/health").json()["audit_mismatches"] == 4

@@ -8,7 +8,8 @@ from fakes import FakeExecutor, make_config
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.core import EngineCore
-from core_observers.engine.energy import Counters, EnergyAccounts, split
+from core_observers.engine.energy import EnergyAccounts, split
+from core_observers.engine.meters import Counters
 
 
 class Meter:
@@ -94,3 +95,41 @@ def test_a_whole_number_is_split_without_a_rest() -> None:
     assert split(10, [1.0, 1.0, 1.0]) == [3, 3, 4]
     assert sum(split(1_000_003, [0.1, 0.7, 3.3, 1e-9])) == 1_000_003
     assert split(0, [1.0]) == [0] and sum(split(7, [0.0, 0.0])) == 7
+
+
+def sensor(folder: Path, number: int, label: str, microjoules: int) -> Path:
+    (folder / f"energy{number}_label").write_text(f"{label}\n")
+    counter = folder / f"energy{number}_input"
+    counter.write_text(f"{microjoules}\n")
+    return counter
+
+
+def test_sockets_of_hwmon_count_where_there_is_no_powercap(tmp_path: Path) -> None:
+    (device := tmp_path / "hwmon" / "hwmon3").mkdir(parents=True)
+    (tmp_path / "hwmon" / "hwmon0").mkdir()  # a device without energy
+    first, second = sensor(device, 65, "Esocket0", 1_000), sensor(device, 66, "Esocket1", 50)
+    core = sensor(device, 1, "Ecore000", 7)
+    counters = Counters(tmp_path / "powercap", hwmon=tmp_path / "hwmon")
+    assert counters.has_energy and counters.read()[1] == 0
+    first.write_text("1250\n")
+    second.write_text("80\n")
+    core.write_text("500\n")  # a part of a socket
+    assert counters.read()[1] == 280
+    first.write_text("3\n")  # the driver was loaded again: what was used meanwhile is not known
+    assert counters.read()[1] is None and not counters.has_energy
+
+
+def test_powercap_is_preferred_and_meters_that_cannot_be_read_count_as_none(tmp_path: Path) -> None:
+    (package := tmp_path / "powercap" / "intel-rapl:0").mkdir(parents=True)
+    (package / "energy_uj").write_text("5")
+    (package / "max_energy_range_uj").write_text("100")
+    (device := tmp_path / "hwmon" / "hwmon0").mkdir(parents=True)
+    socket = sensor(device, 1, "Esocket0", 9)
+    both = Counters(tmp_path / "powercap", hwmon=tmp_path / "hwmon")
+    (package / "energy_uj").write_text("8")
+    socket.write_text("900")
+    assert both.read()[1] == 3
+    socket.unlink()
+    assert not Counters(tmp_path / "none", hwmon=tmp_path / "hwmon").has_energy
+    (device / "energy1_label").write_bytes(b"\xff\xfe")
+    assert Counters(tmp_path / "none", hwmon=tmp_path / "hwmon").read()[1] is None

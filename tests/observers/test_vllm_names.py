@@ -17,6 +17,7 @@ from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core_observers.metrics import ServerMetrics
 from core_observers.step_sizes import STEP_BOUNDS
 from core_observers.vllm_names import ABSENT, THEIRS
+from core_observers.work_metrics import Work
 
 EXPECTED: dict[str, list[str]] = json.loads(Path(__file__).with_name("vllm_metrics.json").read_text())
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "observability.md"
@@ -30,9 +31,12 @@ def exported() -> dict[str, tuple[str, set[str]]]:
         step_sizes=[0] * (len(STEP_BOUNDS) + 2),
         kv_residency=[[0.0] * (len(RESIDENCY_BUCKETS) + 2) for _ in RESIDENCY_METRICS],
         spec_accepted_by_place=[3, 1],
+        work={"steps": 1},
     )
     adapters = SimpleNamespace(max_loras=2, in_use=lambda: (["sql"], []))
-    metrics = ServerMetrics("tiny", lambda: stats, CacheConfig(), vllm_names=True, adapters=adapters)
+    metrics = ServerMetrics(
+        "tiny", lambda: stats, CacheConfig(), vllm_names=True, adapters=adapters, work_of=lambda _: Work(1.0, 2.0, 3.0)
+    )
     found: dict[str, tuple[str, set[str]]] = {}
     for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode()):
         if family.name.startswith(THEIRS):

@@ -192,6 +192,7 @@ def _context(
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
         buckets=server.custom_histogram_buckets,
+        work_of=None if server.step_work is None else server.step_work.of,
         adapters=adapters,
         engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )

@@ -53,7 +53,9 @@ from core_config.stages.settings import Settings
 from core_config.stages.sizes import plan_memory, planned_forms
 from core_config.stages.waivers import attention_surprises, surprises, waivers
 from core_config.stages.weights import quantization_plan
-from core_config.token_work import TokenWork, token_work
+from core_config.step_work import StepWork
+from core_config.token_sums import token_work
+from core_config.token_work import TokenWork
 from core_runtime.models.families import without_head
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
@@ -169,6 +171,12 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     waived = _waived(attempt, platform, forms, spec)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
+
+    def work() -> TokenWork | None:
+        return _token_work(attempt, checkpoint, spec, plan)
+
+    if settings["enable_mfu_metrics"] and (token := work()) is not None:
+        server = msgspec.structs.replace(server, step_work=StepWork(token, server.num_ranks))
     return Resolution(
         engine=engine,
         server=server,
@@ -184,7 +192,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         again=again,
         computed=lambda: computed(settings, attempt.plugins, chosen, spec, platform.device, forms),
         layout=_layout_of(attempt, spec, engine, plan),
-        work=lambda: _token_work(attempt, checkpoint, spec, plan),
+        work=work,
     )
 
 

@@ -7,12 +7,13 @@ the output processor.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from core.api.sequence_record import SequenceRecord
-from core_frontend.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
+from core_frontend.api.explanation import AuditUse, CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
 from core_frontend.completion_state import CompletionState
 from core_frontend.request_settings import RequestSettings
 from core_tokens.tokenizer import Tokenizer
@@ -72,6 +73,7 @@ class Explainer:
             restarts=self._num_restarts,
             tools=self._asked.tools or None,
             control_text=self._control_text(),
+            audit=_audit(records),
         )
 
     def _control_text(self) -> list[ControlText]:
@@ -167,7 +169,16 @@ class Explainer:
 def _joined(earlier: SequenceRecord, later: SequenceRecord) -> SequenceRecord:
     """Return the record of a sequence that two engines computed one after the other."""
     sums = {name: getattr(earlier, name) + getattr(later, name) for name in SUMMED}
-    return msgspec.structs.replace(earlier, ended=later.ended, drafts_off=later.drafts_off, **sums)
+    audits = dict(Counter(earlier.audits) + Counter(later.audits))
+    return msgspec.structs.replace(earlier, ended=later.ended, drafts_off=later.drafts_off, audits=audits, **sums)
+
+
+def _audit(records: Sequence[SequenceRecord]) -> AuditUse | None:
+    audits: Counter[str] = Counter()
+    for record in records:
+        audits.update(record.audits)
+    rows = audits.pop("clean", 0)
+    return AuditUse(rows, dict(audits)) if rows or audits else None
 
 
 def _earliest(times: Iterable[float]) -> float:

@@ -18,12 +18,13 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
+from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics, work_metrics
 from core_observers.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
 from core_observers.shared_metrics import families as as_messages
 from core_observers.vllm_names import with_vllm_names
+from core_observers.work_metrics import WorkOf
 
 PREFIX = "core:"
 RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 320)
@@ -67,6 +68,7 @@ class ServerMetrics:
     vllm_names: whether each metric also has vLLM's name.
     adapters: says which adapters are in use; None: there are none.
     engines: returns the state of each engine of a group, which the label `engine` then names; None: there is one.
+    work_of: estimates the work of steps; None: it is not estimated.
     buckets: bounds of histograms that replace the usual ones, see `core_observers.request_families.BUCKETS`.
     """
 
@@ -81,12 +83,13 @@ class ServerMetrics:
         adapters: AdapterUse | None = None,
         engines: Callable[[], Sequence[SchedulerStats]] | None = None,
         buckets: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        work_of: WorkOf | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._vllm_names = vllm_names
-        self._scheduler: Collector = _SchedulerCollector(model_name, stats, cache)
+        self._scheduler: Collector = _SchedulerCollector(model_name, stats, cache, work_of)
         if engines is not None:
-            self._scheduler = _GroupCollector(model_name, engines, cache)
+            self._scheduler = _GroupCollector(model_name, engines, cache, work_of)
         self._number = 0
         self._ask_others: AskOthers | None = None
         families = Families(self.registry, PREFIX, model_name, buckets)
@@ -137,10 +140,17 @@ class _RestartCollector(Collector):
 class _SchedulerCollector(Collector):
     """A collector that turns the scheduler's state into metrics at each scrape, so that a step costs nothing."""
 
-    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], SchedulerStats],
+        cache: CacheConfig | None,
+        work_of: WorkOf | None,
+    ) -> None:
         self.model_name = model_name
         self.stats = stats
         self.cache = cache
+        self.work_of = work_of
 
     def collect(self) -> Iterable[Metric]:
         stats = self.stats()
@@ -157,6 +167,7 @@ class _SchedulerCollector(Collector):
         yield from lifecycle_metrics.lifecycle(PREFIX, self.model_name, stats)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
+        yield from work_metrics.work(PREFIX, self.model_name, stats.work, self.work_of)
         yield from kv_metrics.handoffs(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
@@ -167,16 +178,22 @@ class _GroupCollector(Collector):
     """A collector of the state of several engines: the samples of each have its number as label `engine`."""
 
     def __init__(
-        self, model_name: str, engines: Callable[[], Sequence[SchedulerStats]], cache: CacheConfig | None
+        self,
+        model_name: str,
+        engines: Callable[[], Sequence[SchedulerStats]],
+        cache: CacheConfig | None,
+        work_of: WorkOf | None,
     ) -> None:
         self.model_name = model_name
         self.engines = engines
         self.cache = cache
+        self.work_of = work_of
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
         for number, stats in enumerate(self.engines()):
-            for family in _SchedulerCollector(self.model_name, partial(_same, stats), self.cache).collect():
+            collector = _SchedulerCollector(self.model_name, partial(_same, stats), self.cache, self.work_of)
+            for family in collector.collect():
                 named = [sample._replace(labels={**sample.labels, "engine": str(number)}) for sample in family.samples]
                 family.samples = []
                 families.setdefault(family.name, family).samples += named

@@ -18,9 +18,6 @@ ENGINE = {"engine": "0"}
 ABSENT: Mapping[str, str] = MappingProxyType(
     {
         "corrupted_requests": "a request whose numbers are not finite ends with an error, and counts as such",
-        "estimated_flops_per_gpu": "the work of the device is not estimated",
-        "estimated_read_bytes_per_gpu": "the work of the device is not estimated",
-        "estimated_write_bytes_per_gpu": "the work of the device is not estimated",
         "mm_cache_hits": "images and sound are not served",
         "mm_cache_queries": "images and sound are not served",
         "request_num_preemptions": "`explain` in a request tells it of one answer; `num_preemptions_total` has the sum",

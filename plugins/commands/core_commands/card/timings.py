@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from core.api.errors import UNREADABLE
 from core_commands.card.limits import Limits
 from core_commands.client.endpoint import EndpointError, whole
 from core_commands.client.http_endpoint import HttpEndpoint
@@ -27,6 +28,7 @@ HEAD_TOKENS: Final = 128
 """Tokens of the prompt whose log-probabilities are asked for, to time the output head on many rows."""
 STREAMS: Final = 8
 WARM: Final = 2
+NEEDED: Final = ("queue_ms", "prompt_ms", "predicted_ms", "predicted_per_token_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Requests:
         took = time.perf_counter() - begin
         if answer.status != 200:
             raise EndpointError(f"The server refuses a request of the card: {text[:300].decode(errors='replace')}")
-        return msgspec.json.decode(text, type=dict[str, Any])["timings"], took
+        return timings_of(text), took
 
     def _ids(self, count: int) -> Sequence[int]:
         return [self._draw.randrange(8, self._vocab_size) for _ in range(count)]
@@ -146,3 +148,20 @@ def run_rounds(
             await requests.close()
 
     return asyncio.run(work())
+
+
+class _Answer(msgspec.Struct):
+    timings: dict[str, float]
+
+
+def timings_of(answer: bytes) -> dict[str, float]:
+    """Return the times in a server's answer. Raises EndpointError for an answer without all of them."""
+    try:
+        times = msgspec.json.decode(answer, type=_Answer).timings
+    except UNREADABLE as error:
+        text = f"The server's answer has no times that can be read ({error}); is it another server?"
+        raise EndpointError(text) from None
+    missing = [name for name in NEEDED if name not in times]
+    if missing:
+        raise EndpointError(f"The server's answer has no time '{missing[0]}'; the card needs a server of this version.")
+    return times

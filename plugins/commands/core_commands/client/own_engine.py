@@ -52,6 +52,7 @@ WITHOUT_MEANING = {
     "served_model_name_file": "nobody names the model",
     "disable_ui": "no pages are served",
     "vllm_metrics": "nobody asks for metrics",
+    "enable_mfu_metrics": "nobody asks for metrics",
     "uvicorn_log_level": "there is no HTTP server",
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",

@@ -12,6 +12,7 @@ import msgspec
 
 from core.api.plugin_choices import ResolvedPlugin
 from core_config.served.template_settings import TemplateSettings
+from core_config.step_work import StepWork
 from core_formats.answers.settings import AnswerSettings
 from core_formats.server_limits import ServerLimits
 
@@ -145,6 +146,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ssl_cert_reqs: requirement for clients' certificates, a number of `ssl.VerifyMode`.
     middleware: import paths of the user's own middleware.
     vllm_metrics: whether metrics are written under vLLM's names, too.
+    step_work: work of the model's steps, for metrics; None: it is not estimated.
     traces: None: requests are not traced.
     log_config: argument of `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
@@ -194,6 +196,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_tokenizer_info_endpoint: bool = False
     served_model_name_file: str | None = None
     vllm_metrics: bool = False
+    step_work: StepWork | None = None
     traces: TraceSettings | None = None
     log_config: dict[str, Any] = {}
     disable_fastapi_docs: bool = False

@@ -146,6 +146,17 @@ class Drafts(msgspec.Struct):
     off: str | None = None
 
 
+class AuditUse(msgspec.Struct):
+    """What the live audit did with the steps of the request.
+
+    rows:      rows of it that were computed again alone and were the same.
+    discarded: steps of it that an audit discarded, by what differed: `token`, `cache`, `logprobs` or `error`.
+    """
+
+    rows: int
+    discarded: dict[str, int]
+
+
 class ControlText(msgspec.Struct):
     """A control token spelled out in the contents of messages.
 
@@ -189,6 +200,7 @@ class Explanation(msgspec.Struct):
     tools:       how the model learned of the tools, if its chat template renders none; else None.
     control_text: control tokens spelled out in contents, at most 16 of them.
     session:     what the request's session gave to its prompt; None without one.
+    audit:       what the live audit did with its steps; None: none was computed again.
     """
 
     times: Times
@@ -203,3 +215,4 @@ class Explanation(msgspec.Struct):
     tools: str | None = None
     control_text: list[ControlText] = []
     session: SessionUse | None = None
+    audit: AuditUse | None = None

@@ -1,7 +1,7 @@
 """What requests take of the machine: processor time and energy, split by their predicted share of each step.
 
-Owns: `EnergyAccounts`, an observer of the engine, and the machine's energy counters. Never does: estimate: without a counter
-that can be read there are no joules. Called by: the engine core; servers, through its utilities.
+Owns: `EnergyAccounts`, an observer of the engine. Never does: estimate: without a counter that can be read there are no
+joules. Called by: the engine core; servers, through its utilities.
 
 Whole nanoseconds and microjoules are split without a rest: what all requests got, and what passed between steps, is what the
 counter says. Nothing is read while no request wants to know.
@@ -12,48 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Self
 
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
 from core.scheduler.step_cost import StepCost, work_of
+from core_observers.engine.meters import Counters, Reading
 
-POWERCAP: Final = Path("/sys/class/powercap")
 MOST_WATCHED: Final = 4096
-Reading = tuple[int, int | None]
-"""Nanoseconds of the process, and microjoules of the machine."""
-
-
-class Counters:
-    """The counters of this machine. folder: of Linux' powercap framework; only whole packages count, which hold the others.
-
-    A counter of energy starts again at zero from time to time: it is added up here.
-    """
-
-    def __init__(self, folder: Path = POWERCAP, processor_ns: Callable[[], int] = time.process_time_ns) -> None:
-        self._processor_ns = processor_ns
-        self._packages = [path for path in sorted(folder.glob("*:*")) if path.name.count(":") == 1]
-        self._last = [_number(path / "energy_uj") for path in self._packages]
-        self._ranges = [_number(path / "max_energy_range_uj") for path in self._packages]
-        self._sum = 0
-        self.has_energy = bool(self._packages) and None not in self._last and None not in self._ranges
-
-    def read(self) -> Reading:
-        """Return what was used since the start of the process, and since this object was made."""
-        return self._processor_ns(), self._energy()
-
-    def _energy(self) -> int | None:
-        if not self.has_energy:
-            return None
-        for place, path in enumerate(self._packages):
-            now, before, most = _number(path / "energy_uj"), self._last[place], self._ranges[place]
-            if now is None or before is None or most is None:
-                self.has_energy = False
-                return None
-            self._sum += now - before if now >= before else now + most - before
-            self._last[place] = now
-        return self._sum
 
 
 class EnergyAccounts(EngineObserver):
@@ -172,10 +138,3 @@ def _name(client: int, request_id: str) -> str:
 def _add(account: list[int], passed: Reading) -> None:
     account[0] += passed[0]
     account[1] += passed[1] or 0
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -40,6 +40,13 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
     vllm_metrics: Annotated[
         bool, Arg("Write every metric a second time under vLLM's own name, `vllm:...` beside `core:...`.")
     ] = False
+    enable_mfu_metrics: Annotated[
+        bool,
+        Arg(
+            "Estimate the operations of the steps, and the bytes that they read and write, from the model's shapes, as "
+            "metrics. A model on transformers' modules has none."
+        ),
+    ] = False
     otlp_traces_endpoint: Annotated[
         str | None,
         Arg(

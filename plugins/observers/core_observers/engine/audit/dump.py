@@ -8,13 +8,29 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core.api.errors import UserError
-from core_observers.engine.audit.row import AuditedRow, Difference
+from core_observers.engine.audit.row import Difference
 
 MOST_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was computed again. first, num_tokens: the tokens of the request that were compared. blocks: number of blocks.
+
+    token_ids: all tokens of the request that were known.
+    """
+
+    request_id: str
+    first: int
+    num_tokens: int
+    blocks: int
+    token_ids: Sequence[int]
 
 
 def own_directory(path: str) -> Path:
@@ -30,28 +46,26 @@ def own_directory(path: str) -> Path:
     return directory
 
 
-def write(directory: Path, row: AuditedRow, found: Difference, numerics: str, *, ids: bool) -> Path | None:
+def write(directory: Path, place: Place, found: Difference, numerics: str, *, ids: bool) -> Path | None:
     """Write one mismatch; returns its file, or None where as many are kept as may be. Raises OSError."""
     number = len(list(directory.glob("audit-*.json")))
     if number >= MOST_FILES:
         return None
-    request = row.sequence.request
     told: dict[str, Any] = {
         "kind": found.kind,
         "time": time.time(),
         "numerics": numerics,
-        "request_id": request.request_id,
-        "num_computed_tokens": row.sequence.num_computed_tokens,
-        "num_tokens": row.num_tokens,
-        "blocks": len(row.written),
+        "request_id": place.request_id,
+        "num_computed_tokens": place.first,
+        "num_tokens": place.num_tokens,
+        "blocks": place.blocks,
     }
-    if found.kind == "cache":
-        assert isinstance(found.served, bytes) and isinstance(found.alone, bytes)
+    if isinstance(found.served, bytes) and isinstance(found.alone, bytes):
         told |= {"served": found.served.hex(), "alone": found.alone.hex()}
     elif ids:
         told |= {"served": repr(found.served), "alone": repr(found.alone)}
     if ids:
-        told["token_ids"] = [*request.prompt_token_ids, *row.sequence.output_token_ids]
+        told["token_ids"] = list(place.token_ids)
     path = directory / f"audit-{os.getpid()}-{number}.json"
     with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
         json.dump(told, file)

@@ -1,10 +1,12 @@
 """The live audit of an engine.
 
-Owns: `Audit`, an observer: which row of which step is computed again, the spare blocks for that, the share of time that it
-takes, and what follows from a difference. Never does: compute or compare (`row` does). Called by: the engine core.
+Owns: `Audit`, an observer: which row of which step and which ended answer is computed again, the spare blocks for that, the
+share of time that it takes, and what follows from a difference. Never does: compute or compare (`row` and `ended` do). Called
+by: the engine core.
 
-A difference fails the step: its sequences are computed again, each alone, and nothing of it reaches a client or the prefix
-cache. Three within an hour end the engine, as a death does: its owner starts another one.
+A difference of a row fails its step: its sequences are computed again, each alone, and nothing of it reaches a client or the
+prefix cache. A difference of an ended answer empties the prefix cache, and live sequences start over. Three within an hour end
+the engine, as a death does: its owner starts another one.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from typing import Self
 import msgspec
 
 from core.api.errors import ConfigError, EngineDeadError
+from core.api.sequence_record import SequenceRecord
 from core.api.stats import SchedulerStats
 from core.api.step_plan import NewSequence
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.engine.step_queue import StepQueue
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
-from core_observers.audit_metrics import CLEAN
+from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.engine.audit import dump
+from core_observers.engine.audit.ended import UNCHANGING, EndedAnswers
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.row import AuditedRow, Difference
 from core_observers.engine.audit.settings import AuditSettings
@@ -53,6 +57,9 @@ class Audit(EngineObserver):
         self._chance = SystemRandom().random if chance is None else chance
         self._counts: Counter[str] = Counter()
         self._times: deque[float] = deque(maxlen=MOST_MISMATCHES)
+        self._is_cache_damaged = False
+        self._step: Step = Step()
+        self._record: SequenceRecord | None = None
         self._directory = None if settings.dump is None else dump.own_directory(settings.dump)
 
     @classmethod
@@ -64,8 +71,9 @@ class Audit(EngineObserver):
     def attach(self, engine: Engine) -> None:
         """Put the audited executor in the place of the executor."""
         self._engine = engine
-        self._executor = AuditedExecutor(engine.executor, self._note, self._note_clean)
+        self._executor = AuditedExecutor(engine.executor, self._note_row, self._note_clean)
         engine.queue.executor = self._executor  # type: ignore[assignment]
+        self._ended = EndedAnswers(engine, self._executor, self._note_answer, self._note_clean_answer)
 
     def before_first(self) -> None:
         """Refuse a device with a queue of its own, whose steps cannot be computed again between two others."""
@@ -74,10 +82,22 @@ class Audit(EngineObserver):
                 ["--audit-share: this device has a queue of steps of its own, which cannot be audited; leave it out."]
             )
 
+    def before_step(self) -> None:
+        """Have live sequences start over with an empty cache after a difference of an ended answer."""
+        if self._is_cache_damaged:
+            self._is_cache_damaged = False
+            self._engine.sequences.start_over()
+            self._engine.scheduler.reset_prefix_cache()
+
+    def calling(self, method: str) -> None:
+        """Drop what is computed again before the engine changes."""
+        if method and method not in UNCHANGING:
+            self._ended.drop()
+
     def submitted(self, step: Step) -> None:
         """Choose a row of a step, or none."""
         self._executor.row = None
-        if self._chance() >= self._settings.share or not self._has_time():
+        if not self._is_chosen():
             return
         plan = step.plan
         sequences = step.sequences()
@@ -85,14 +105,21 @@ class Audit(EngineObserver):
             return
         index = int(self._chance() * len(sequences))
         self._executor.row = self._row(step, index, sequences[index])
+        if self._executor.row is not None:
+            self._step, self._record = step, sequences[index].record
+
+    def finished(self, step: Step) -> None:
+        """Choose among the answers that have ended."""
+        self._ended.finished(step, self._is_chosen)
 
     def report(self, stats: SchedulerStats) -> None:
         """Add the counts to the statistics."""
         stats.audits = dict(self._counts)
 
-    def _has_time(self) -> bool:
+    def _is_chosen(self) -> bool:
         done = self._executor
-        return done.audit_seconds <= self._settings.budget * (done.seconds + done.audit_seconds)
+        most = self._settings.budget * (done.seconds + done.audit_seconds)
+        return self._chance() < self._settings.share and done.audit_seconds <= most
 
     def _row(self, step: Step, index: int, sequence: SequenceState) -> AuditedRow | None:
         """Return a row as it is before its step; None where it cannot be computed again."""
@@ -124,25 +151,53 @@ class Audit(EngineObserver):
 
     def _note_clean(self) -> None:
         self._counts[CLEAN] += 1
+        if self._record is not None:
+            _count(self._record, CLEAN)
 
-    def _note(self, row: AuditedRow, found: Difference) -> None:
-        """Report a difference. Raises EngineDeadError for the third one within an hour."""
-        self._counts[found.kind] += 1
-        now = self._clock()
-        self._times.append(now)
+    def _note_clean_answer(self) -> None:
+        self._counts[CLEAN_ANSWERS] += 1
+
+    def _note_row(self, row: AuditedRow, found: Difference) -> None:
+        """Report a difference of a row. Raises EngineDeadError for the third difference within an hour."""
+        again = row.sequence
+        request, first = again.request, again.num_computed_tokens
+        for sequence in self._step.sequences():
+            if sequence.record is not None:
+                _count(sequence.record, found.kind)
         logger.error(
             "An audit found another %s for a row of request '%s' when it was computed again alone (%d tokens after %d). The "
             "step is discarded and its sequences are computed again.",
             found.kind,
-            row.sequence.request.request_id,
+            request.request_id,
             row.num_tokens,
-            row.sequence.num_computed_tokens,
+            first,
         )
+        known = [*request.prompt_token_ids, *again.output_token_ids]
+        self._note(dump.Place(request.request_id, first, row.num_tokens, len(row.written), known), found)
+
+    def _note_answer(self, place: dump.Place, found: Difference) -> None:
+        """Report a difference of an ended answer. Raises EngineDeadError for the third difference within an hour."""
+        what = "another token" if found.kind == "answer" else "other keys and values in the cache"
+        logger.error(
+            "An audit found %s when the answer to request '%s', which has ended, was computed again without the cache (%d "
+            "tokens after %d). The prefix cache is emptied, and live requests are computed again.",
+            what,
+            place.request_id,
+            place.num_tokens,
+            place.first,
+        )
+        self._is_cache_damaged = True
+        self._note(place, found)
+
+    def _note(self, place: dump.Place, found: Difference) -> None:
+        """Count a difference and keep both sides. Raises EngineDeadError for the third one within an hour."""
+        self._counts[found.kind] += 1
+        now = self._clock()
+        self._times.append(now)
         if self._directory is not None:
             try:
-                path = dump.write(
-                    self._directory, row, found, self._engine.executor.numerics, ids=self._settings.dump_ids
-                )
+                numerics = self._engine.executor.numerics
+                path = dump.write(self._directory, place, found, numerics, ids=self._settings.dump_ids)
                 logger.error("Both sides are in %s.", path)
             except OSError as error:
                 logger.error("Both sides of the mismatch could not be written: %s", error)
@@ -150,3 +205,7 @@ class Audit(EngineObserver):
             raise EngineDeadError(
                 f"Audits found {MOST_MISMATCHES} mismatches within an hour; what this engine computes cannot be trusted."
             )
+
+
+def _count(record: SequenceRecord, kind: str) -> None:
+    record.audits[kind] = record.audits.get(kind, 0) + 1
