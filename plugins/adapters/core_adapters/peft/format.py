@@ -195,7 +195,7 @@ class _Reading:
         """Check that whatever the configuration says is changed has tensors, as far as names show it."""
         names = self._list("modules_to_save")
         # peft itself adds `classifier` and `score` for models with classes, which have one of them.
-        if names and not any(_is_named(module, name) for module in modules for name in names):
+        if names and not any(_is_inside(module, name) for module in modules for name in names):
             raise UserError(
                 f"{self._path}: modules_to_save names {', '.join(names)}, but there is no tensor of such a module."
             )
@@ -256,6 +256,11 @@ class _Reading:
         if isinstance(found, str) or not all(isinstance(one, str) for one in found):
             raise UserError(f"{self._path}: {key} is {found!r:.60}, expected a list of names.")
         return tuple(found)
+
+
+def _is_inside(module: str, name: str) -> bool:
+    """Whether a module has a name, or one around it does: a saved `classifier` may have layers of its own."""
+    return f".{name}." in f".{module}."
 
 
 def _is_named(module: str, name: str) -> bool:
