@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, RotaryPairs
+from core.api.specs import AttentionSpec, Groups, RotaryPairs, RowOrder
 from core_runtime.models.adapters.layers import ABSORBED, AdaptedNorm, AdaptedPart, LayerKey
 from core_runtime.models.adapters.places import EMBEDDING, HEAD, NamesOf, Places
 from core_runtime.models.tensors.row_order import row_order
@@ -233,11 +233,11 @@ class Fitting:
                     f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
                     f"[{rows}]; the adapter belongs to another base model."
                 )
-            vectors[what] = _ordered(vector, part)
+            vectors[what] = _ordered(vector, part.orders)
         return ModuleChange(
             change.module,
             change.a,
-            _ordered(b, part),
+            _ordered(b, [one for one in part.orders if not (change.parted and isinstance(one, Groups))]),
             change.scale,
             magnitude=vectors["magnitude"],
             added_bias=vectors["added_bias"],
@@ -293,8 +293,8 @@ def _outputs(tensor: Tensor | None, view: TensorView) -> Tensor | None:
     return tensor[number::pieces] if view.alternating else tensor.chunk(pieces)[number]
 
 
-def _ordered(tensor: Tensor | None, part: AdaptedPart) -> Tensor | None:
-    if tensor is None or not part.orders:
+def _ordered(tensor: Tensor | None, orders: Sequence[RowOrder]) -> Tensor | None:
+    if tensor is None or not orders:
         return tensor
-    order: torch.Tensor = row_order(part.orders, len(tensor))
+    order: torch.Tensor = row_order(orders, len(tensor))
     return tensor[order]
