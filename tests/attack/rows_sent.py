@@ -50,6 +50,7 @@ def sent(folder: Path) -> Iterator[Sent]:
 def traps() -> Iterator[None]:
     """A link to a secret and a terabyte of zeros, where shared memory lies."""
     link, sparse = Path("/dev/shm", LINKED), Path("/dev/shm", SPARSE)
+    link.unlink(missing_ok=True)  # of a run that was killed
     try:
         link.symlink_to("/etc/passwd")
         with sparse.open("wb") as file, suppress(OSError):  # this machine's shared memory may have a limit

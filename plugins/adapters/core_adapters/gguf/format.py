@@ -15,6 +15,7 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError
 from core_adapters.files import digest_of
+from core_adapters.room import check_room
 from core_loaders.gguf.architectures import Architecture
 from core_loaders.gguf.metadata import Metadata
 from core_loaders.gguf.names import canonical_name
@@ -55,6 +56,7 @@ class GGUFFormat:
     def read(self, path: str) -> AdapterContents:
         """Read an adapter. Raises UserError, in one sentence, when it cannot be used as it is."""
         header = read_header(path)
+        check_room(path, sum(tensor.nbytes for tensor in header.tensors))
         metadata = header.metadata
         kind = metadata.get("adapter.type")
         if kind != "lora":
