@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core import SamplingParams
-from core.api.sampling_params import StructuredOutputsParams
+from core import SamplingParams, StructuredOutputsParams
+from core_frontend.library.lora_request import LoRARequest
 from tests.adapters.engines import AdapterEngine, bits_of, engine
 from tests.adapters.made import save_adapter
 
@@ -17,7 +17,9 @@ ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True, 
 
 OTHERS: dict[str, dict[str, Any]] = {
     "drafts of suffixes": {"speculative_config": {"method": "suffix", "num_speculative_tokens": 4}},
-    "drafts of a model": {"speculative_config": {"model": "itself", "num_speculative_tokens": 3}},
+    "drafts of a model": {
+        "speculative_config": {"method": "draft_model", "model": "itself", "num_speculative_tokens": 3}
+    },
     "pages in host memory": {"enable_prefix_caching": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 24},
 }
 
@@ -57,9 +59,10 @@ def test_a_grammar_holds_in_every_row(adapters: list[Path], usual: AdapterEngine
     asked = SamplingParams(
         temperature=0.9, seed=5, max_tokens=8, structured_outputs=StructuredOutputsParams(regex="[ab]{6}")
     )
-    wanted = [(PROMPTS[1], adapter) for adapter in (*adapters, None)]
-    together = usual.run(wanted, asked)
-    alone = [usual.run([one], asked)[0] for one in wanted]
+    names = [*(LoRARequest(str(path), lora_path=str(path)) for path in adapters), None]
+    prompt: Any = {"prompt_token_ids": PROMPTS[1]}
+    together = usual.llm.generate([prompt] * len(names), asked, lora_request=names, use_tqdm=False)
+    alone = [usual.llm.generate([prompt], asked, lora_request=name, use_tqdm=False)[0] for name in names]
     assert [bits_of(one) for one in together] == [bits_of(one) for one in alone]
     texts = [one.outputs[0].text for one in together]
     assert all(len(text) == 6 and set(text) <= {"a", "b"} for text in texts)
