@@ -232,8 +232,10 @@ class PlacedAdapters:
             self.tables[HEAD_KEY].clear(row)
         for rows in (self._gaining, self._changing_head, self._changing_norms, *self._experts.values()):
             rows.discard(row)
-        for changes in (self._embeddings, self._heads, self.classes, *self._norms.values()):
+        for changes in (self._embeddings, self._heads, self.classes):
             changes.pop(row, None)
+        for norm in self._norms.values():
+            norm.pop(row, None)
 
     def are_recordable(self, used: Sequence[int]) -> bool:
         """Whether a step that uses these rows can be recorded."""
