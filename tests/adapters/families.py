@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
 from core.api.adapters import AdapterSource
+from core_adapters.gguf.format import GGUFFormat
 from core_adapters.peft.format import PeftFormat
 from core_loaders.safetensors.loader import SafetensorsLoader
 from core_runtime.executor.adapters.outer import OuterChanges
@@ -87,7 +88,7 @@ class AdaptedHarness:
         fitting = Fitting(self.harness.spec, names, names_of, 64)
         outer = OuterChanges(self.placed, model.kernels, model.weights, "float32", device)
         reader = AdapterReader(
-            {"peft": PeftFormat()},
+            {"peft": PeftFormat(), "gguf": GGUFFormat()},
             fitting,
             self.placed,
             outer,

@@ -51,10 +51,19 @@ class Held:
     maps: int
 
 
-def looped(model: Path, paths: list[Path], loads: int) -> tuple[Held, Held]:
-    """Return what this process holds after the first loads and after all. loads: more than `FIRST`."""
+def looped(
+    model: Path, paths: list[Path], loads: int, first: int = FIRST, ask_every: int = ASK_EVERY
+) -> tuple[Held, Held]:
+    """Return what this process holds after the first loads and after all. loads: more than `first`."""
     begin = time.monotonic()
-    llm = LLM(model=str(model), enable_lora=True, max_cpu_loras=2, max_model_len=128, kv_cache_memory_bytes=1 << 22)
+    llm = LLM(
+        model=str(model),
+        enable_lora=True,
+        max_cpu_loras=2,
+        max_lora_rank=64,
+        max_model_len=128,
+        kv_cache_memory_bytes=1 << 22,
+    )
     try:
         for number in range(1, loads + 1):
             # Every name is new; every fourth one stands for other weights before it goes.
@@ -64,11 +73,11 @@ def looped(model: Path, paths: list[Path], loads: int) -> tuple[Held, Held]:
                 adapters.append(LoRARequest(f"name-{number}", number, other, load_inplace=True))
             for adapter in adapters:
                 llm.add_lora(adapter)
-            if number % ASK_EVERY == 0:
+            if number % ask_every == 0:
                 named = LoRARequest(f"name-{number}", number)
                 llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4), lora_request=named, use_tqdm=False)
             assert llm.remove_lora(number)
-            if number == FIRST:
+            if number == first:
                 early = held_now()
         print(f"{(time.monotonic() - begin) / loads * 1000:.1f} ms a load")
         return early, held_now()
@@ -77,17 +86,23 @@ def looped(model: Path, paths: list[Path], loads: int) -> tuple[Held, Held]:
 
 
 def held_now() -> Held:
-    """Read it from the kernel.
+    """Read it from the kernel, for this process."""
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return Held(held_by("self"), len(maps))
+
+
+def held_by(process: int | str) -> float:
+    """Return the MB that a process has written itself.
 
     Pages of files that are only read are left out, for they say more about the machine than about this process: they come
     and go with its memory, and psutil's `uss` counts those of a library for as long as no other process has it open.
     """
-    gc.collect()
     kilobytes = 0
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+    for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(OWN):
             kilobytes += int(line.split()[1])
-    return Held(kilobytes * 1024 / 1e6, len(Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()))
+    return kilobytes * 1024 / 1e6
 
 
 if __name__ == "__main__":

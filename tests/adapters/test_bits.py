@@ -26,6 +26,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False}},
     "one thread": {"platform_config": {"threads": 1}},
 }
+NORMS = ["input_layernorm", "post_feedforward_layernorm", "q_norm", "norm"]
+"""Those that backends apply, those of a call for two, and the one in the calls of the head."""
 TIGHT = {"tiny_llama": 14, "tiny_gemma3": 26}
 
 
@@ -39,7 +41,7 @@ def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
     folder = tmp_path_factory.mktemp("adapters")
     return [
         save_adapter(base, folder / "first", seed=1),
-        save_adapter(base, folder / "dora", seed=2, r=20, use_dora=True),
+        save_adapter(base, folder / "dora", seed=2, r=20, use_dora=True, modules_to_save=NORMS),
         save_adapter(base, folder / "narrow", seed=3, r=3, target_modules=["q_proj", "up_proj"]),
     ]
 

@@ -93,11 +93,35 @@ BIASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", BIASES.values(), ids=BIASES)
 @pytest.mark.parametrize("model_type", ["qwen2", "gpt2"])
 def test_biases(model_type: str, options: dict[str, Any], tmp_path: Path) -> None:
-    if model_type == "gpt2" and options["bias"] == "all":  # those of its norms too
-        with pytest.raises(UserError, match=r"changes .*ln_1, which adapters cannot change"):
-            distance(model_type, tmp_path, **options)
-    else:
-        assert distance(model_type, tmp_path, **options) <= 1e-4
+    assert distance(model_type, tmp_path, **options) <= 1e-4
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}], ids=["DoRA", "biases of B"])
+def test_vectors_of_latent_projections(options: dict[str, Any], tmp_path: Path) -> None:
+    targets = ["kv_a_proj_with_mqa", "kv_b_proj", "q_b_proj"]
+    assert distance("deepseek_v3", tmp_path, target_modules=targets, **options) <= 1e-4
+
+
+NORMS: dict[str, list[str]] = {
+    "gpt2": ["ln_1", "ln_2", "ln_f"],
+    "deepseek_v3": ["q_a_layernorm", "kv_a_layernorm", "input_layernorm", "post_attention_layernorm", "norm"],
+    "qwen3": ["q_norm", "k_norm", "norm"],
+    "olmo2": ["q_norm", "k_norm", "post_feedforward_layernorm"],
+    "cohere": ["input_layernorm", "norm"],
+    "bloom": ["word_embeddings_layernorm", "ln_f"],
+    "gemma3_text": ["q_norm", "pre_feedforward_layernorm"],
+    "stablelm": ["input_layernorm", "post_attention_layernorm"],
+    "bert": ["LayerNorm"],
+}
+"""Norms of means and of squares, of heads and of all heads, before and after their half, of latents and of the embedding."""
+
+
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(name, marks=() if name == "gpt2" else pytest.mark.models) for name in NORMS]
+)
+def test_saved_norms(model_type: str, tmp_path: Path) -> None:
+    targets = TARGETS.get(model_type, "all-linear")
+    assert distance(model_type, tmp_path, target_modules=targets, modules_to_save=NORMS[model_type]) <= 1e-4
 
 
 def test_a_tower_is_refused_with_names_of_the_text(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "biases of B": {"lora_bias": True},
     "embedding and head": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
     "saved embedding and head": {"target_modules": ["down_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    "DoRA of embedding and head": {"use_dora": True, "target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "saved norms": {
+        "target_modules": ["q_proj", "down_proj"],
+        "modules_to_save": [
+            "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+            "q_norm", "k_norm", "norm",
+        ],
+    },
     "trained tokens": {"target_modules": ["k_proj"], "trainable_token_indices": [7, 90, 12, 250]},
 }  # fmt: skip
 

@@ -193,6 +193,33 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(made: AdapterEng
     made.drop(NAME)
 
 
+@pytest.mark.parametrize("sent", [False, True], ids=["a file", "shared memory"])
+def test_zeros_that_no_memory_holds_are_refused(
+    made: AdapterEngine, adapters: list[Path], tmp_path: Path, sent: bool
+) -> None:
+    """A file may claim more than the machine has, and take no place."""
+    length = 1 << 36
+    if not sent:
+        folder = tmp_path / "large"
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps(configuration(adapters[0])))
+        header = json.dumps({FIRST: {"dtype": "F32", "shape": [length], "data_offsets": [0, 4 * length]}}).encode()
+        with (folder / "adapter_model.safetensors").open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            os.truncate(file.fileno(), 8 + len(header) + 4 * length)
+        with pytest.raises(RequestError, match=r"has 274\.9 GB, whose reading takes 3 times as much"):
+            made.llm.add_lora(LoRARequest("large", 9, str(folder)))
+        return
+    with SharedTensors(tensors_of(adapters[0])) as shared:
+        os.truncate(f"/dev/shm/{shared.name}", 8 * length)
+        request = shared.adapter("large", configuration(adapters[0]))
+        assert request.shared is not None
+        place(shape=[length], offset=0)(request.shared.described)
+        with pytest.raises(RequestError, match=r"GB, whose reading takes 3 times as much"):
+            made.llm.add_lora(request)
+    assert not kept_bytes(made)
+
+
 def test_numbers_that_are_not_finite_are_refused(made: AdapterEngine, adapters: list[Path]) -> None:
     tensors = tensors_of(adapters[0])
     tensors[FIRST][0, 0] = torch.inf

@@ -1,4 +1,4 @@
-"""Adapters: hostile names, paths and files, and names that change while they are asked for.
+"""Adapters: hostile names, paths, files and shared memory, names that change while they are asked for, and thousands of loads.
 
 Owns: the server with adapters, and what must hold while operators load and unload at the same time. Never does: measure it in
 another way than the phase of stalls.
@@ -8,9 +8,11 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from core_config.locating.default_model import default_model
-from tests.attack import rows_adapters
+from tests.adapters.loads import held_by
+from tests.attack import rows_adapters, rows_sent
 from tests.attack.arena import Arena, token_ids
 from tests.attack.canary import canary
 from tests.attack.make import completion
@@ -21,13 +23,21 @@ from tests.attack.probe import Measured, probing
 from tests.attack.results import Clock, Phase
 from tests.attack.row import Row, problems
 from tests.attack.rows_adapters import GOOD, LOAD, OTHER, UNLOAD, load_of, write_files
+from tests.attack.rows_sent import Sent
 from tests.attack.send import Target, send
+from tests.attack.server import Server
 
 NAMES = ("a", "b", "c")
 ASKING, CHANGING = 3, 3
 QUIET_SHARE = 0.3
 Answers = list[list[int]]
-ROWS_SHARE = 0.5
+ROWS_SHARE = 0.4
+LOADS_SHARE = 0.4
+LEAST_LOADS, MOST_LOADS = 60, 10_000
+FIRST_LOADS = 20
+"""Loads before memory is first read: some of it is taken once, as for the first request of each thread."""
+GROWTH_MB = 24.0
+"""Less than two of these adapters."""
 ASKED = {"prompt": "Once upon a time", "max_tokens": 16, "return_token_ids": True}
 CHANGED = frozenset({200, 400, 404, 409})
 """A load, and refusals: of a name that another one has taken, or that has gone."""
@@ -40,29 +50,59 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
     directory.mkdir()
     write_files(directory, str(default_model()))
     arguments = {"enable_lora": True, "max_loras": 2, "allow_runtime_lora_updating": True, "lora_directory": directory}
-    with arena.server(**arguments) as server:
+    arguments["weight_transfer_config"] = "{}"
+    with (
+        arena.server(**arguments) as server,
+        rows_sent.sent(directory / GOOD) as good,
+        rows_sent.sent(directory / OTHER) as other,
+        rows_sent.traps(),
+    ):
         target = server.target
         arena.check_tokens(phase, target, "before")
-        rows = [("adapters", row) for row in rows_adapters.rows()]
+        rows = [("adapters", row) for row in (*rows_sent.rows(good), *rows_adapters.rows())]
         with canary(phase, target, "rows about adapters"):
             sent = attack(arena, phase, target, server, rows, Clock(clock.left * ROWS_SHARE))
         phase.notes += [f"No time was left for: {row.name}" for _, row in rows[sent:]]
         phase.check("no pickle's code has run", not (directory / rows_adapters.RAN).exists())
         phase.check("nothing is loaded", names_of(target) == [], names_of(target), [])
-        races(arena, phase, target, Clock(clock.left))
+        loads(phase, server, Clock(clock.left * LOADS_SHARE), good)
+        races(arena, phase, target, Clock(clock.left), (good, other))
         phase.check("the server lives", server.process.poll() is None, server.process.poll(), "running")
         arena.check_tokens(phase, target)
 
 
-def races(arena: Arena, phase: Phase, target: Target, clock: Clock) -> None:
-    """Operators change three names at once while clients ask for them."""
+def loads(phase: Phase, server: Server, clock: Clock, good: Sent) -> None:
+    """Load and unload until the time is over, of files and of memory, and compare what the server holds."""
+    early: dict[str, float] = {}
+    number = refused = 0
+    while number < LEAST_LOADS or (clock.left and number < MOST_LOADS):
+        number += 1
+        name = f"name-{number}"
+        body = good.load(name) if number % 3 == 0 else load_of(name, (GOOD, OTHER)[number % 2])
+        for row in (Row("load", LOAD, body), Row("unload", UNLOAD, json.dumps({"lora_name": name}).encode())):
+            refused += send(server.target, row, ANSWER_LIMIT_S).status != 200
+        if number == FIRST_LOADS:
+            early = held(server)
+    phase.check("every load and unload is done", not refused, f"{refused} of {2 * number} refused", 0)
+    for process, megabytes in held(server).items():
+        growth = megabytes - early.get(process, 0.0)
+        phase.at_most(f"growth of the {process} over {number - FIRST_LOADS} loads", growth, GROWTH_MB, "MB")
+
+
+def held(server: Server) -> dict[str, float]:
+    """MB that the processes of a server have written themselves, by their kind. See `tests.adapters.loads.held_now`."""
+    return {"server": held_by(server.process.pid), "engine": held_by(server.engine.pid)}
+
+
+def races(arena: Arena, phase: Phase, target: Target, clock: Clock, others: tuple[Sent, Sent]) -> None:
+    """Operators change three names at once while clients ask for them. others: the two good adapters in shared memory."""
     right = right_answers(target)
     phase.check("two adapters answer, each in its way", all(right) and right[0] != right[1], right, "two answers")
     tally = Tally()
     for name in NAMES:
         send(target, Row("load", LOAD, load_of(name, own_path(name), load_inplace=True)), ANSWER_LIMIT_S)
     quiet = beside(arena, target, Clock(clock.left * QUIET_SHARE), tally, [asking] * ASKING, right)
-    measured = beside(arena, target, clock, tally, [asking] * ASKING + [changing] * CHANGING, right)
+    measured = beside(arena, target, clock, tally, [asking] * ASKING + [partial(changing, others)] * CHANGING, right)
     phase.check("answers of names that change", not tally.bad, f"{tally.bad.total()} wrong", 0)
     phase.notes += [f"{count} times: {problem[:300]}" for problem, count in tally.bad.most_common(10)]
     phase.notes.append(f"Sent: {dict(tally.sent)}")
@@ -105,12 +145,17 @@ def right_answers(target: Target) -> Answers:
     return found
 
 
-def changing(target: Target, clock: Clock, tally: Tally, own: random.Random, right: Answers) -> None:
+def changing(
+    others: tuple[Sent, Sent], target: Target, clock: Clock, tally: Tally, own: random.Random, right: Answers
+) -> None:
     """An operator who loads, replaces and unloads names without looking."""
     while clock.left:
         name = own.choice(NAMES)
         if own.random() < 0.6:
-            body = load_of(name, own.choice((GOOD, OTHER, "weights-cut")), load_inplace=own.random() < 0.7)
+            in_place = own.random() < 0.7
+            body = load_of(name, own.choice((GOOD, OTHER, "weights-cut")), load_inplace=in_place)
+            if own.random() < 0.3:
+                body = own.choice(others).load(name, load_inplace=in_place)
             row = Row("a load in between", LOAD, body, allowed=CHANGED)
         else:
             row = Row("an unload in between", UNLOAD, json.dumps({"lora_name": name}).encode(), allowed=CHANGED)

@@ -26,6 +26,7 @@ SHAPES = {
 }
 GGUF_NAMES = {"attn_v": "self_attn.v_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 RANK = 4
+SENT = "sent-adapter"
 
 
 def _tensors() -> dict[str, np.ndarray]:
@@ -88,16 +89,47 @@ def make_gguf(folder: Path) -> None:
     writer.close()
 
 
+def make_sent(folder: Path) -> None:
+    """An adapter as it lies in the memory of an engine that received it."""
+    from core_adapters.sent import SentHeader, SentTensor
+
+    _configured(folder)
+    places, end, raw = [], 0, b""
+    for name, values in _tensors().items():
+        places.append(SentTensor(name, "F32", values.shape, end, values.nbytes))
+        raw += values.tobytes() + bytes(-values.nbytes % 64)
+        end = len(raw)
+    header = SentHeader((folder / "adapter_config.json").read_text(), tuple(places)).encoded()
+    (folder / SENT).write_bytes(header + raw)
+
+
+def sent_reader(make_base: Callable[[Path], None]) -> Callable[[Path], None]:
+    """What reads such memory for the model that `make_base` writes."""
+
+    def read(folder: Path) -> None:
+        from core_adapters.sent import SentPlace
+
+        with (folder / SENT).open("rb") as file:
+            place = SentPlace(0, (folder / SENT).stat().st_size, file.fileno())
+            _read(make_base, place.path)
+
+    return read
+
+
+def _read(make_base: Callable[[Path], None], path: str) -> None:
+    from tests.inside import core_of
+
+    executor = core_of(_engine(make_base)).executor
+    facts = executor.read_adapter(AdapterSource("damaged", path))
+    executor.place_adapter(facts.digest)
+    executor.drop_adapter(facts.digest)
+
+
 def reader(make_base: Callable[[Path], None], file: str = "") -> Callable[[Path], None]:
     """What reads an adapter for the model that `make_base` writes. file: of a folder; empty: all of it."""
 
     def read(folder: Path) -> None:
-        from tests.inside import core_of
-
-        executor = core_of(_engine(make_base)).executor
-        facts = executor.read_adapter(AdapterSource("damaged", str(folder / file)))
-        executor.place_adapter(facts.digest)
-        executor.drop_adapter(facts.digest)
+        _read(make_base, str(folder / file))
 
     return read
 

@@ -247,6 +247,7 @@ TARGETS = {
     ),
     "pickled_adapter": Target(adapters.make_pickled, ("adapter_model.bin",), adapters.reader(_safetensors)),
     "gguf_adapter": Target(adapters.make_gguf, ("adapter.gguf",), adapters.reader(_safetensors, "adapter.gguf")),
+    "sent_adapter": Target(adapters.make_sent, (adapters.SENT,), adapters.sent_reader(_safetensors)),
     "plans": Target(steps.make_plans, ("1-plan", "2-plan"), steps.read_plans),
     "results": Target(steps.make_results, ("1-result", "2-result"), steps.read_results),
     "to_engine": Target(engine_end.make_messages, engine_end.NAMES, engine_end.read_messages),

@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+from safetensors.torch import load_file
+
+from core import SharedTensors
 from core_config.locating.default_model import default_model
 from tests.attack.row import Answer, Row
 from tests.attack.send import send
@@ -55,6 +59,7 @@ class Operators:
             self._acts += [
                 ("replace an adapter", self._replace_adapter),
                 ("load and unload an adapter", self._load_adapter),
+                ("send an adapter", self._send_adapter),
             ]
         if site.has("enable_sleep_mode"):
             self._acts.append(("sleep", self._sleep))
@@ -124,6 +129,15 @@ class Operators:
             "/v1/load_lora_adapter", {"lora_name": name, "lora_path": dice.choice(ADAPTERS), "load_inplace": True}
         )
         self._post("/v1/unload_lora_adapter", {"lora_name": name}, gone=404)
+
+    def _send_adapter(self, dice: random.Random) -> None:
+        """One of the two from shared memory, under the name that changes; the memory goes when the call is over."""
+        folder = self.site.adapters / dice.choice(ADAPTERS)
+        with SharedTensors(load_file(folder / "adapter_model.safetensors")) as shared:
+            body = {"lora_name": CHANGES, "load_inplace": True, "shared_memory": shared.name}
+            body["tensors"] = msgspec.to_builtins(shared.tensors)
+            body["adapter_config"] = json.loads((folder / "adapter_config.json").read_text())
+            self._post("/v1/load_lora_adapter", body)
 
     def _weights_of(self, dice: random.Random, **fields: Any) -> dict[str, Any]:
         update = {"path": str(dice.choice(self._weights)), **fields}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError
+from core_adapters.room import check_room
 from core_adapters.sent import SentPlace, SentTensor
 from core_loaders.pt.loader import PtLoader
 from core_loaders.safetensors.loader import SafetensorsLoader
@@ -33,6 +34,7 @@ def safetensors_of(path: Path) -> dict[str, Tensor]:
 
     Mapping and copying each of hundreds of small tensors takes twice as long.
     """
+    check_room(str(path), path.stat().st_size)
     loader = SafetensorsLoader("eager")
     manifest = loader.resolve_tensors(str(path))
     return dict(loader.iter(manifest, list(manifest.tensors)))
@@ -40,6 +42,7 @@ def safetensors_of(path: Path) -> dict[str, Tensor]:
 
 def pickled_tensors_of(path: Path) -> dict[str, Tensor]:
     """Return a copy of all tensors of a file of `torch.save`, whose code is never run. Raises CheckpointError."""
+    check_room(str(path), path.stat().st_size)
     tensors = {name: stored.info for name, stored in read_tensors(str(path), 0).items()}
     manifest = CheckpointManifest(str(path), "pt", [str(path)], tensors, {}, TokenizerSource())
     return {name: tensor.clone() for name, tensor in PtLoader().iter(manifest, list(tensors))}

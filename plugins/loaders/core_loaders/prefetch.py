@@ -43,16 +43,23 @@ def _read_ahead(paths: Sequence[str], done: threading.Event) -> None:
 
 def wants_prefetch(paths: Sequence[str]) -> bool:
     """Whether the files are on a network file system and fit into free memory."""
+    if not are_remote(paths):
+        return False
     try:
-        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
-        remote = any(_file_system(path, lines) in NETWORKS for path in paths)
-        if not remote:
-            return False
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
         total = sum(os.path.getsize(path) for path in paths)
     except (OSError, ValueError):  # the system does not provide this information
         return False
     return total <= SHARE_OF_FREE * free
+
+
+def are_remote(paths: Sequence[str]) -> bool:
+    """Whether any of the files is on a network file system; False where the system does not say."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(_file_system(path, lines) in NETWORKS for path in paths)
 
 
 def _file_system(path: str, lines: Sequence[str]) -> str:

@@ -15,16 +15,23 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError
 from core_adapters.files import digest_of
+from core_adapters.room import check_room
 from core_loaders.gguf.architectures import Architecture
 from core_loaders.gguf.metadata import Metadata
 from core_loaders.gguf.names import canonical_name
 from core_loaders.gguf.reader import GGUFTensor, open_map, read_header
 from core_loaders.gguf.source import Source
 from core_loaders.gguf.translate import find_architecture
+from core_quantization.gguf.method import dequantized
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
+PACKED: Final = "Q8_0"
+"""The one packed type that the converter writes."""
 PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 ENDINGS: Final = {".lora_a": "a", ".lora_b": "b"}
+EMBEDDING: Final = "model.embed_tokens"
+NORMS: Final = ("norm.weight", "norm.bias")
+"""Endings of the canonical names of norms, which such a file may replace."""
 READ: Final = (
     "general.type",
     "general.architecture",
@@ -49,6 +56,7 @@ class GGUFFormat:
     def read(self, path: str) -> AdapterContents:
         """Read an adapter. Raises UserError, in one sentence, when it cannot be used as it is."""
         header = read_header(path)
+        check_room(path, sum(tensor.nbytes for tensor in header.tensors))
         metadata = header.metadata
         kind = metadata.get("adapter.type")
         if kind != "lora":
@@ -70,13 +78,20 @@ class GGUFFormat:
 
 
 def _tensors(path: str, listed: list[GGUFTensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield a copy of each tensor; the header's reading has checked their places. Raises CheckpointError for packed ones."""
+    """Yield a copy of each tensor, unpacked; the header's reading has checked their places. Raises CheckpointError."""
     data = open_map(path)
     for tensor in listed:
         dtype = PLAIN.get(tensor.type.name)
+        if dtype is None and tensor.type.name == PACKED and tensor.nbytes:
+            flat = torch.frombuffer(data, dtype=torch.uint8, count=tensor.nbytes, offset=tensor.offset)
+            width = tensor.shape[-1]
+            rows = flat.view(math.prod(tensor.shape) // width, -1)
+            yield tensor.name, dequantized(rows, PACKED, width).reshape(tensor.shape).clone()
+            continue
         if dtype is None:
             raise CheckpointError(
-                f"{path}: tensor '{tensor.name}' has type {tensor.type.name}; adapters are served in {', '.join(PLAIN)}."
+                f"{path}: tensor '{tensor.name}' has type {tensor.type.name}; adapters are served in "
+                f"{', '.join((*PLAIN, PACKED))}."
             )
         count = tensor.nbytes // dtype.itemsize
         flat = torch.frombuffer(data, dtype=dtype, count=count, offset=tensor.offset) if count else torch.empty(0)
@@ -86,14 +101,27 @@ def _tensors(path: str, listed: list[GGUFTensor]) -> Iterator[tuple[str, Tensor]
 def _changes(
     path: str, tensors: Mapping[str, Tensor], row: Architecture, source: Source, alpha: float
 ) -> Iterator[ModuleChange]:
-    """Yield the change of each module, from pairs of tensors. alpha: 0.0: the scale is 1."""
+    """Yield the change of each module, from pairs of tensors, and norms, which mergekit extracts whole.
+
+    alpha: 0.0: the scale is 1.
+    """
     pairs: dict[str, dict[str, Tensor]] = {}
+    norms: dict[str, dict[str, Tensor]] = {}
+    own = row.names_in(source)
     for name, tensor in tensors.items():
+        whole = canonical_name(name, own)
+        if whole is not None and whole.endswith(NORMS):
+            module, _, field = whole.rpartition(".")
+            norms.setdefault(module, {})[field] = tensor - row.norm_offset if field == "weight" else tensor
+            continue
         ending = name[-len(".lora_a") :]
         if ending not in ENDINGS:
-            raise UserError(f"{path}: tensor '{name}' is of no kind that adapters have; expected .lora_a or .lora_b.")
+            raise UserError(
+                f"{path}: tensor '{name}' is of no kind that adapters have; expected .lora_a, .lora_b, or the weight of a norm."
+            )
         pairs.setdefault(name.removesuffix(ending), {})[ENDINGS[ending]] = tensor
-    own = row.names_in(source)
+    for module, found in norms.items():
+        yield ModuleChange(module, **found)
     for name, found in pairs.items():
         canonical = canonical_name(name, own)
         if canonical is None or not canonical.endswith(".weight"):
@@ -101,22 +129,21 @@ def _changes(
         if len(found) < len(ENDINGS):
             raise UserError(f"{path}: '{name}' has only one of its two matrices; the file is incomplete.")
         module = canonical.removesuffix(".weight")
-        if module == "model.embed_tokens" or (row.grouped and module.endswith("qkv_proj")):
-            raise UserError(
-                f"{path}: changes of '{name}' in GGUF files are not served; serve peft's files of the adapter."
-            )
-        yield from _of_module(path, module, found["a"], found["b"], alpha, paired=row.paired)
+        # The factor of an embedding that a token chooses is stored by token, so that the token's row can be taken.
+        a = found["a"].T if module == EMBEDDING and found["a"].dim() == 2 else found["a"]
+        yield from _of_module(path, module, a, found["b"], alpha, row)
 
 
-def _of_module(path: str, module: str, a: Tensor, b: Tensor, alpha: float, *, paired: bool) -> Iterator[ModuleChange]:
+def _of_module(path: str, module: str, a: Tensor, b: Tensor, alpha: float, row: Architecture) -> Iterator[ModuleChange]:
     """Yield the change of a module; of each expert where the module stacks all of them."""
     stacked = "*" in module
     if a.dim() != (3 if stacked else 2) or b.dim() != a.dim() or a.shape[-2] != b.shape[-1] or len(a) == 0:
         raise UserError(f"{path}: the matrices of {module} have the shapes {list(a.shape)} and {list(b.shape)}.")
     scale = alpha / a.shape[-2] if alpha else 1.0
     if not stacked:
-        turns = paired and module.endswith(("self_attn.q_proj", "self_attn.k_proj"))
-        yield ModuleChange(module, a, b, scale, paired=turns)
+        turns = row.paired and module.endswith(("self_attn.q_proj", "self_attn.k_proj"))
+        parted = row.grouped and module.endswith("self_attn.qkv_proj")
+        yield ModuleChange(module, a, b, scale, paired=turns, parted=parted)
         return
     for expert, (one, other) in enumerate(zip(a, b, strict=True)):
         yield ModuleChange(module.replace("*", str(expert)), one, other, scale)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from core.api.errors import CheckpointError, UserError, nearest
+from core_adapters.digests import FileDigests
 from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of, sent_tensors
 from core_adapters.peft.keys import check_keys
 from core_adapters.peft.patterns import LONGEST_MODULE, compiled
@@ -55,6 +56,9 @@ STACKED: Final = ("gate_up_proj", "up_proj", "down_proj")
 class PeftFormat:
     """The format plugin."""
 
+    def __init__(self) -> None:
+        self._digests = FileDigests()
+
     def claims(self, path: str) -> bool:
         """Whether the directory has peft's configuration, or an adapter was sent."""
         return SentPlace.of(path) is not None or (Path(path) / CONFIG).is_file()
@@ -65,19 +69,30 @@ class PeftFormat:
         return self._of_directory(Path(path)) if place is None else self._sent(place)
 
     def _of_directory(self, directory: Path) -> AdapterContents:
-        config = _checked(str(directory / CONFIG), read_json(inside(directory, CONFIG)))
-        return self._contents(str(directory), config, _tensors_of(directory))
+        config: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
+
+        def read() -> None:
+            config.update(_checked(str(directory / CONFIG), read_json(inside(directory, CONFIG))))
+            tensors.update(_tensors_of(directory))
+
+        name = SAFETENSORS if (directory / SAFETENSORS).is_file() else PICKLED
+        digest = self._digests.of([directory / CONFIG, directory / name], read, lambda: digest_of(config, tensors))
+        return self._contents(str(directory), config, tensors, digest)
 
     def _sent(self, place: SentPlace) -> AdapterContents:
         header, start = place.header()
         config = _checked(SENT_CONFIG, parse_json(SENT_CONFIG, header.configuration.encode()))
-        return self._contents(SENT, config, sent_tensors(place, header.tensors, start))
+        tensors = sent_tensors(place, header.tensors, start)
+        return self._contents(SENT, config, tensors, digest_of(config, tensors))
 
-    def _contents(self, path: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AdapterContents:
+    def _contents(
+        self, path: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor], digest: str
+    ) -> AdapterContents:
         """Return what an adapter changes. path: for messages."""
         reading = _Reading(path, config)
         return AdapterContents(
-            digest_of(config, tensors),
+            digest,
             reading.changes(tensors),
             reading.invocation_tokens(),
             ties=bool(config.get("ensure_weight_tying")),
@@ -195,7 +210,7 @@ class _Reading:
         """Check that whatever the configuration says is changed has tensors, as far as names show it."""
         names = self._list("modules_to_save")
         # peft itself adds `classifier` and `score` for models with classes, which have one of them.
-        if names and not any(_is_named(module, name) for module in modules for name in names):
+        if names and not any(_is_inside(module, name) for module in modules for name in names):
             raise UserError(
                 f"{self._path}: modules_to_save names {', '.join(names)}, but there is no tensor of such a module."
             )
@@ -256,6 +271,11 @@ class _Reading:
         if isinstance(found, str) or not all(isinstance(one, str) for one in found):
             raise UserError(f"{self._path}: {key} is {found!r:.60}, expected a list of names.")
         return tuple(found)
+
+
+def _is_inside(module: str, name: str) -> bool:
+    """Whether a module has a name, or one around it does: a saved `classifier` may have layers of its own."""
+    return f".{name}." in f".{module}."
 
 
 def _is_named(module: str, name: str) -> bool:

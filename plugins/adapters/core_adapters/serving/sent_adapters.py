@@ -18,6 +18,7 @@ import msgspec
 
 from core.api.adapters import AdapterSource
 from core.api.errors import UserError
+from core_adapters.room import check_room
 from core_adapters.sent import ALIGNMENT, SentAdapter, SentHeader, SentPlace, SentTensor, checked_tensors
 from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.link.sparse_file import PAGE, punch, shared_file, write_at
@@ -71,6 +72,7 @@ class SentAdapters:
     def _copied(self, sent: SentAdapter, memory: int) -> str:
         """Copy an adapter to a new place, and return its path. memory: descriptor of the shared memory."""
         wanted = list(checked_tensors(sent, os.fstat(memory).st_size))
+        check_room(f"shared memory {sent.shared_memory}", sum(tensor.nbytes for tensor in wanted))
         stored, end = [], 0
         for tensor in wanted:
             stored.append(msgspec.structs.replace(tensor, offset=end))

@@ -248,15 +248,21 @@ class ForwardPass:
         def call() -> None:
             self.model.logits(chosen)
 
-        if self.adapters is not None and self.changes_head:
-            # The blocks may have been replayed, which sets nothing.
-            assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
-            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor)
+        self._begin_head()
+        if self.changes_head:
             self.recorder.unrecorded[HEAD] += 1
             call()
         else:
             self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
+
+    def _begin_head(self) -> None:
+        """Set the adapters of the step for its last calls. The blocks may have been replayed, which sets nothing, and what a
+        former step had set would change the head of this one.
+        """
+        if self.adapters is not None:
+            assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
+            self.adapters.begin(self.adapted if self.changes_head else (), self.buffers.adapter_rows.tensor)
 
     def hidden(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the
@@ -267,6 +273,7 @@ class ForwardPass:
         logit_rows.array[:count] = rows
         chosen = logit_rows.upload(count)
         self.buffers.send()
+        self._begin_head()
         return self.model.hidden(chosen)
 
     def fill_states(self, blocks: Sequence[NDArray[np.int64]], rows: Tensor) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from core.api.specs import KVGroup, LayerSpec, RowOrder
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
-from core_runtime.contracts import ExplainsFailures, Loader
+from core_runtime.contracts import AdapterFormat, ExplainsFailures, Loader
 from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
@@ -220,11 +221,15 @@ class Worker:
             return dict(own_tensors(checkpoint, packing, parts))
 
         with self._blaming():
-            formats = adapter_formats(self.config, self.plugins)
             model = self.instances[0].model
             assert isinstance(model, Decoder), "only such a model has adapters"
             outer = OuterChanges(placed, model.kernels, model.weights, self.config.model.dtype, self.runtime.device)
-            return AdapterReader(formats, self._fitting, placed, outer, own).read(source)
+            return AdapterReader(self._formats, self._fitting, placed, outer, own).read(source)
+
+    @cached_property
+    def _formats(self) -> dict[str, AdapterFormat]:
+        """Formats of adapters, which may remember what they have read."""
+        return adapter_formats(self.config, self.plugins)
 
     def placed(self) -> PlacedAdapters:
         """Return the adapters that steps may use. Raises UserError when the engine has none."""

@@ -28,7 +28,7 @@ class StepAdapters:
     rows: int32 [T], table row of each token's adapter, -1 for the base model; None: the step has no adapters.
     gained: the same for tokens whose adapters multiply outputs (DoRA), -1 for all others; None: no adapter of the step does.
     added: the same for the other tokens.
-    changes_head: whether an adapter of the step changes the head.
+    changes_head: whether an adapter of the step changes the head. changes_norms: whether one changes a norm.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,22 @@ class StepAdapters:
         self.gained: Tensor | None = None
         self.added: Tensor | None = None
         self.changes_head = False
+        self.changes_norms = False
 
-    def begin(self, rows: Tensor | None, gaining: Tensor | None = None, *, changes_head: bool = False) -> None:
+    def begin(
+        self,
+        rows: Tensor | None,
+        gaining: Tensor | None = None,
+        *,
+        changes_head: bool = False,
+        changes_norms: bool = False,
+    ) -> None:
         """Set the rows of the next step. gaining: int32, the table rows of adapters that multiply outputs; None: no adapter
-        of the step does. Only without it may the step be recorded.
+        of the step does. Only without it, and without changes of norms, may the step be recorded.
         """
         self.rows = rows
         self.changes_head = changes_head
+        self.changes_norms = changes_norms
         self.gained = self.added = None
         if rows is not None and gaining is not None:
             multiplied = torch.isin(rows, gaining)

@@ -19,15 +19,20 @@ from core_runtime.weights.low_rank import LowRank
 
 @dataclass(frozen=True, slots=True)
 class PackedHeads:
-    """The change of one adapter, for both halves of each head."""
+    """The change of one adapter, for both halves of each head.
+
+    gain: float32 [H, Dn], factors of the keys' outputs (DoRA), by which queries are multiplied instead; None: 1.
+    """
 
     to_latent: list[PackedLowRank]
     from_latent: list[PackedLowRank]
+    gain: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all changes."""
-        return sum(packed.nbytes for packed in (*self.to_latent, *self.from_latent))
+        own = 0 if self.gain is None else self.gain.nbytes
+        return own + sum(packed.nbytes for packed in (*self.to_latent, *self.from_latent))
 
 
 class AbsorbedAdapters:
@@ -42,6 +47,7 @@ class AbsorbedAdapters:
         self._mixer = mixer
         self._to_latent = [make((mixer.rank, mixer.head_size_nope)) for _ in range(mixer.num_heads)]
         self._from_latent = [make((mixer.head_size_v, mixer.rank)) for _ in range(mixer.num_heads)]
+        self._gains: dict[int, Tensor] = {}
 
     @property
     def capturable(self) -> bool:
@@ -56,22 +62,38 @@ class AbsorbedAdapters:
     def pack(self, updates: Sequence[LowRank]) -> PackedHeads:
         """Repack the one update of the whole projection. Raises ValueError where it does not fit."""
         (update,) = updates
-        if update.gain is not None or update.shift is not None:
-            raise ValueError("it has DoRA or a bias for the up-projection of latents, which is not served there")
         mixer = self._mixer
         heads = update.b.unflatten(0, (mixer.num_heads, -1))
         keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
         turned = update.a.T.contiguous()
-        packed = PackedHeads([], [])
+        key_gain, gain = self._halves(update.gain)
+        # A shift of the keys adds the same number to all scores of a query, which its softmax takes away again.
+        _, shift = self._halves(update.shift)
+        packed = PackedHeads(
+            [], [], None if key_gain is None else key_gain.to(self._to_latent[0].form.device, copy=True)
+        )
         for table, rows in zip(self._to_latent, keys, strict=True):
             # Queries multiply the keys' matrix from the other side, so the factors change places.
             packed.to_latent.append(table.pack([LowRank(rows.T.contiguous(), turned, update.scale)]))
-        for table, rows in zip(self._from_latent, values, strict=True):
-            packed.from_latent.append(table.pack([LowRank(update.a, rows.contiguous(), update.scale)]))
+        for head, (table, rows) in enumerate(zip(self._from_latent, values, strict=True)):
+            vectors = (None if one is None else one[head].contiguous() for one in (gain, shift))
+            packed.from_latent.append(table.pack([LowRank(update.a, rows.contiguous(), update.scale, 0, *vectors)]))
         return packed
+
+    def _halves(self, vector: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """Return the parts of a vector for the keys [H, Dn] and the values [H, Dv] of all heads."""
+        if vector is None:
+            return None, None
+        mixer = self._mixer
+        keys, values = vector.unflatten(0, (mixer.num_heads, -1)).split(
+            [mixer.head_size_nope, mixer.head_size_v], dim=1
+        )
+        return keys, values
 
     def set(self, row: int, packed: PackedHeads) -> None:
         """Put an adapter into a row of all tables."""
+        if packed.gain is not None:
+            self._gains[row] = packed.gain
         for table, one in zip(self._to_latent, packed.to_latent, strict=True):
             table.set(row, one)
         for table, one in zip(self._from_latent, packed.from_latent, strict=True):
@@ -79,8 +101,18 @@ class AbsorbedAdapters:
 
     def clear(self, row: int) -> None:
         """Empty a row of all tables."""
+        self._gains.pop(row, None)
         for table in (*self._to_latent, *self._from_latent):
             table.clear(row)
+
+    def scale_queries(self, x: Tensor) -> None:
+        """Multiply queries x [T, H, Dn] by the gains of their adapters, before their own product."""
+        rows = self._step.rows
+        assert rows is not None, "a step without adapters has nothing to change"
+        for row, gain in self._gains.items():
+            places = (rows == row).nonzero().squeeze(1)
+            if len(places):
+                x[places] = (x[places] * gain).to(x.dtype)
 
     def to_latent(self, x: Tensor, out: Tensor) -> None:
         """Change out[T, H, R], the products of queries x [T, H, Dn]."""

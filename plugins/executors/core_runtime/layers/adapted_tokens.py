@@ -36,6 +36,7 @@ class EmbeddingChange:
     weight: [V, E], replaces the matrix, or None.
     tokens: rows that are replaced, or None.
     a: [V, r] and b: [E, r]: adds scale * b @ a[token] to the row of a token; or None.
+    gain: float32 [E], multiplies the changed row (DoRA); None: 1.
     """
 
     weight: Tensor | None = None
@@ -43,11 +44,12 @@ class EmbeddingChange:
     a: Tensor | None = None
     b: Tensor | None = None
     scale: float = 1.0
+    gain: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        parts = (self.weight, self.tokens, self.a, self.b)
+        parts = (self.weight, self.tokens, self.a, self.b, self.gain)
         return sum(part.nbytes for part in parts if part is not None)
 
     def apply(self, token_ids: Tensor, out: Tensor) -> None:
@@ -64,6 +66,8 @@ class EmbeddingChange:
             # One rank after the other: the order of a library's sums may depend on the number of rows.
             for rank in range(inner.shape[1]):
                 out += inner[:, rank : rank + 1] * self.b[:, rank].float()
+        if self.gain is not None:
+            out *= self.gain
 
 
 class EmbeddingAdapters:

@@ -365,7 +365,7 @@ class Decoder:
         following = self._halves[index + 1].mixer
         if following.is_ready and following.norm is not None:  # normalized before these rows were added
             normed = torch.empty_like(changed)
-            following.norm(changed, normed)
+            following.norm.of_rows(stream, rows, normed)
             views.normed[rows] = normed
 
     def _scale(self, x: Tensor, factor: float) -> None:

@@ -6,7 +6,7 @@ Never does: compute a half. Called by: the decoder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -48,11 +48,13 @@ class Half:
 class Joint:
     """The norm of a branch, its addition to the residual stream, and the norm of the next half, in one call.
 
+    add: adds the branch alone, where adapters change one of the norms.
     behind: norm of the branch; None: there is none.
     following: norm of the next half.
     """
 
     add_norm: AddNorm
+    add: Callable[[Tensor, Tensor], None]
     behind: Norm | None
     following: Norm
 
@@ -60,6 +62,13 @@ class Joint:
         """Add branch to residual and write the norm of the sum to normed, all [T, H]. The contents of branch are
         undefined afterwards.
         """
+        if self.following.is_adapted or (self.behind is not None and self.behind.is_adapted):
+            # The combined call has one weight for all rows. One after the other, the bits are the same (`AddNorm`).
+            if self.behind is not None:
+                self.behind(branch, branch)
+            self.add(branch, residual)
+            self.following(residual, normed)
+            return
         before = None if self.behind is None else self.behind.weight
         self.add_norm(branch, before, residual, self.following.weight, self.following.eps, normed)
 
@@ -124,7 +133,7 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
         scaled = half.scale != 1.0 or half.keeps != 1.0 or half.is_last_scaled
         if half.direct or scaled or norm is None or not _fits(norm, half.behind):
             continue
-        half.joint = Joint(add_norm, half.behind, norm)
+        half.joint = Joint(add_norm, kernels.add, half.behind, norm)
         following.is_ready = True
 
 

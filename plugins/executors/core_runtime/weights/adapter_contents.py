@@ -25,6 +25,8 @@ class ModuleChange:
     weight: replaces the module's weight.
     tokens: ids int64 [n] and rows [n, H], which replace rows of an embedding.
     paired: whether the rows of each head in `b` are in the order of rotary pairs (2i, 2i + 1), as in GGUF files.
+    parted: whether the rows of queries, keys and values in `b` follow one another part by part, as in GGUF files, where the
+        checkpoint of the family has them group by group.
 
     Of a parameter with all experts, such as `model.layers.0.mlp.experts.gate_up_proj`, a is [experts * r, K], expert by
     expert, and b is [N, r * experts], rank by rank.
@@ -41,6 +43,7 @@ class ModuleChange:
     weight: Tensor | None = None
     tokens: tuple[Tensor, Tensor] | None = None
     paired: bool = False
+    parted: bool = False
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that are there, by the names that messages use."""

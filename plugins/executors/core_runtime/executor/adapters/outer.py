@@ -11,8 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from core.api.specs import LayerSpec
 from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import HEAD_KEY, PlacedAdapters
+from core_runtime.executor.adapters.updates import update_of
 from core_runtime.layers.adapted_tokens import EmbeddingChange, HeadChange, TokenRows
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder_weights import DecoderWeights
@@ -20,7 +23,6 @@ from core_runtime.models.tensors.packing import DENSE_ACTIVATION, DTYPES
 from core_runtime.models.vector_head import VectorHead
 from core_runtime.weights.adapter_contents import ModuleChange
 from core_runtime.weights.dense import Dense
-from core_runtime.weights.low_rank import LowRank
 
 
 class OuterChanges:
@@ -37,23 +39,35 @@ class OuterChanges:
         self._weights = weights
         self._activation = DENSE_ACTIVATION[dtype]
         self.dtype = DTYPES[dtype]
-        self._device = device
+        self.device = device
 
-    def embedding(self, change: ModuleChange | None) -> EmbeddingChange | None:
-        """Return the change of the embedding, or None."""
+    def embedding(self, change: ModuleChange | None, part: LayerSpec, own: OwnTensors) -> EmbeddingChange | None:
+        """Return the change of the embedding, or None. part: its matrix. own: reads it."""
         if change is None:
             return None
         dtype = self._placed.dtype
+        gain = None
+        if change.magnitude is not None and change.a is not None and change.b is not None:
+            matrix = own([(part, ())])[f"{part.name}.weight"].T.clone()
+            # The lengths are those of the columns: peft takes the embedding for the matrix of a layer, [E, V].
+            matrix.addmm_(change.b.float(), change.a.float(), alpha=change.scale)
+            gain = self._on_device(change.magnitude.float() / matrix.norm(dim=1), torch.float32)
         return EmbeddingChange(
             weight=None if change.weight is None else self._on_device(change.weight, self.dtype),
             tokens=self._tokens(change),
             a=None if change.a is None else self._on_device(change.a.T, dtype),
             b=None if change.b is None else self._on_device(change.b, dtype),
             scale=change.scale,
+            gain=gain,
         )
 
-    def head(self, change: ModuleChange | None) -> tuple[HeadChange | None, PackedLowRank | None]:
-        """Return the change of the output head, and its low-rank change; None for what there is not."""
+    def head(
+        self, change: ModuleChange | None, part: LayerSpec, own: OwnTensors
+    ) -> tuple[HeadChange | None, PackedLowRank | None]:
+        """Return the change of the output head, and its low-rank change; None for what there is not.
+
+        part: the head's matrix. own: reads it, and its bias.
+        """
         if change is None:
             return None, None
         kernel = None
@@ -61,20 +75,25 @@ class OuterChanges:
             matrix = Dense(self._on_device(change.weight, self.dtype))
             bias = None if change.bias is None else self._on_device(change.bias, torch.float32)
             kernel = self._kernels.linear(matrix, activation=self._activation, bias=bias)
-        elif change.bias is not None:
-            raise ValueError(f"it replaces the bias of {change.module} alone, which is not served")
+        elif change.bias is not None and not part.bias:
+            raise ValueError(f"it replaces the bias of {change.module} alone, which is tied to the embedding")
         packed = None
-        if change.a is not None and change.b is not None:
-            shift = None if change.added_bias is None else change.scale * change.added_bias.float()
-            dtype = self._placed.dtype
-            update = LowRank(change.a.to(dtype), change.b.to(dtype), change.scale, shift=shift)
-            packed = self._placed.tables[HEAD_KEY].pack([update])
+        bias = change.bias if change.weight is None else None
+        if change.a is not None or bias is not None:
+            needs_own = change.magnitude is not None or bias is not None
+            tensors = own([(part, ())]) if needs_own else {}
+            packed = self._placed.tables[HEAD_KEY].pack(
+                [update_of(replace(change, bias=bias), part, 0, tensors, self._placed.dtype)]
+            )
         tokens = self._tokens(change)
         return (None if kernel is None and tokens is None else HeadChange(kernel, tokens)), packed
 
-    def classes(self, changes: Mapping[int, ModuleChange]) -> VectorHead | None:
-        """Return the head for classes with some layers changed; None if the adapter changes none."""
-        if not changes:
+    def classes(self, changes: Mapping[int, ModuleChange], norms: Mapping[int, ModuleChange]) -> VectorHead | None:
+        """Return the head for classes with some layers changed; None if the adapter changes none.
+
+        changes: of matrices, by number of the layer. norms: of the norms after them.
+        """
+        if not changes and not norms:
             return None
         own = self._weights.pooling_head
         assert own is not None, "a layer of the head was found"
@@ -89,8 +108,14 @@ class OuterChanges:
                 more = change.scale * change.added_bias.float()
                 bias = more if bias is None else bias + more
             if change.magnitude is not None:
-                raise ValueError(f"it has DoRA for {change.module}, which is not served there")
+                weight = weight * (change.magnitude.float() / weight.norm(dim=1)).unsqueeze(1)
             layers[number] = replace(layer, weight=weight, bias=bias)
+        for number, change in norms.items():
+            norm = layers[number].norm
+            assert norm is not None, "a norm of the layer was found"
+            weight = norm.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
+            bias = norm.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
+            layers[number] = replace(layers[number], norm=replace(norm, weight=weight, bias=bias))
         return VectorHead(layers)
 
     def _tokens(self, change: ModuleChange) -> TokenRows | None:
@@ -99,8 +124,8 @@ class OuterChanges:
             return None
         ids, rows = change.tokens
         order = ids.argsort()
-        return TokenRows(ids[order].to(self._device), self._on_device(rows[order], self.dtype))
+        return TokenRows(ids[order].to(self.device), self._on_device(rows[order], self.dtype))
 
     def _on_device(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         # A copy: a view would keep all that was read with it.
-        return tensor.to(self._device, dtype, copy=True).contiguous()
+        return tensor.to(self.device, dtype, copy=True).contiguous()

@@ -5,7 +5,7 @@ Owns: their reading, matrix by matrix. Never does: keep one. Called by: the read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -13,6 +13,9 @@ from core.api.specs import LayerSpec, RowOrder
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.row_order import row_order
+
+OwnTensors = Callable[[Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]], Mapping[str, Tensor]]
+"""Reads matrices and biases of the base model: parts with the orders of their rows → float32 tensors by canonical name."""
 
 
 def own_tensors(

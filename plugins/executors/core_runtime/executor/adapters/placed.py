@@ -8,7 +8,7 @@ pass (begins steps).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -18,12 +18,14 @@ from core.api.adapters import AdapterFacts
 from core.api.errors import UserError
 from core_runtime.contracts import LowRankTable, is_recordable
 from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.norms import norms_of
 from core_runtime.layers.adapted import LayerAdapters, StepAdapters
 from core_runtime.layers.adapted_experts import AdaptedExperts, ExpertsAdapters
 from core_runtime.layers.adapted_heads import AbsorbedAdapters
+from core_runtime.layers.adapted_norms import NormAdapters, NormChange
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChange, HeadAdapters, HeadChange
 from core_runtime.layers.linear import Linear
-from core_runtime.models.adapters.layers import ABSORBED, LayerKey, adapted_linears, expert_layers
+from core_runtime.models.adapters.layers import ABSORBED, OUTER, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.decoder_weights import BlockWeights
 from core_runtime.models.experts_beside import ExpertsBeside
@@ -34,8 +36,10 @@ from core_runtime.models.tensors.rank_share import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
 from core_runtime.weights.low_rank import LowRank
 
-HEAD_KEY: Final = LayerKey(-1, "head")
+HEAD_KEY: Final = LayerKey(OUTER, "head")
 """Key of the output head's table, which is no layer of a block."""
+FINAL_KEY: Final = LayerKey(OUTER, "final")
+"""Key of the norm before the head, in whose calls it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class ReadAdapter:
     embedding: change of the embedding, or None.
     head: change of the output head, or None. packed_head: its low-rank change, or None.
     classes: head for classes that replaces the model's, or None.
+    norms: what it replaces of the model's norms, by key.
     """
 
     facts: AdapterFacts
@@ -56,6 +61,7 @@ class ReadAdapter:
     head: HeadChange | None = None
     packed_head: PackedLowRank | None = None
     classes: VectorHead | None = None
+    norms: Mapping[LayerKey, NormChange] = field(default_factory=dict)
 
 
 class PlacedAdapters:
@@ -84,6 +90,8 @@ class PlacedAdapters:
         self._embeddings: dict[int, EmbeddingChange] = {}
         self._heads: dict[int, HeadChange] = {}
         self._changing_head: set[int] = set()
+        self._norms: dict[LayerKey, dict[int, NormChange]] = {}
+        self._changing_norms: set[int] = set()
         self.classes: dict[int, VectorHead] = {}
 
     def bind(self, model: Decoder | ModuleModel) -> None:
@@ -98,6 +106,8 @@ class PlacedAdapters:
             linear.adapters = LayerAdapters(self._step, self.tables[key], linear.single)
         for index, block in enumerate(model.weights.blocks):
             self._bind_block(index, block)
+        for key, norm in norms_of(model.weights):
+            norm.adapters = NormAdapters(self._step, self._norms.setdefault(key, {}))
         if model.embedding is not None:
             model.embedding.adapters = EmbeddingAdapters(self._step, self._embeddings)
         head = model.weights.head
@@ -158,8 +168,9 @@ class PlacedAdapters:
             kept.clear()
         self._expert_linears.clear()
         self._experts.clear()
-        self._gaining.clear()
-        self._changing_head.clear()
+        self._norms.clear()
+        for rows in (self._gaining, self._changing_head, self._changing_norms):
+            rows.clear()
 
     @property
     def recordable(self) -> bool:
@@ -202,6 +213,11 @@ class PlacedAdapters:
             self._changing_head.add(row)
         if adapter.classes is not None:
             self.classes[row] = adapter.classes
+        for key, change in adapter.norms.items():
+            self._norms[key][row] = change
+            self._changing_norms.add(row)
+            if key == FINAL_KEY:
+                self._changing_head.add(row)
         self.rows[digest] = row
 
     def drop(self, digest: str) -> None:
@@ -214,18 +230,20 @@ class PlacedAdapters:
             self.tables[key].clear(row)
         if adapter.packed_head is not None:
             self.tables[HEAD_KEY].clear(row)
-        for rows in (self._gaining, self._changing_head, *self._experts.values()):
+        for rows in (self._gaining, self._changing_head, self._changing_norms, *self._experts.values()):
             rows.discard(row)
         for changes in (self._embeddings, self._heads, self.classes):
             changes.pop(row, None)
+        for norm in self._norms.values():
+            norm.pop(row, None)
 
     def are_recordable(self, used: Sequence[int]) -> bool:
         """Whether a step that uses these rows can be recorded."""
-        apart = (self._gaining, self._embeddings.keys(), *self._experts.values())
+        apart = (self._gaining, self._changing_norms, self._embeddings.keys(), *self._experts.values())
         return all(rows.isdisjoint(used) for rows in apart)
 
     def change_head(self, used: Sequence[int]) -> bool:
-        """Whether any of these rows changes the model's head."""
+        """Whether any of these rows changes the model's head, or the norm before it."""
         return not self._changing_head.isdisjoint(used)
 
     def begin(self, used: Sequence[int], rows: Tensor) -> None:
@@ -237,4 +255,5 @@ class PlacedAdapters:
         found = self._gaining.intersection(used)
         if found:
             gaining = torch.tensor(sorted(found), dtype=torch.int32, device=rows.device)
-        self._step.begin(rows, gaining, changes_head=self.change_head(used))
+        changes_norms = not self._changing_norms.isdisjoint(used)
+        self._step.begin(rows, gaining, changes_head=self.change_head(used), changes_norms=changes_norms)

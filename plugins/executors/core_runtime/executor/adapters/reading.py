@@ -6,27 +6,25 @@ of kind `adapter`), place an adapter, or run in a step. Called by: the worker, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.errors import UserError
-from core.api.specs import LayerSpec, RowOrder
+from core.api.specs import LayerSpec
 from core_runtime.contracts import AdapterFormat
 from core_runtime.contracts.low_rank import PackedLowRank
+from core_runtime.executor.adapters.norms import norm_changes
 from core_runtime.executor.adapters.outer import OuterChanges
+from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
 from core_runtime.executor.adapters.updates import update_of
 from core_runtime.executor.host_memory import trim_memory
 from core_runtime.models.adapters.fitting import Fitted, Fitting
 from core_runtime.models.adapters.layers import LayerKey
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
-
-OwnTensors = Callable[[Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]], Mapping[str, Tensor]]
-"""Reads matrices and biases of the base model: parts with the orders of their rows → float32 tensors by canonical name."""
 
 
 class AdapterReader:
@@ -71,12 +69,16 @@ class AdapterReader:
         self._drop_copies(fitted)
         try:
             layers = self._packed(fitted)
-            embedding = self._outer.embedding(fitted.embedding)
-            head, packed_head = self._outer.head(fitted.head)
-            classes = self._outer.classes(fitted.class_layers)
+            spec = self._fitting.spec
+            embedding = self._outer.embedding(fitted.embedding, spec.embedding(), self._own)
+            head = packed_head = None
+            if fitted.head is not None:
+                head, packed_head = self._outer.head(fitted.head, spec.head(), self._own)
+            classes = self._outer.classes(fitted.class_layers, fitted.class_norms)
+            norms = norm_changes(fitted.norms, self._outer.device)
         except ValueError as error:
             raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
-        parts = (*layers.values(), embedding, head, packed_head, classes)
+        parts = (*layers.values(), *norms.values(), embedding, head, packed_head, classes)
         facts = AdapterFacts(
             digest=contents.digest,
             rank=fitted.rank,
@@ -85,7 +87,7 @@ class AdapterReader:
         )
         changes = [part.change for parts in fitted.layers.values() for part in parts]
         gains = any(change.magnitude is not None for change in changes)
-        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes))
+        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes, norms))
         return facts
 
     def _contents(self, source: AdapterSource) -> AdapterContents:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, RotaryPairs
-from core_runtime.models.adapters.layers import ABSORBED, AdaptedPart, LayerKey
+from core.api.specs import AttentionSpec, Groups, RotaryPairs, RowOrder
+from core_runtime.models.adapters.layers import ABSORBED, AdaptedNorm, AdaptedPart, LayerKey
 from core_runtime.models.adapters.places import EMBEDDING, HEAD, NamesOf, Places
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.mixer_parts import NormTensor
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
 
@@ -35,19 +37,29 @@ class PartChange:
     change: ModuleChange
 
 
+class NormPart(NamedTuple):
+    """The change of a norm, in the checkpoint's order."""
+
+    norm: AdaptedNorm
+    change: ModuleChange
+
+
 @dataclass(slots=True)
 class Fitted:
     """The changes of one adapter, by what they change in the model.
 
     layers: changes of each layer of a block.
     embedding, head: changes of the embedding and of the output head, or None.
-    class_layers: changes of layers of the head for classes, by their number.
+    class_layers: changes of layers of the head for classes, by their number. class_norms: the same for their norms.
+    norms: changes of norms, by key.
     """
 
     layers: dict[LayerKey, list[PartChange]] = field(default_factory=dict)
     embedding: ModuleChange | None = None
     head: ModuleChange | None = None
     class_layers: dict[int, ModuleChange] = field(default_factory=dict)
+    class_norms: dict[int, ModuleChange] = field(default_factory=dict)
+    norms: dict[LayerKey, NormPart] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -94,7 +106,7 @@ class Fitting:
                 )
             changed[canonical] = change.module
             self._add(name, found, change, canonical, view)
-        self._tie(found, contents)
+        self._tie(name, found, contents)
         absorbed = [parts for key, parts in found.layers.items() if key.role == ABSORBED]
         if absorbed and contents.invocation_tokens:
             raise UserError(
@@ -111,11 +123,23 @@ class Fitting:
         if part is not None:
             if change.weight is not None or change.tokens is not None:
                 raise UserError(
-                    f"Adapter '{name}' replaces {change.module}; embedding, output head and heads for classes may be replaced, "
-                    "other modules may not."
+                    f"Adapter '{name}' replaces {change.module}; norms, embedding, output head and heads for classes may be "
+                    "replaced, other modules may not."
                 )
             fitted = self._fitted(name, part, change, view)
             found.layers.setdefault(part.layer, []).append(PartChange(part, change.module, fitted))
+        elif canonical in self._places.norms:
+            norm = self._places.norms[canonical]
+            _check_norm(name, change, norm.part)
+            weight = None if change.weight is None else view.of(change.weight)
+            found.norms[norm.key] = NormPart(norm, replace(change, weight=weight))
+        elif canonical in self._places.class_norms:
+            layer = self._places.class_norms[canonical]
+            assert self.spec.pooling_head is not None, "a layer of the head was found"
+            of_layer = self.spec.pooling_head.layers[layer].norm
+            assert of_layer is not None, "a norm of the layer was found"
+            _check_norm(name, change, of_layer)
+            found.class_norms[layer] = change
         elif canonical in self._places.class_layers:
             layer = self._places.class_layers[canonical]
             assert self.spec.pooling_head is not None, "a layer of the head was found"
@@ -131,9 +155,8 @@ class Fitting:
             raise UserError(
                 f"Adapter '{name}' changes {change.module}, but the model is served without an output head."
             )
-        has_bias = change.bias is not None or change.added_bias is not None
-        if change.magnitude is not None or (place == EMBEDDING and has_bias):
-            raise UserError(f"Adapter '{name}' has DoRA or a bias for {change.module}, which is not served there.")
+        if place == EMBEDDING and (change.bias is not None or change.added_bias is not None):
+            raise UserError(f"Adapter '{name}' has a bias for {change.module}, which is an embedding and has none.")
         if change.tokens is not None:
             ids, rows = change.tokens
             if int(ids.max()) >= vocabulary:
@@ -152,13 +175,18 @@ class Fitting:
         else:
             found.head = change
 
-    def _tie(self, found: Fitted, contents: AdapterContents) -> None:
+    def _tie(self, name: str, found: Fitted, contents: AdapterContents) -> None:
         """Let a head that is the embedding's matrix change like it, where peft does so."""
         change = found.embedding
         if not self.spec.tied or not self.spec.causal_lm or change is None or found.head is not None:
             return
         tied = ModuleChange(change.module, tokens=change.tokens)
         if contents.ties:
+            if change.magnitude is not None:
+                raise UserError(
+                    f"Adapter '{name}' has DoRA for {change.module} and ensure_weight_tying: the head would change like it, "
+                    "but lengths of an embedding are those of its columns; train the adapter without one of the two."
+                )
             tied = replace(tied, weight=change.weight, scale=change.scale)
             if change.a is not None and change.b is not None:
                 tied = replace(tied, a=change.b.T.contiguous(), b=change.a.T.contiguous())
@@ -205,16 +233,30 @@ class Fitting:
                     f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
                     f"[{rows}]; the adapter belongs to another base model."
                 )
-            vectors[what] = _ordered(vector, part)
+            vectors[what] = _ordered(vector, part.orders)
         return ModuleChange(
             change.module,
             change.a,
-            _ordered(b, part),
+            _ordered(b, [one for one in part.orders if not (change.parted and isinstance(one, Groups))]),
             change.scale,
             magnitude=vectors["magnitude"],
             added_bias=vectors["added_bias"],
             bias=vectors["bias"],
         )
+
+
+def _check_norm(name: str, change: ModuleChange, norm: NormTensor) -> None:
+    """Check the change of a norm, which may be replaced as a whole alone."""
+    if change.a is not None or change.tokens is not None:
+        raise UserError(f"Adapter '{name}' has matrices for {change.module}, which is a norm; it may be replaced.")
+    if change.bias is not None and not norm.spec.bias:
+        raise UserError(f"Adapter '{name}' has a bias for {change.module}, but this norm of the model has none.")
+    for what, tensor in (("weight", change.weight), ("bias", change.bias)):
+        if tensor is not None and tuple(tensor.shape) != norm.shape:
+            raise UserError(
+                f"Adapter '{name}': the {what} of {change.module} has shape {list(tensor.shape)}, expected {list(norm.shape)}; "
+                "the adapter belongs to another base model."
+            )
 
 
 def _check_shapes(
@@ -230,10 +272,12 @@ def _check_shapes(
         problem = f"B of {change.module} has {change.b.shape[0]} outputs, expected {product[0]}"
     elif change.weight is not None and tuple(change.weight.shape) != shape:
         problem = f"{change.module} has shape {list(change.weight.shape)}, expected {list(shape)}"
-    elif change.bias is not None and tuple(change.bias.shape) != product[:1]:
-        problem = f"the bias of {change.module} has shape {list(change.bias.shape)}, expected [{product[0]}]"
     else:
-        return
+        vectors = {"bias": change.bias, "bias of B": change.added_bias, "magnitude": change.magnitude}
+        wrong = [what for what, one in vectors.items() if one is not None and tuple(one.shape) != product[:1]]
+        if not wrong:
+            return
+        problem = f"the {wrong[0]} of {change.module} does not have the shape [{product[0]}]"
     raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model or vocabulary.")
 
 
@@ -249,8 +293,8 @@ def _outputs(tensor: Tensor | None, view: TensorView) -> Tensor | None:
     return tensor[number::pieces] if view.alternating else tensor.chunk(pieces)[number]
 
 
-def _ordered(tensor: Tensor | None, part: AdaptedPart) -> Tensor | None:
-    if tensor is None or not part.orders:
+def _ordered(tensor: Tensor | None, orders: Sequence[RowOrder]) -> Tensor | None:
+    if tensor is None or not orders:
         return tensor
-    order: torch.Tensor = row_order(part.orders, len(tensor))
+    order: torch.Tensor = row_order(orders, len(tensor))
     return tensor[order]

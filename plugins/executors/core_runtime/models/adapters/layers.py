@@ -16,10 +16,12 @@ from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.mlp import SeparateExperts
 from core_runtime.specs.block_parts import mixer_parts
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.mixer_parts import NormTensor
 
 
 class LayerKey(NamedTuple):
-    """A linear layer of the model: number and role of a block's layer (see `DecoderSpec.block_linears`), or `ABSORBED`.
+    """A layer of the model: number and role of a block's linear layer (see `DecoderSpec.block_linears`) or norm
+    (`DecoderSpec.block_norms`), `ABSORBED`, or `OUTER` and the role of one outside of blocks.
 
     expert: number of the expert whose layer it is, with role `gate_up` or `down`; -1: no expert's.
     """
@@ -31,6 +33,10 @@ class LayerKey(NamedTuple):
 
 ABSORBED: Final = "absorbed"
 """Role of the up-projection of a latent, which is computed in two halves, head by head."""
+
+
+OUTER: Final = -1
+"""Number of the block in keys of layers outside of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,30 @@ class AdaptedPart:
     first: int
     part: LayerSpec
     orders: tuple[RowOrder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedNorm:
+    """A norm of the model, as adapters see it.
+
+    key: its block and role. part: its description. orders: the orders that bring its numbers into the engine's order.
+    """
+
+    key: LayerKey
+    part: NormTensor
+    orders: tuple[RowOrder, ...] = ()
+
+
+def adapted_norms(spec: DecoderSpec) -> dict[str, AdaptedNorm]:
+    """Return the norms of blocks and around them, by name."""
+    found = {}
+    for index in range(len(spec.blocks)):
+        orders = mixer_parts(spec, index).orders
+        for role, norm in spec.block_norms(index).items():
+            found[norm.name] = AdaptedNorm(LayerKey(index, role), norm, orders.get(norm.name, ()))
+    for role, norm in spec.outer_norms().items():
+        found[norm.name] = AdaptedNorm(LayerKey(OUTER, role), norm)
+    return found
 
 
 def adapted_parts(spec: DecoderSpec) -> dict[str, AdaptedPart]:

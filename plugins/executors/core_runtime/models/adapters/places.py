@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from core.api.errors import CheckpointError, UserError
-from core_runtime.models.adapters.layers import adapted_parts
+from core_runtime.models.adapters.layers import adapted_norms, adapted_parts
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
 from core_runtime.specs.checkpoint import TensorInfo
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -39,7 +39,8 @@ class Places:
 
     parts: parts of the layers of blocks, by name.
     outer: `EMBEDDING` and `HEAD`, by canonical tensor.
-    class_layers: number of each layer of the head for classes, by canonical tensor.
+    class_layers: number of each layer of the head for classes, by canonical tensor. class_norms: the same by its norm.
+    norms: norms of the model, by canonical tensor of their weights.
     """
 
     def __init__(self, spec: DecoderSpec, names: WeightMap, names_of: NamesOf) -> None:
@@ -48,12 +49,17 @@ class Places:
         self.parts = adapted_parts(spec)
         self.outer = {f"{spec.embedding().name}.weight": EMBEDDING, "lm_head.weight": HEAD, "lm_head.bias": HEAD}
         self.class_layers: dict[str, int] = {}
+        self.class_norms: dict[str, int] = {}
+        self.norms = {f"{name}.weight": norm for name, norm in adapted_norms(spec).items() if norm.part.spec.weighted}
         if spec.pooling_head is not None:
             for number, layer in enumerate(spec.pooling_head.layers):
                 self.class_layers[f"{layer.name}.weight"] = number
+                if layer.norm is not None:
+                    self.class_norms[f"{layer.norm.name}.weight"] = number
+        self._outside = {*self.outer, *self.class_layers, *self.class_norms, *self.norms}
         sources = names.sources
         self._known = {name: sources.get(f"{name}.weight", name).removesuffix(".weight") for name in self.parts}
-        self._others = set(spec.tensor_shapes()).difference(f"{name}.weight" for name in self.parts)
+        self._others = set(spec.tensor_shapes()).difference(f"{name}.weight" for name in self.parts) - self._outside
 
     def of(self, name: str, changes: Sequence[ModuleChange]) -> list[tuple[ModuleChange, str, TensorView]]:
         """Return each change with the canonical tensor that it is about, and that tensor's place in the module's matrix.
@@ -136,12 +142,12 @@ class Places:
                 names.append((f"{part.name}.weight", view))
         return names
 
-    def _mapped(self, name: str, shapes: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[str, TensorView]]]:
+    def _mapped(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[str, TensorView]]]:
         """Return the canonical tensors that each module's matrix contains, as far as adapters can change them."""
         tensors = {}
-        for module, (rows, columns) in shapes.items():
+        for module, shape in shapes.items():
             tensor = f"{module}.weight"
-            tensors[tensor] = TensorInfo(tensor, (rows, columns), "F32", 4 * rows * columns, 0, 0, tensor)
+            tensors[tensor] = TensorInfo(tensor, shape, "F32", 4 * math.prod(shape), 0, 0, tensor)
         try:
             names = self._names_of(tensors)
         except CheckpointError as error:
@@ -149,8 +155,7 @@ class Places:
         found: dict[str, list[tuple[str, TensorView]]] = {}
         for canonical, view in names.views.items():
             module = view.source.removesuffix(".weight")
-            is_known = canonical in self.outer or canonical in self.class_layers
-            if is_known or canonical.removesuffix(".weight") in self.parts:
+            if canonical in self._outside or canonical.removesuffix(".weight") in self.parts:
                 found.setdefault(module, []).append((canonical, view))
             elif canonical in self._others:
                 raise UserError(f"Adapter '{name}' changes {module}, which adapters cannot change here.")
@@ -162,8 +167,10 @@ class Places:
         return f"Adapter '{name}' changes {module}, but the model has no such matrix.{hint}"
 
 
-def _shape_of(change: ModuleChange) -> tuple[int, int]:
-    """Return the shape (N, K) of the changed matrix, as far as the adapter shows it."""
-    rows = next((len(one) for one in (change.b, change.magnitude, change.bias, change.weight) if one is not None), 1)
+def _shape_of(change: ModuleChange) -> tuple[int, ...]:
+    """Return the shape (N, K) of the changed matrix, as far as the adapter shows it, or that of a norm's weight."""
+    if change.weight is not None:
+        return tuple(change.weight.shape)
+    rows = next((len(one) for one in (change.b, change.magnitude, change.bias) if one is not None), 1)
     columns = 1 if change.a is None else int(change.a.shape[1])
     return rows, columns

@@ -183,7 +183,7 @@ class AttentionMixer(KeyedMixer):
         self._project(x, views)
         if self.v_norm is not None:
             self.v_norm.heads(views.v)
-        if self._turn is None:
+        if self._turn is None or self._changes_norms:
             self._turn_heads(views, positions)
             self.backend.write(self.handle, views.k, views.v, metadata)
         else:
@@ -200,6 +200,14 @@ class AttentionMixer(KeyedMixer):
         if self.out_norm is not None:
             self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
+
+    @property
+    def _changes_norms(self) -> bool:
+        """Whether adapters of the step change a norm that the backend applies, with one weight for all rows. Kernels have its
+        bits (see `_turn_of`).
+        """
+        norms = (self.q_norm, self.k_norm)
+        return not self._norms_all and any(norm is not None and norm.is_adapted for norm in norms)
 
     def _project(self, x: Tensor, views: AttentionViews) -> None:
         """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""

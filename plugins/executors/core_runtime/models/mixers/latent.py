@@ -157,6 +157,8 @@ class LatentMixer(KeyedMixer):
         if self._temperature is not None:
             views.q.mul_(temperatures(self._temperature, positions).squeeze(-1).to(views.q.dtype))
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
+        if self.adapters is not None and self.adapters.active:
+            self.adapters.scale_queries(views.q_nope)
         self.to_latent(views.q_nope, views.q_latent)
         if self.adapters is not None and self.adapters.active:
             self.adapters.to_latent(views.q_nope, views.q_latent)
