@@ -42,7 +42,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_steps_on: steps with a draft budget, by the largest budget of a sequence. spec_steps_off: steps without one, by cause.
     spec_off: why the proposer was switched off, as a sentence; empty while it is on.
     step_sizes: steps by their number of tokens, see `core_observers.step_sizes`.
-    work: what the steps computed, by `core_observers.work_counts`.
+    work: what the steps computed, by `core_observers.work`.
     weight_version: version of the weights; empty for the checkpoint that the engine was started with.
     sleep_level: 0 while the engine is awake. is_paused: whether requests wait because a client paused the engine.
     utility: name of a long call that the engine is about to begin; it is silent until that call ends.

@@ -30,6 +30,8 @@ def test_the_ratio_is_that_of_scores_under_the_goal(monkeypatch, tmp_path, capsy
         return rows
 
     monkeypatch.setattr(tune, "swept", swept)
-    options = argparse.Namespace(goal="ttft:1000,itl:50", arguments=["async_scheduling", "speculative_config"])
+    options = argparse.Namespace(
+        goal="ttft:1000,itl:50", passes=1, arguments=["async_scheduling", "speculative_config"]
+    )
     assert tune.compare("chats", options, tmp_path) == 1.0
     assert "100.0% of the best of 6" in capsys.readouterr().out

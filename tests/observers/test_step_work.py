@@ -14,8 +14,9 @@ from core.api.step_plan import StepPlan
 from core.scheduler.step import Chunk, Step
 from core_config.step_work import StepWork
 from core_config.token_work import KeyWork, Matrices, TokenWork
+from core_observers.engine.work_counts import WorkCounts
 from core_observers.metrics import ServerMetrics
-from core_observers.work_counts import SAMPLED, STEPS, TOKENS, WorkCounts, keys_of, pairs_of
+from core_observers.work import SAMPLED, STEPS, TOKENS, keys_of, pairs_of
 
 WINDOW = 12
 

@@ -17,7 +17,7 @@ from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core_observers.metrics import ServerMetrics
 from core_observers.step_sizes import STEP_BOUNDS
 from core_observers.vllm_names import ABSENT, THEIRS
-from core_observers.work_metrics import Work
+from core_observers.work import Work
 
 EXPECTED: dict[str, list[str]] = json.loads(Path(__file__).with_name("vllm_metrics.json").read_text())
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "observability.md"

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from core_config.token_work import TokenWork
-from core_observers.work_counts import SAMPLED, STEPS, TOKENS, keys_of, pairs_of
-from core_observers.work_metrics import Work
+from core_observers.work import SAMPLED, STEPS, TOKENS, Work, keys_of, pairs_of
 
 
 class StepWork(msgspec.Struct, frozen=True):
@@ -26,7 +25,7 @@ class StepWork(msgspec.Struct, frozen=True):
     num_devices: int = 1
 
     def of(self, counts: Mapping[str, int]) -> Work:
-        """Return the work of one device for counts of `core_observers.work_counts`."""
+        """Return the work of one device for counts of `core_observers.engine.work_counts`."""
         token, steps, tokens = self.token, counts[STEPS], counts[TOKENS]
         products = (token.blocks.numbers + token.experts.numbers) * tokens + token.head.numbers * counts[SAMPLED]
         read = (token.blocks.nbytes + token.head.nbytes + self._expert_bytes(steps, tokens)) * steps

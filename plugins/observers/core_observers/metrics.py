@@ -24,7 +24,7 @@ from core_observers.request_families import FINISH_REASONS, Families, RequestSiz
 from core_observers.shared_metrics import AskOthers, merged, page
 from core_observers.shared_metrics import families as as_messages
 from core_observers.vllm_names import with_vllm_names
-from core_observers.work_metrics import WorkOf
+from core_observers.work import WorkOf
 
 PREFIX = "core:"
 RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 320)

@@ -6,23 +6,12 @@ metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
-
-class Work(NamedTuple):
-    """Floating-point operations, and bytes of memory that one device reads and writes for them."""
-
-    operations: float
-    read: float
-    written: float
-
-
-WorkOf = Callable[[Mapping[str, int]], Work]
-"""Returns the work of one device for counts of `core_observers.work_counts`."""
+from core_observers.work import WorkOf
 
 TEXTS = {
     "flops": "Floating-point operations of all steps on each device, from the model's shapes.",

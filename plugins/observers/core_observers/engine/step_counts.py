@@ -11,8 +11,8 @@ from typing import Self
 from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
+from core_observers.engine.work_counts import WorkCounts
 from core_observers.step_sizes import STEP_BOUNDS
-from core_observers.work_counts import WorkCounts
 
 
 class StepCounts(EngineObserver):

@@ -1,11 +1,10 @@
 """What the steps of an engine have computed, in numbers from which their work follows.
 
-Owns: `WorkCounts`, and the names under which the statistics have it. Never does: know a model's shapes. Called by: the count of
-steps (counts), the server's metrics (read).
+Owns: `WorkCounts`. Never does: know a model's shapes. Called by: the count of steps.
 
-`steps`, `tokens` and `sampled` (rows that got a token) are counted once. For layers that see all keys, and for each width of a
-sliding window (0: no window), `pairs:WIDTH` is the number of keys that all tokens saw, and `keys:WIDTH` the number of keys that
-all rows read, since the tokens of a chunk share them.
+Names are those of `core_observers.work`: `steps`, `tokens` and `sampled` (rows that got a token) are counted once. For layers
+that see all keys, and for each width of a sliding window (0: no window), `pairs:WIDTH` is the number of keys that all tokens
+saw, and `keys:WIDTH` the number of keys that all rows read, since the tokens of a chunk share them.
 """
 
 from __future__ import annotations
@@ -15,18 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from core.scheduler.step import Step
-
-STEPS, TOKENS, SAMPLED = "steps", "tokens", "sampled"
-
-
-def pairs_of(window: int) -> str:
-    """Return the name of the number of keys that tokens saw."""
-    return f"pairs:{window}"
-
-
-def keys_of(window: int) -> str:
-    """Return the name of the number of keys that rows read."""
-    return f"keys:{window}"
+from core_observers.work import SAMPLED, STEPS, TOKENS, keys_of, pairs_of
 
 
 class WorkCounts:
