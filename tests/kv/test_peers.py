@@ -218,7 +218,8 @@ def test_a_peer_that_stalls_is_not_waited_for(open_peers, monkeypatch):
     go = threading.Event()
     between = Between(one.disk.listener.address)
     other = open_peers(between.address, listen=None)
-    between.pass_on = lambda data: (other.disk.peers[0]._asked and go.wait(PATIENCE_S), data)[1]
+    until(lambda: len(other.disk.peers[0]) >= NUM_PAGES)
+    between.pass_on = lambda data: (go.wait(PATIENCE_S), data)[1]  # from here on every answer is late
     assert hits(other, one) == 0
     go.set()
 

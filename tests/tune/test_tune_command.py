@@ -160,7 +160,9 @@ def test_too_little_time_is_a_sentence_and_ends_what_was_started(members, capsys
 )
 def test_servers_end_with_the_command_however_it_ends(number, code, members):
     words = ["tune", *LOAD, "--only", "async-scheduling", "--minutes", "5"]
-    program = f"import core_commands.client.own_server as own; own.MEMBER = '{MEMBER}'"
+    # A suite that a script starts in the background ignores SIGINT, and so would the command.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; import core_commands.client.own_server as own; own.MEMBER = '{MEMBER}'"
     command = [
         sys.executable,
         "-c",
