@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_a_command_of_another_package_is_run_by_its_name(core):
     done = core("hello", "Ada")

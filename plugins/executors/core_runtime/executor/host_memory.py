@@ -1,15 +1,13 @@
 """Release of host memory that this process no longer uses.
 
-Owns: returning it to the system. Never does: free anything that is in use. Called by: the worker, around loading;
+Owns: returning it to the system. Never does: free anything that is in use. Called by: the worker, once it has loaded;
 the reloader, when models were released or loaded; the reader of adapters.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
-from collections.abc import Iterator
 
 
 def release_unused_memory() -> None:
@@ -17,23 +15,6 @@ def release_unused_memory() -> None:
     # Garbage first: pages can be returned only once the objects in them are freed.
     gc.collect()
     trim_memory()
-
-
-@contextlib.contextmanager
-def older_objects_aside() -> Iterator[None]:
-    """Let collections within the context skip the objects that exist now; all are visited again afterwards.
-
-    Those of imported modules are hundreds of thousands and none of them is garbage: visiting them after loading took 8% of the
-    processor time of a start.
-    """
-    if gc.get_freeze_count():  # the process has set objects aside itself; unfreezing would bring them back
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def release_dropped_models() -> None:

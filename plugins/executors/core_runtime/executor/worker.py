@@ -35,7 +35,7 @@ from core_runtime.executor.constraints.grammar_backends import GrammarBackends
 from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.instance import build_draft
-from core_runtime.executor.host_memory import older_objects_aside, release_unused_memory
+from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, packing_of, share_cache
 from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.executor.page_copies import SavedPages
@@ -106,20 +106,19 @@ class Worker:
             if config.kv_file is not None:
                 self.device.in_files()  # refused before the weights are loaded
             self.processors = self._logits_processors()
-            with older_objects_aside():
-                with self._phase("read checkpoint"):
-                    checkpoint = self.open_checkpoint(self.chain(config.weights))
-                    self.base_files = checkpoint.manifest.files
-                    if config.adapters is not None:
-                        self._fitting = fitting_of(checkpoint, config.adapters)
-                    self.saved = self._saved_weights(checkpoint)
-                with self._phase("load weights"):
-                    self.instances = self.build_models(checkpoint, self.saved)
-                    # So that `release_unused_memory` also frees what only the checkpoint refers to.
-                    del checkpoint
-                    weights = self.instances[0].model.weights
-                    self.state = state_of({"weights": weights}) if config.state_canary else None
-                    release_unused_memory()
+            with self._phase("read checkpoint"):
+                checkpoint = self.open_checkpoint(self.chain(config.weights))
+                self.base_files = checkpoint.manifest.files
+                if config.adapters is not None:
+                    self._fitting = fitting_of(checkpoint, config.adapters)
+                self.saved = self._saved_weights(checkpoint)
+            with self._phase("load weights"):
+                self.instances = self.build_models(checkpoint, self.saved)
+                # So that `release_unused_memory` also frees what only the checkpoint refers to.
+                del checkpoint
+                weights = self.instances[0].model.weights
+                self.state = state_of({"weights": weights}) if config.state_canary else None
+                release_unused_memory()
             with self._phase("compile kernels"):
                 warm_ups.finish()
             with self._phase("allocate KV cache"):
