@@ -27,5 +27,5 @@ def check_room(what: str, nbytes: int) -> None:
     if COPIES * nbytes > available:
         raise UserError(
             f"{what}: has {nbytes / 1e9:.1f} GB, whose reading takes {COPIES} times as much, but there are "
-            f"{available / 1e9:.1f} GB of memory available."
+            f"{available / 1e9:.1f} GB of memory available; free some, or lower --kv-cache-memory-bytes."
         )
