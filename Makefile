@@ -132,7 +132,7 @@ test-arm: $(TEST_STAMP)  ## the kernels of Arm, of older x86-64 processors and o
 		{ echo "test-arm: needs a cross compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user-static"; exit 1; }
 	$(PYTHON) -m pytest -m "slow or not slow" tests/kernels/test_emulated_kernels.py
 
-test-packages: $(TEST_STAMP)  ## packages of others, installed and used: each kind of plugin (make test runs one of the files)
+test-packages: $(TEST_STAMP)  ## packages of others, installed and used: each kind of plugin
 	$(PYTHON) -m pytest -m "slow or not slow" tests/external
 
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)

@@ -164,9 +164,9 @@ class Case:
             places["enable_sleep_mode"] = True
         return places
 
-    def run(self) -> None:
-        """Run all turns and check them."""
-        llm = LLM(**self.options)
+    def run(self) -> int:
+        """Run all turns and check each against the engine without a cache. Returns the number of answers that were checked."""
+        llm, num_checked = LLM(**self.options), 0
         if self.way == "swapped":
             llm.update_weights(path=self.options["model"], weight_version="first")
         for turn in range(NUM_TURNS):
@@ -174,9 +174,11 @@ class Case:
             with _preempting(llm) if self.way == "preempted" else nullcontext():
                 outputs = _ask(llm, turns)
             self._check(turn, turns, outputs)
+            num_checked += len(outputs)
             self.histories = [self._history(turn) for turn in turns]
             llm = self._lose(llm)
         llm.close()
+        return num_checked
 
     def _lose(self, llm: LLM) -> LLM:
         """Lose the memory of an engine; returns the engine of the next turn."""

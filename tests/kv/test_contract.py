@@ -10,7 +10,7 @@ import pytest
 from core import LLM
 from core_frontend.library.lora_request import LoRARequest
 from tests.adapters.drawn import shapes_of, write_adapter
-from tests.kv.conversations import FAMILIES, WAYS, WITHIN_ENGINES, Case, checkpoint
+from tests.kv.conversations import FAMILIES, NUM_TURNS, WAYS, WITHIN_ENGINES, Case, checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ CASES = [
 @pytest.mark.parametrize(("model", "way"), CASES, indirect=["model"])
 def test_the_next_turn_computes_its_new_tokens_and_one_block(model: tuple[Path, LLM], way: str, tmp_path: Path) -> None:
     path, plain = model
-    Case(path, way, 0, plain, tmp_path / "pages").run()
+    assert Case(path, way, 0, plain, tmp_path / "pages").run() >= NUM_TURNS
 
 
 NARROW = [
@@ -61,7 +61,7 @@ def test_so_it_is_with_states_of_16_bits(family: str, way: str, options: dict[st
     """Chunks, drafts and snapshots change no bit, although every stored number is rounded."""
     path = checkpoint(family, tmp_path / "model")
     with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False, **options) as plain:
-        Case(path, way, 3, plain, tmp_path / "pages", **options).run()
+        assert Case(path, way, 3, plain, tmp_path / "pages", **options).run() >= NUM_TURNS
 
 
 ADAPTED = [
@@ -82,14 +82,14 @@ def test_so_it_is_with_adapters(family: str, way: str, tmp_path: Path) -> None:
     adapters = [LoRARequest(name, number + 1, str(files[number])) for number, name in enumerate(names)]
     options = {"enable_lora": True, "max_loras": 2}
     with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False, **options) as plain:
-        Case(path, way, 1, plain, tmp_path / "pages", (None, *adapters), **options).run()
+        assert Case(path, way, 1, plain, tmp_path / "pages", (None, *adapters), **options).run() >= NUM_TURNS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama", "lfm2"], indirect=True)
 def test_so_it_is_with_two_engines_and_a_place_that_they_share(model: tuple[Path, LLM], tmp_path: Path) -> None:
     path, plain = model
-    Case(path, "file", 2, plain, tmp_path / "pages", data_parallel_size=2).run()
+    assert Case(path, "file", 2, plain, tmp_path / "pages", data_parallel_size=2).run() >= NUM_TURNS
 
 
 SEEDS = [(way, seed) for way in WAYS for seed in range(1, 11 if way in WITHIN_ENGINES else 4)]
@@ -100,4 +100,4 @@ SEEDS = [(way, seed) for way in WAYS for seed in range(1, 11 if way in WITHIN_EN
 @pytest.mark.parametrize(("way", "seed"), SEEDS)
 def test_so_it_is_with_other_seeds(model: tuple[Path, LLM], way: str, seed: int, tmp_path: Path) -> None:
     path, plain = model
-    Case(path, way, seed, plain, tmp_path / "pages").run()
+    assert Case(path, way, seed, plain, tmp_path / "pages").run() >= NUM_TURNS

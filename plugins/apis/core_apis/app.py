@@ -185,17 +185,7 @@ def _context(
     )
     preparer = Preparer(settings, tokenizer)
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
-    metrics = ServerMetrics(
-        model.served_names[0],
-        lambda: engine.stats,
-        cache,
-        restarts=engine.restarts.num_restarts,
-        vllm_names=server.vllm_metrics,
-        buckets=server.custom_histogram_buckets,
-        work_of=None if server.step_work is None else server.step_work.of,
-        adapters=adapters,
-        engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
-    )
+    metrics = _metrics(engine, server, model, cache, adapters)
     tracing = _tracing(server, model)
     quotes = _quotes(engine, server, metrics, model)
     generate = _followed(watched(engine, metrics, tracing), engine, quotes, adapters)
@@ -230,6 +220,26 @@ def _context(
         traffic=traffic_recorder(server, engine, own),
         batches=batch_service(server, engine.config),
         quotes=quotes,
+    )
+
+
+def _metrics(
+    engine: ServingEngine,
+    server: ServerConfig,
+    model: ModelConfig,
+    cache: CacheConfig | None,
+    adapters: ServedAdapters | None,
+) -> ServerMetrics:
+    return ServerMetrics(
+        model.served_names[0],
+        lambda: engine.stats,
+        cache,
+        restarts=engine.restarts.num_restarts,
+        vllm_names=server.vllm_metrics,
+        buckets=server.custom_histogram_buckets,
+        work_of=None if server.step_work is None else server.step_work.of,
+        adapters=adapters,
+        engines=None if engine.config.data_parallel_size == 1 else lambda: engine.stats_of_engines,
     )
 
 

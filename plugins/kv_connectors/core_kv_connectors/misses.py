@@ -47,21 +47,22 @@ class MissFinder:
         if fault == "page_damaged":
             return CacheMiss(hit.num_tokens, fault)
         # Only groups that keep every token show that the tokens themselves are known.
-        is_known = self._has_full and hit.num_known_tokens > hit.num_tokens
-        if is_known:
-            return CacheMiss(
-                hit.num_tokens, fault or "state_not_kept" if self._has_states else self._evicted(key, fault)
-            )
+        if self._has_full and hit.num_known_tokens > hit.num_tokens:
+            cause = fault or "state_not_kept" if self._has_states else self._evicted(key, fault)
+            return CacheMiss(hit.num_tokens, cause)
         if self._past is None:
             return CacheMiss(hit.num_tokens, "first_seen")
-        if self._past.had(sequence, key):
+        past_cause = self._past_cause(sequence, self._past, key, index, fault)
+        return CacheMiss(hit.num_tokens, past_cause) if past_cause else self._new_tokens(sequence, self._past, index)
+
+    def _past_cause(self, sequence: KVSequence, past: PastPrefixes, key: PrefixKey, index: int, fault: str) -> str:
+        """Return why a block that some earlier sequence had is not there; empty when none had it."""
+        if past.had(sequence, key):
             is_block = self._has_full or not self._has_states
-            return CacheMiss(hit.num_tokens, self._evicted(key, fault) if is_block else fault or "state_not_kept")
-        if self._past.other_adapter_had(sequence, index):
-            return CacheMiss(hit.num_tokens, "other_adapter")
-        if self._past.others_had(sequence, index):
-            return CacheMiss(hit.num_tokens, "other_tenant")
-        return self._new_tokens(sequence, self._past, index)
+            return self._evicted(key, fault) if is_block else fault or "state_not_kept"
+        if past.other_adapter_had(sequence, index):
+            return "other_adapter"
+        return "other_tenant" if past.others_had(sequence, index) else ""
 
     def _fault(self, sequence: KVSequence, index: int, most: int) -> str:
         """Return what connectors know of a missing page: of the block at `index`, or of those after it that a hit may need.

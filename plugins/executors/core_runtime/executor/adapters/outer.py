@@ -20,7 +20,7 @@ from core_runtime.layers.adapted_tokens import EmbeddingChange, HeadChange, Toke
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.tensors.packing import DENSE_ACTIVATION, DTYPES
-from core_runtime.models.vector_head import VectorHead
+from core_runtime.models.vector_head import VectorHead, VectorLayer, VectorNorm
 from core_runtime.weights.adapter_contents import ModuleChange
 from core_runtime.weights.dense import Dense
 
@@ -99,23 +99,11 @@ class OuterChanges:
         assert own is not None, "a layer of the head was found"
         layers = list(own.layers)
         for number, change in changes.items():
-            layer = layers[number]
-            weight = layer.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
-            bias = layer.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
-            if change.a is not None and change.b is not None:
-                weight = weight + change.scale * (change.b.float() @ change.a.float())
-            if change.added_bias is not None:
-                more = change.scale * change.added_bias.float()
-                bias = more if bias is None else bias + more
-            if change.magnitude is not None:
-                weight = weight * (change.magnitude.float() / weight.norm(dim=1)).unsqueeze(1)
-            layers[number] = replace(layer, weight=weight, bias=bias)
+            layers[number] = _changed_layer(layers[number], change)
         for number, change in norms.items():
             norm = layers[number].norm
             assert norm is not None, "a norm of the layer was found"
-            weight = norm.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
-            bias = norm.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
-            layers[number] = replace(layers[number], norm=replace(norm, weight=weight, bias=bias))
+            layers[number] = replace(layers[number], norm=_changed_norm(norm, change))
         return VectorHead(layers)
 
     def _tokens(self, change: ModuleChange) -> TokenRows | None:
@@ -129,3 +117,24 @@ class OuterChanges:
     def _on_device(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         # A copy: a view would keep all that was read with it.
         return tensor.to(self.device, dtype, copy=True).contiguous()
+
+
+def _changed_norm(norm: VectorNorm, change: ModuleChange) -> VectorNorm:
+    """Return a norm of the head for classes with the weight and bias that the adapter has."""
+    weight = norm.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
+    bias = norm.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
+    return replace(norm, weight=weight, bias=bias)
+
+
+def _changed_layer(layer: VectorLayer, change: ModuleChange) -> VectorLayer:
+    """Return a layer of the head for classes with the change added to its matrix, which is small."""
+    weight = layer.weight if change.weight is None else change.weight.to(torch.float32, copy=True)
+    bias = layer.bias if change.bias is None else change.bias.to(torch.float32, copy=True)
+    if change.a is not None and change.b is not None:
+        weight = weight + change.scale * (change.b.float() @ change.a.float())
+    if change.added_bias is not None:
+        more = change.scale * change.added_bias.float()
+        bias = more if bias is None else bias + more
+    if change.magnitude is not None:
+        weight = weight * (change.magnitude.float() / weight.norm(dim=1)).unsqueeze(1)
+    return replace(layer, weight=weight, bias=bias)
