@@ -26,9 +26,9 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels dist native-here attack attack-timing fuzz fuzz-api simulate soak soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
-	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
+.PHONY: serve wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
+	test-control-text test-drafts test-fake-device test-know test-long test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
+	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -59,11 +59,11 @@ $(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
 		part2==1.0.0 part3==1.0.0 part4==1.0.0)
 	touch $@
 
-native-here:  # the tests compare the instruction sets that this processor runs: what is not compiled yet is
-	CORE_NATIVE=here $(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
+native-few native-here: native-%: | $(VENV)/bin/python  # tests compare instruction sets: what is not compiled yet is
+	CORE_NATIVE=$* $(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
 
 $(TEST_STAMP): $(STAMP)
-	@$(MAKE) --no-print-directory --jobs=2 native-here $(VENV)/.test-packages
+	@$(MAKE) --no-print-directory --jobs=2 native-few $(VENV)/.test-packages
 	touch $@
 
 wheels: | $(VENV)/bin/python  ## every distribution as a wheel in dist/, with the kernels of every instruction set
@@ -88,8 +88,14 @@ test-dist: dist  ## dist/ in a new environment: one command installs it, and the
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
 
-test: lint  ## lint, types, layers and the whole suite
+test: lint  ## lint, types, layers and the tests of every part, in a quarter of an hour on two processors
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+test-long: $(TEST_STAMP) native-here  ## what `make test` leaves out, since it takes more than 1.5 seconds (tests/long.toml)
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile -m long
+
+test-whole: lint native-here  ## `make test` and `make test-long` in one; its report is what tests/long.toml is made of
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --long --junitxml test-report.xml
 
 test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args journal kv plugin response_formats scheduler tokenizers weights)

@@ -17,6 +17,7 @@ from core.plugin.distributions import is_own
 from core.plugin.hookspecs import Probe
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Rehearsal
+from tests.long_tests import every_of_functions, mark_long
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # on a busy machine no example is quick
@@ -24,6 +25,7 @@ settings.load_profile("suite")  # on a busy machine no example is quick
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run the engines of tests on a double of a device where they can"
+    parser.addoption("--long", action="store_true", help="also run what tests/long.toml leaves out")
     parser.addoption("--fake-device", choices=("gpu", "graph", "late"), help=text)
     parser.addoption(
         "--on-device", help="make the tensors of tests of kernels on this device: cuda, or cpu to rehearse"
@@ -46,6 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.fake_engines import use_doubles
 
         use_doubles(kind)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long") or any("::" in argument for argument in config.args):
+        return  # a test that somebody names is run
+    expression = next(option for option in config.getini("addopts") if option.startswith("not "))
+    others = set(expression.removeprefix("not ").split(" and not ")) - {"long"}
+    mark_long(items, every_of_functions(), others)
 
 
 def pytest_collection_finish() -> None:

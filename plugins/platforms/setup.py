@@ -69,21 +69,21 @@ def known_sets() -> dict[str, list[str]]:
 
 
 def named_sets(value: str) -> list[str]:
-    """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host` and `here`, which depend on the
-    processor.
+    """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host`, `few` and `here`, which depend on
+    the processor.
 
-    value: `host`, the best set of this processor; `here`, every set that it runs; `all`; or comma-separated names, for
-        example to build for machines with another processor.
+    value: `host`, the best set of this processor; `few`, that one and the two plainest, with which tests compare it;
+        `here`, every set that it runs; `all`; or comma-separated names, for example to build for another processor.
 
     Raises OptionError for anything else.
     """
     known = list(known_sets())
-    if value in ("host", "here", "all"):
+    if value in ("host", "few", "here", "all"):
         return known if value == "all" else []
     names = [name.strip() for name in value.split(",")]
     if not set(names) <= set(known):
         raise OptionError(
-            f"CORE_NATIVE '{value}': expected host, here, all, or some of {', '.join(known)} (commas between)"
+            f"CORE_NATIVE '{value}': expected host, few, here, all, or some of {', '.join(known)} (commas between)"
         )
     return names
 
@@ -116,7 +116,7 @@ class BuildNative(build_ext):
         # Not in `build_extension`: setuptools would turn a wrong value into a warning, since the extension is optional.
         value = os.environ.get("CORE_NATIVE") or "host"
         self.named = named_sets(value)
-        self.every_runnable = value == "here"
+        self.wanted = value
         self.package_directory = NATIVE.parent if self.inplace else Path(self.build_lib) / NATIVE.parent
         super().run()
 
@@ -163,8 +163,11 @@ class BuildNative(build_ext):
     def _compile_and_link(self, ext: Extension) -> None:
         OBJECTS.mkdir(parents=True, exist_ok=True)
         groups = [self.named] if self.named else self._sets_of_this_machine()
-        if self.every_runnable:
-            groups = [[name for group in groups for name in group]]
+        if self.wanted in ("few", "here"):
+            runnable = [name for group in groups for name in group]
+            plainest = list(known_sets())[:2]
+            few = [*groups[0], *(name for name in runnable if name in plainest and name not in groups[0])]
+            groups = [few if self.wanted == "few" else runnable]
         with ThreadPoolExecutor(num_processors()) as pool:
             first = self._begin(pool, groups[0])  # the slowest files first, so that the others fill the remaining time
             others = [pool.submit(self._object, source, [], []) for source in ext.sources if source != DISPATCH]

@@ -246,13 +246,22 @@ def test_every_set_that_this_processor_runs_and_no_other(source, host_compiler):
     assert not {name for name in made if name.endswith("bf16")}
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the sets of x86-64")
+def test_few_sets_are_the_best_and_the_two_plainest(source):
+    compiler = source / "compiler"
+    compiler.write_text(EVERY_SET.format(log=source / "log"))
+    compiler.chmod(stat.S_IRWXU)
+    _, built = compile_with(source, compiler, sets="few")
+    assert built and tables(compiled(source)) == ["amx", "avx2", "avx512_vnni_bf16", "generic"]
+
+
 def test_sets_are_named_for_other_machines_and_wrong_names_are_refused(source, host_compiler):
     compiler = host_compiler(fails="kernels_generic.cpp")
     _, built = compile_with(source, compiler, sets=",".join(host_compiler.order))
     assert built and tables(compiled(source)) == sorted(host_compiler.order)
     refused = build(source, compiler, sets="avx9000")
     assert refused.returncode != 0 and not compiled(source)
-    assert "CORE_NATIVE 'avx9000': expected host, here, all, or some of generic, " in refused.stderr
+    assert "CORE_NATIVE 'avx9000': expected host, few, here, all, or some of generic, " in refused.stderr
     error, _ = compile_with(source, compiler, sets="generic")  # asked for by name: nothing takes its place
     assert "unrecognized option" in error.read_text()
 

@@ -20,7 +20,7 @@ TIME_LIMIT_SECONDS = 600
 def rebuild() -> str:
     """Compile the extension next to its sources and return the compiler's log.
 
-    The environment variable CORE_NATIVE selects the instruction sets to build: `host` (the default), `here`, `all`, or
+    The environment variable CORE_NATIVE selects the instruction sets to build: `host` (the default), `few`, `here`, `all`, or
     a list of names.
 
     Raises UserError when the sources are not there, the installation is read-only, the compiler fails or takes more

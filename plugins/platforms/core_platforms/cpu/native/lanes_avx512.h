@@ -9,6 +9,7 @@ constexpr int kWideIntRows = 6; // same, where integer and float sums share the 
 constexpr int kMaxRows = 12;
 constexpr int kAttentionSums = 24; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 6;
+constexpr bool kDirectPlanes = true; // bit planes are multiplied without expanding a panel when rows are few
 
 typedef __m512 F;
 // With the lanes' own type the compiler keeps integer sums in registers.

@@ -10,6 +10,7 @@ constexpr int kWideIntRows = 1; // same, where integer and float sums share the 
 constexpr int kMaxRows = 6;
 constexpr int kAttentionSums = 6; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 2;
+constexpr bool kDirectPlanes = true; // bit planes are multiplied without expanding a panel when rows are few
 
 struct F {
     float32x4_t v[4];

@@ -169,12 +169,14 @@ static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long 
 template <int Bits, bool Table> static bool planes(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
     const bool integers = l.activation == kQuantInt8;
-    if (integers && end - begin <= (Table ? kDirectRows : kMostDirect<Bits>)) {
-        if (l.has_zeros)
-            panel_rows<PlanesDotKind<Bits, Table, !Table>>(c, panel, begin, end); // codebook tables have no zero points
-        else
-            panel_rows<PlanesDotKind<Bits, Table, false>>(c, panel, begin, end);
-        return true;
+    if constexpr (kDirectPlanes) {
+        if (integers && end - begin <= (Table ? kDirectRows : kMostDirect<Bits>)) {
+            if (l.has_zeros)
+                panel_rows<PlanesDotKind<Bits, Table, !Table>>(c, panel, begin, end); // codebook tables have no zero points
+            else
+                panel_rows<PlanesDotKind<Bits, Table, false>>(c, panel, begin, end);
+            return true;
+        }
     }
     const PackedLinear spread = spread_form(l);
     Scratch scratch(spread.panel_bytes);
