@@ -26,7 +26,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
+.PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-long test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
@@ -81,6 +81,15 @@ dist: wheels $(VENV)/.dist-tools  ## dist/ to be handed on: wheels for every Lin
 	for folder in $(DISTRIBUTIONS); do \
 		SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) -m build --sdist --no-isolation --outdir $(DIST) $$folder > /dev/null || exit 1; done
 	PATH=$(abspath $(VENV))/bin:$$PATH SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(PYTHON) .ci/dist.py $(DIST)
+
+$(VENV)/site/.installed: | $(VENV)/bin/python
+	python3 -m venv $(VENV)/site
+	$(VENV)/site/bin/python -m pip install --quiet mkdocs==1.6.1 mkdocs-material==9.8.2
+	touch $@
+
+site: $(VENV)/site/.installed  ## the pages of docs/ in build/site, to be read without a network: no dead link, nothing fetched from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet --config-file .ci/site/mkdocs.yml
+	@! grep --recursive --include=*.html --extended-regexp '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' build/site || 		{ echo "site: the pages above fetch something from another host"; exit 1; }
 
 test-dist: dist  ## dist/ in a new environment: one command installs it, and the embedded model answers; a second build has equal bytes
 	$(PYTHON) -m tests.distributions.run $(DIST)
