@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 def rewritten(link: re.Match[str], source: str, uri: str) -> str:
     """Return what a link of the file `source` (from the top folder) becomes on the page `uri`."""
-    path, anchor = (link["target"].split("#", 1) + [""])[:2]
+    path, _, anchor = link["target"].partition("#")
     if not path or "://" in path or path.startswith("mailto:"):
         return link[0]
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
