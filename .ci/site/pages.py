@@ -51,8 +51,8 @@ def rewritten(link: re.Match[str], source: str, uri: str) -> str:
     if not path or "://" in path or path.startswith("mailto:"):
         return link[0]
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-    if target == "docs/plugins":
-        target = "docs/plugins/README.md"
+    if (ROOT / target / "README.md").is_file() and target.startswith("docs/"):
+        target = f"{target}/README.md"
     page = PAGES.get(target) or target.removeprefix("docs/")
     on_site = target in PAGES or (target.startswith("docs/") and not target.endswith((".json", ".jsonl")))
     if on_site and (ROOT / target).is_file():
