@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
-from core.kv.connector import Copy, KVConnector
+from core.kv.connector import KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit
@@ -26,6 +26,7 @@ from core_kit.case import Failure, Subject
 from core_kit.fixtures.kv_context import BLOCK_SIZE, PAGE_BYTES
 from core_kv_connectors.halves.connector import SplitConnector
 from core_kv_connectors.halves.contract import Arena, Layout
+from core_kv_connectors.halves.link import Link
 from core_kv_connectors.halves.thread import HalfThread
 
 NUM_BLOCKS = 10
@@ -40,17 +41,6 @@ class Strict(KVConnectors):
 
     def _leave_out(self, connector: KVConnector, method: str, error: Exception) -> None:
         raise Failure(f"{method} raised {type(error).__name__}: {error}") from error
-
-
-@dataclass(slots=True)
-class IdleLink:
-    """The link of a worker half to a world, which has no step in flight; see `core_kv_connectors.halves.link`."""
-
-    half: HalfThread
-    copy: Copy
-
-    def in_flight(self) -> None:
-        """Return that no step is in flight."""
 
 
 class World:
@@ -122,7 +112,7 @@ class World:
         half.wake = self.connectors.load_finished
         arena = arena_of(self.blocks)
         half.register(arena, Layout(NUM_BLOCKS, tuple(part.shape[1] for part in arena), BLOCK_SIZE))
-        self.connector.connect(IdleLink(half, self.copy))
+        self.connector.connect(Link(half, self.copy, lambda: None))
 
     def _rest(self) -> None:
         """Give a connector idle time; one with a worker half gets it until all blocks are free, which the next prompt needs."""
@@ -130,7 +120,9 @@ class World:
         pause = self.connectors.save_idle(self.kv, self.copy)
         while pause is not None and isinstance(self.connector, SplitConnector):
             if time.monotonic() > end:
-                raise Failure(f"a worker half has not reported its slots after {PATIENCE_S:g} s; poll names each slot once")
+                raise Failure(
+                    f"a worker half has not reported its slots after {PATIENCE_S:g} s; poll names each slot once"
+                )
             time.sleep(0.001)
             pause = self.connectors.save_idle(self.kv, self.copy)
 

@@ -1,1 +1,1 @@
-"""KV connectors of two halves: one beside the scheduler that knows what is stored, and one in the worker that moves the bytes."""
+"""KV connectors of two halves: one beside the scheduler, which knows what is stored, and one that moves the bytes."""

@@ -53,8 +53,8 @@ class SplitConnector(KVConnector):
         self._link: Link | None = None
         self._kv: KVManager | None = None
         self._held = HeldBlocks()
-        self._loads = Loads(self._held, self._name, lambda name: self.lookup(name))
-        self._saves = Saves(self._held, self._name, lambda name: self.lookup(name))
+        self._loads = Loads(self._held, self._name, self.lookup)
+        self._saves = Saves(self._held, self._name, self.lookup)
         self._last_report = 0.0
 
     # --- for plugins to override ---
@@ -208,7 +208,9 @@ class SplitConnector(KVConnector):
     def _advance(self, cache: BlockCache) -> None:
         link = self._link
         if link is None:
-            raise RuntimeError("its worker half is not connected; install core-engine-observers, whose kv_halves does it")
+            raise RuntimeError(
+                "its worker half is not connected; install core-engine-observers, whose kv_halves does it"
+            )
         assert isinstance(cache, KVManager), "the engine's cache is its KV manager"
         self.adopt(cache)
         self._read_reports(cache, link)
@@ -217,8 +219,8 @@ class SplitConnector(KVConnector):
         its_round = self._loads.next_round(cache, link, self._room(cache))
         while its_round is not None:
             self._note_work(len(its_round.slots))
-            names = self._loads.names(its_round)
-            link.half.load(Ticket(names, self.ticket(names)), its_round.slots)
+            lacking = self._loads.names(its_round)
+            link.half.load(Ticket(lacking, self.ticket(lacking)), its_round.slots)
             its_round = self._loads.next_round(cache, link, self._room(cache))
         slots, names = self._saves.take(cache, link, self._room(cache))
         if slots:

@@ -39,7 +39,8 @@ class Ticket:
 class Layout:
     """The layout of an arena. A page is the rows of one slot in all buffers, one after the other.
 
-    num_slots: rows of each buffer. Slot 0 is never named. widths: bytes of one row of each buffer. block_size: tokens of a block.
+    num_slots: rows of each buffer, of which row 0 is never named. widths: bytes of a row of each buffer. block_size: tokens of
+    a block.
     """
 
     num_slots: int

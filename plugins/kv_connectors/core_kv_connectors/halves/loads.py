@@ -1,10 +1,10 @@
 """Loads that a worker half makes straight into blocks of the pool.
 
-Owns: `Loads`: which blocks each waiting sequence lacks, the blocks that are filled for it, and when they are cached. Never does:
-plan a step, or verify a page. Called by: `SplitConnector`.
+Owns: `Loads`: which blocks each waiting sequence lacks, the blocks that are filled for it, and when they are cached. Never
+does: plan a step, or verify a page. Called by: `SplitConnector`.
 
 A load is made in rounds, so that it takes few blocks at a time. The blocks of a round are filled once nothing else reads or
-writes them: steps in flight may still write for a sequence that has left, and a plan has yet to save what was evicted from them.
+writes them: steps in flight may still write for a sequence that has left, and a plan has yet to save what was evicted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Loading:
 
 
 class Loads:
-    """The loads of one connector. held: its references. name_of: returns the name of a group's block. is_stored: see `lookup`."""
+    """The loads of one connector. held: its references. name_of: returns the name of a block. is_stored: see `lookup`."""
 
     def __init__(
         self,

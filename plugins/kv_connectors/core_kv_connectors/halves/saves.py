@@ -22,7 +22,7 @@ NONE_IN_FLIGHT: Final = 0
 
 
 class Saves:
-    """The saves of one connector. held: its references. name_of: returns the name of a group's block. is_stored: see `lookup`."""
+    """The saves of one connector. held: its references. name_of: returns the name of a block. is_stored: see `lookup`."""
 
     def __init__(
         self,

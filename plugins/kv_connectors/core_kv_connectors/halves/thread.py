@@ -71,7 +71,7 @@ class HalfThread:
         self._call(self._half.release, done.set)
         if not done.wait(RELEASE_S) and self.error is None:
             logger.warning(
-                "The worker half of the KV connector '%s' has kept the KV cache for %g s; its memory is not freed before it lets go.",
+                "The worker half of the KV connector '%s' has not let go of the KV cache within %g s; its memory stays in use.",
                 self._name, RELEASE_S,
             )  # fmt: skip
             return False
@@ -153,10 +153,10 @@ class HalfThread:
         if call is not None:
             call()
         if moving:
-            moved = self._half.poll()
+            done, failed = self._half.poll()
             with self._lock:
-                self._report(moving, moved.done, is_done=True)
-                self._report(moving, moved.failed, is_done=False)
+                self._report(moving, done, is_done=True)
+                self._report(moving, failed, is_done=False)
         if self._reports:
             self._wake()
 
@@ -177,4 +177,6 @@ class HalfThread:
         now = time.monotonic()
         if self._warned is None or now - self._warned > 60:
             self._warned = now
-            logger.warning("The worker half of the KV connector '%s' failed to move KV blocks.", self._name, exc_info=error)
+            logger.warning(
+                "The worker half of the KV connector '%s' failed to move KV blocks.", self._name, exc_info=error
+            )

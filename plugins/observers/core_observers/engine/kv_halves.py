@@ -6,32 +6,17 @@ steps and memory. Never does: move a block. Called by: the engine core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from core.api.errors import ConfigError
 from core.engine.observer import Engine, EngineObserver, EngineStart
-from core.kv.connector import Copy
 from core_kv_connectors.halves.connector import SplitConnector
+from core_kv_connectors.halves.link import Link
 from core_kv_connectors.halves.thread import HalfThread
 
 RESET: Final = "reset_prefix_cache"
 RESET_S: Final = 2.0
 """Seconds that a reset waits for blocks which a half moves: they would count as in use."""
-
-
-@dataclass(slots=True)
-class EngineLink:
-    """The engine as a `SplitConnector` sees it; see `core_kv_connectors.halves.link`."""
-
-    half: HalfThread
-    copy: Copy
-    engine: Engine
-
-    def in_flight(self) -> tuple[int, int] | None:
-        """Return the numbers of the oldest and the newest step in flight; None: there are none."""
-        steps = self.engine.scheduler.in_flight
-        return (steps[0].number, steps[-1].number) if steps else None
 
 
 class KVHalves(EngineObserver):
@@ -63,13 +48,13 @@ class KVHalves(EngineObserver):
             if open_half is None:
                 raise ConfigError(
                     [
-                        f"--kv-connectors {name}: it moves KV blocks itself, and the executor has no place for its worker half; "
-                        "choose the executor of one process (--distributed-executor-backend uni), or leave the connector out."
+                        f"--kv-connectors {name}: it moves KV blocks itself, and this executor has no place for its worker "
+                        "half; choose the one of one process (--distributed-executor-backend uni), or leave the connector out."
                     ]
                 )
             half: HalfThread = open_half(name)
             half.wake = engine.kv_services.load_finished
-            connector.connect(EngineLink(half, engine.queue.copy, engine))
+            connector.connect(Link(half, engine.queue.copy, self._in_flight))
             connector.adopt(engine.scheduler.kv)
             self._halves.append((connector, half))
             self._arenas[half] = half.num_arenas
@@ -85,6 +70,10 @@ class KVHalves(EngineObserver):
         elif method == RESET:
             for connector, _ in self._halves:
                 connector.settle(RESET_S)
+
+    def _in_flight(self) -> tuple[int, int] | None:
+        steps = self._engine.scheduler.in_flight
+        return (steps[0].number, steps[-1].number) if steps else None
 
     def _follow(self) -> None:
         connectors = self._engine.kv_services.connectors

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from core_my_plugin.files import file_name
+
 from core.api.config import EngineConfig
 from core_kv_connectors.halves.connector import SplitConnector
 from core_kv_connectors.halves.contract import BlockName
-from core_my_plugin.files import file_name
 
 
 class Connector(SplitConnector):

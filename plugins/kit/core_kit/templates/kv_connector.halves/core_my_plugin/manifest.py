@@ -14,13 +14,17 @@ CONTRACT = 1
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of --kv-connectors-config.my_plugin."""
 
-    directory: Annotated[str, msgspec.Meta(description="directory of pages, made when it is missing; empty: one for this engine")] = ""
+    directory: Annotated[
+        str, msgspec.Meta(description="directory of pages, made when it is missing; empty: one for this engine")
+    ] = ""
 
 
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
-    return PluginSpec(name="my_plugin", summary="KV blocks in shared memory, moved by a worker half", arguments=Arguments)
+    return PluginSpec(
+        name="my_plugin", summary="KV blocks in shared memory, moved by a worker half", arguments=Arguments
+    )
 
 
 @hookimpl

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from core_my_plugin.files import DIGEST_BYTES, file_name, seal
 from torch import Tensor
 
 from core_kv_connectors.halves.contract import Arena, BlockName, Layout, Moved, Ticket
-from core_my_plugin.files import DIGEST_BYTES, file_name, seal
 
 SHARED_MEMORY = Path("/dev/shm")
 
