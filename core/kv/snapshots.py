@@ -194,7 +194,9 @@ class Snapshots:
         The newest stay, as `_num_newest` says, the one at the end of the prompt, and those at which several sequences began.
         """
         end = sequence.snapshots[-1]
-        younger = sequence.snapshots[-self._num_newest(sequence) :][0]
+        # By their places, too: after a preemption the list begins anew, and a stop string may cut into what was kept before.
+        newest = self._num_newest(sequence)
+        younger = min(sequence.snapshots[-newest:][0], end - (newest - 1) * self._block_size)
         lasting = self._wanted(sequence)
         places = [
             place

@@ -10,8 +10,9 @@ Called by: `core_apis.app`, middleware and event streams.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -259,5 +260,18 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
 
 def _methods(request: Request) -> str:
     """Return the methods that the routes of a request's path take, as the header `Allow` lists them."""
-    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", None) or ()}))
+    found: set[str] = set()
+    for route in _routes(request.app.routes):
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(getattr(route, "methods", None) or ())
+    return ", ".join(sorted(found))
+
+
+def _routes(routes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the routes themselves, also those of routers that were included, which newer versions of FastAPI keep whole."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        if router is None:
+            yield route
+        else:
+            yield from _routes(router.routes)
