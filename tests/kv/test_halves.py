@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_twin(tmp_path_factory.mktemp("package"))
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield write_twin(tmp_path_factory.mktemp("package"), patch)
 
 
 class Twins(Case):

@@ -3,11 +3,12 @@
 Owns: its package, and halves that fail on demand. Never does: start pytest. Called by: the tests of connectors with two halves.
 """
 
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from core_kit.skeleton import write_package
 from core_kv_connectors.halves.connector import SplitConnector
@@ -17,12 +18,12 @@ from tests.inside import core_of
 NAME = "twin"
 
 
-def write_twin(parent: Path) -> Path:
+def write_twin(parent: Path, patch: pytest.MonkeyPatch, name: str = NAME) -> Path:
     """Write the package, let it be imported, and return a file that is a plugin by itself."""
-    folder, *_ = write_package("kv_connector.halves", NAME, parent)
-    sys.path.insert(0, str(folder))
-    plugin = folder / "twin.py"
-    plugin.write_text('KIND = "kv_connector"\nfrom core_twin.manifest import CONTRACT, core_load, core_spec\n')
+    folder, *_ = write_package("kv_connector.halves", name, parent)
+    patch.syspath_prepend(folder)
+    plugin = folder / f"{name}.py"
+    plugin.write_text(f'KIND = "kv_connector"\nfrom core_{name}.manifest import CONTRACT, core_load, core_spec\n')
     return plugin
 
 
