@@ -235,9 +235,8 @@ class Snapshots:
 
     def _drop(self, sequence: KVSequence, num_tokens: int) -> None:
         """Forget a snapshot, unless it is pinned, or several sequences began or went on there."""
-        kept = self._pool.pins
         first = self.find(self._key(sequence, num_tokens))[:1]
-        is_used = not first or self._uses[first[0]] >= FORK or kept[first[0]] or first[0] in self._unfilled
+        is_used = not first or self._uses[first[0]] >= FORK or self._pool.pins[first[0]] or first[0] in self._unfilled
         self._registry.forget([] if is_used else first)
 
     def _refresh(self, sequence: KVSequence, num_tokens: int, *, is_hit: bool = False) -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
+from core.kv.sequence import KVSequence
+from core_kit.case import Subject
+from core_kit.checks.kv_world import ONE, opened
 from tests.inside import core_of
 from tests.kv.conversations import NUM_TURNS, Case, checkpoint
-from tests.kv.twin import Harmed, connector_of, options_of, save_in_idle_time, thread_of, write_twin
+from tests.kv.twin import NAME, Harmed, connector_of, options_of, save_in_idle_time, thread_of, write_twin
 
 BLOCK = 8
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, logprobs=2, ignore_eos=True)
@@ -179,6 +182,23 @@ def test_a_half_that_hangs_keeps_its_blocks_and_nothing_else(plugin, model, answ
         core.scheduler.check_integrity()
         visit(llm, answers)
         assert visit(llm, answers) == 88
+
+
+def test_a_page_that_comes_late_is_named(plugin, tmp_path):
+    subject = Subject("kv_connector", NAME, plugins=str(plugin), arguments={"directory": str(tmp_path)})
+    with opened(subject) as world:
+        world.fill()
+        thread = world.connector._link.half
+        half = thread._half = Harmed(thread._half, "load", "hangs")
+        sequence = KVSequence(list(ONE))
+        load = world.kv.lookup(sequence)
+        world.connectors.after_step(world.kv)
+        load.finish()  # as `KVConnectors` does after ten seconds
+        assert world.kv.is_loaded(sequence)
+        hit = world.kv.lookup(sequence)
+        late = world.kv.key(sequence, hit.num_tokens // world.kv.block_size)
+        assert world.connector.missing(late) == "page_late"
+        half.free.set()
 
 
 def test_resets_and_sleep(plugin, model, answers, tmp_path):

@@ -26,6 +26,7 @@ from core_kv_connectors.halves.link import Link
 from core_kv_connectors.halves.loads import Loads
 from core_kv_connectors.halves.saves import Saves
 from core_kv_connectors.halves.slots import HeldBlocks
+from core_kv_connectors.tiers.faults import Faults
 
 POOL_SHARE: Final = 4
 """A half has at most one block in this many at a time, so that one that hangs leaves room for requests."""
@@ -56,6 +57,7 @@ class SplitConnector(KVConnector):
         self._loads = Loads(self._held, self._name, self.lookup)
         self._saves = Saves(self._held, self._name, self.lookup)
         self._last_report = 0.0
+        self._faults = Faults()
 
     # --- for plugins to override ---
 
@@ -127,6 +129,10 @@ class SplitConnector(KVConnector):
         """Whether the place seems to have a block."""
         return self.lookup(self._name(group, key))
 
+    def missing(self, key: PrefixKey) -> str:
+        """Return `page_late` for a block whose page was there and did not come in time."""
+        return self._faults.cause(key)
+
     def start_load(self, load: KVLoad) -> None:
         """Note which blocks a sequence lacks; they are loaded between steps."""
         self._loads.start(load)
@@ -135,6 +141,8 @@ class SplitConnector(KVConnector):
         """Whether a load is done."""
         if self._kv is not None and self._link is not None:
             self._read_reports(self._kv, self._link)
+        if load.is_done and self._loads.is_unread(load):
+            self._faults.late(load)
         return load.is_done
 
     def end_load(self, load: KVLoad) -> None:
@@ -146,6 +154,7 @@ class SplitConnector(KVConnector):
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Note a block to save."""
+        self._faults.forget(key)
         self._saves.stored(block_id, group, key, parent)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:

@@ -116,6 +116,10 @@ class Loads:
                     self._held.let_go([slot])
         self._let_go(loading)
 
+    def is_unread(self, load: KVLoad) -> bool:
+        """Whether blocks of a load have not been reported, or not even been asked for."""
+        return load in self._loads
+
     def stop_all(self) -> None:
         """End all loads; see `stop`."""
         for load in list(self._loads):
