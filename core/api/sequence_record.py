@@ -23,6 +23,7 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
         "over_share": "Evicted, because the tenant had more blocks cached than its share (--kv-share-per-key).",
         "not_saved": "The tokens are known, but no connector has saved their page: its disk failed, or a rule left it out.",
         "page_damaged": "The page of these tokens was damaged, so it was not used.",
+        "page_late": "A page of these tokens was there, but had not been read after ten seconds, or one without any answer.",
         "state_not_kept": "The tokens are known, but of the layers with a state none was kept at this place.",
         "other_adapter": "The same tenant had the same tokens computed with another adapter, or with none.",
         "other_tenant": "Another tenant had the same tokens computed, and tenants do not share.",

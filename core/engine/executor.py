@@ -29,8 +29,9 @@ class Executor(Protocol):
     An executor may also have `lockstep`, a bool: whether steps that compute nothing reach it too, because other engines
     compute theirs at the same time; `apart`, an int: more than 0 if it can begin a step only when all tokens that the step
     computes are known, so that steps in flight share no sequence whose next token is unknown (sequences are divided among
-    the steps equally, but at least so many are computed together); and `new_page`, a function that returns memory for a
-    page which all its processes see: pages in other memory are copied there first.
+    the steps equally, but at least so many are computed together); `new_page`, a function that returns memory for a page
+    which all its processes see (pages in other memory are copied there first); and `open_kv_half`, a function that opens
+    the other half of a KV connector, by its name (`core_kv_connectors.halves`).
     """
 
     num_blocks: int

@@ -88,9 +88,7 @@ class BlockRegistry:
             # Another sequence has cached the same tokens first: no collision, this block just stays uncached.
             return not self._pool.prefixes.collides(key, group)
         if self._pool.observers:
-            parent: bytes | None = None
-            if index:
-                parent = self._keys.key(sequence, index - 1).digest
+            parent = self._keys.key(sequence, index - 1).digest if index else None
             for observer in self._pool.observers:
                 observer.stored(block_id, group, key, parent)
                 if (index + 1) * self._block_size > sequence.num_initial_tokens:
@@ -134,8 +132,7 @@ class BlockRegistry:
         else:
             own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
             for ids in sequence.block_ids[: self._num_keyed]:
-                held = [block_id for block_id in ids[own] if block_id != NULL_BLOCK]
-                self.forget(held)
+                self.forget(block_id for block_id in ids[own] if block_id != NULL_BLOCK)
         self._starting.pop(sequence, None)
 
     def forget(self, block_ids: Iterable[int]) -> None:

@@ -194,7 +194,9 @@ class Snapshots:
         The newest stay, as `_num_newest` says, the one at the end of the prompt, and those at which several sequences began.
         """
         end = sequence.snapshots[-1]
-        younger = sequence.snapshots[-self._num_newest(sequence) :][0]
+        # By their places, too: after a preemption the list begins anew, and a stop string may cut into what was kept before.
+        newest = self._num_newest(sequence)
+        younger = min(sequence.snapshots[-newest:][0], end - (newest - 1) * self._block_size)
         lasting = self._wanted(sequence)
         places = [
             place
@@ -233,9 +235,8 @@ class Snapshots:
 
     def _drop(self, sequence: KVSequence, num_tokens: int) -> None:
         """Forget a snapshot, unless it is pinned, or several sequences began or went on there."""
-        kept = self._pool.pins
         first = self.find(self._key(sequence, num_tokens))[:1]
-        is_used = not first or self._uses[first[0]] >= FORK or kept[first[0]] or first[0] in self._unfilled
+        is_used = not first or self._uses[first[0]] >= FORK or self._pool.pins[first[0]] or first[0] in self._unfilled
         self._registry.forget([] if is_used else first)
 
     def _refresh(self, sequence: KVSequence, num_tokens: int, *, is_hit: bool = False) -> None:

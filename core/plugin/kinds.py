@@ -74,6 +74,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "kv_connector", "core.kv_connectors", "kv_connectors", "kv_connectors_config", "many",
         by_name=True, contract="core.kv.connector:KVConnector",
+        alternatives=("core_kv_connectors.halves.contract:WorkerHalf",),
     ),
     Kind("adapter", "core.adapters", None, None, "many", contract="core_runtime.contracts:AdapterFormat"),
     Kind("api", "core.apis", None, None, "many", contract="core_apis.contract:Api"),

@@ -181,6 +181,10 @@ def test_wrong_content_type_path_and_method(server: RunningServer) -> None:
     answer = server.http.get("/v1/completions")
     assert "POST" in check_error(answer, 405)["message"]
     assert answer.headers["allow"] == "POST"
+    for method in ("PATCH", "OPTIONS"):  # a path with several routes names the methods of all
+        answer = server.http.request(method, "/v1/sessions/any")
+        assert "DELETE, GET" in check_error(answer, 405)["message"]
+        assert answer.headers["allow"] == "DELETE, GET"
 
 
 def test_null_means_not_given(server: RunningServer) -> None:

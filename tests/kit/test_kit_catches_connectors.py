@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from core_kit import skeleton
+from core_kit import cases, skeleton
 from core_kit.case import Subject
-from core_kit.checks import kv_connector, kv_connector_faults, kv_world
+from core_kit.checks import kv_connector, kv_connector_faults, kv_halves, kv_world
 from tests.kit.cheats import failing, plugin
+from tests.kv.twin import write_twin
 
 SHELF = Path("tests/external/core_shelf/core_shelf/shelf.py").read_text()
 MEMORY = (Path(skeleton.__file__).parent / "templates/kv_connector/core_my_plugin/connector.py").read_text()
@@ -68,4 +69,55 @@ def test_the_skeleton_keeps_every_promise(tmp_path):
     path.write_text(source)
     subject = Subject("kv_connector", "cheat", plugins=str(path))
     for check in kv_connector.CHECKS:
-        check(subject)
+        if check not in kv_halves.CHECKS:
+            check(subject)
+
+
+HALVES = {
+    "loads what it did not find": (
+        [("is_here = self._read(name)", "is_here = self._read(name) or True")],
+        ("another name in any part", "missing, short, damaged"),
+    ),
+    "compares tokens alone": (
+        [("file_name(name)", "name.payload.hex()"), ("seal(name, page)", "page[:DIGEST_BYTES].tobytes()")],
+        ("another name in any part",),
+    ),
+    "reports nothing": ([("moved = Moved(self._done, self._failed)", "moved = Moved((), ())")], ("is loaded into any slot",)),
+    "never drops": ([("(self._folder / file_name(name)).unlink(missing_ok=True)", "pass")], ("was dropped",)),
+    "keeps the arena": ([('self._arena: Arena = ()', 'self._arena: Arena = (); self._old = []'),
+                         ("self._arena = arena", "self._arena = arena; self._old.append(arena)")], ("refers to the arena",)),
+    "writes a neighbour": ([("row.copy_(part)", "row.copy_(part); self._arena[0][slot - 1] = 255")],
+                           ("is loaded into any slot",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HALVES)
+def test_halves_that_move_bytes(tmp_path, monkeypatch, how):
+    changes, found_by = HALVES[how]
+    monkeypatch.setattr(kv_world, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(kv_halves, "PATIENCE_S", 1.0)
+    name = how.replace(" ", "_")  # of its own, as modules stay imported
+    plugin = write_twin(tmp_path, monkeypatch, name)
+    source = plugin.parent / f"core_{name}" / "worker_half.py"
+    text = source.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    source.write_text(text)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    checks = cases("kv_connector", name, plugins=str(plugin), arguments={"directory": str(pages)})
+    for words in found_by:
+        (case,) = [case for case in checks if words in str(case)]
+        finding = case.finding()
+        assert finding.verdict == "failed" and finding.sentence, finding
+
+
+def test_the_skeleton_of_two_halves_keeps_every_promise(tmp_path, monkeypatch):
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    plugin = write_twin(tmp_path, monkeypatch, "sound")
+    for arguments in ({}, {"directory": str(pages)}):
+        subject = Subject("kv_connector", "sound", plugins=str(plugin), arguments=arguments)
+        for check in kv_connector.CHECKS:
+            check(subject)

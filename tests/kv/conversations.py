@@ -248,7 +248,8 @@ def _preempting(llm: LLM) -> Iterator[None]:
 
     def preempt_and_make_way(planner: Any) -> None:
         running = admission.state.running
-        if next(num_steps) % PREEMPTED_EVERY == 0 and running.sequences:
+        # Steps without a running request, such as those that only end what is in flight, preempt none and count for none.
+        if running.sequences and next(num_steps) % PREEMPTED_EVERY == 0:
             admission.state.preempt(running.sequences[-1], planner.plan)
         make_way(planner)
 

@@ -2,10 +2,12 @@
 
 import errno
 import os
+import threading
+import time
 
 import pytest
 
-from core.kv.connectors import KVConnectors
+from core.kv.connectors import MAX_LOAD_S, KVConnectors
 from core.kv.sequence import KVSequence
 from core_kv_connectors.misses import Explanations
 from core_kv_connectors.tiers.faults import MAX_FAULTS, Faults
@@ -160,3 +162,38 @@ def test_old_faults_are_forgotten():
     for number in range(MAX_FAULTS + 1):
         faults.add(key(number), "not_saved")
     assert [faults.cause(key(number)) for number in (0, 1, MAX_FAULTS)] == ["", "not_saved", "not_saved"]
+
+
+@pytest.mark.parametrize("kind", [LocalTiers, SharedFiles])
+def test_a_page_that_comes_late_is_named(kind, open_tiers, monkeypatch):
+    """Until it has come in time; a prompt of which there is no page is none of them."""
+    tiers = open_tiers(kind)
+    engine = Explained(tiers)
+    for tokens in (FIRST, OTHER):
+        engine.run(tokens)
+        assert tiers.disk.flush()
+    goes_on, read, now = threading.Event(), tiers.disk.read, [0.0]
+
+    def read_late(group, known):
+        if known == engine.kv._keys.key(KVSequence(list(FIRST)), 2):
+            assert goes_on.wait(30.0)
+        return read(group, known)
+
+    monkeypatch.setattr(tiers.disk, "read", read_late)
+    monkeypatch.setattr(engine.kv.connectors, "_clock", lambda: now[0])
+    sequence = KVSequence(list(FIRST))
+    load = engine.kv.lookup(sequence)
+    while len(load.pages) < 2:
+        time.sleep(0.001)
+    assert not engine.kv.is_loaded(sequence)
+    now[0] += MAX_LOAD_S
+    assert engine.kv.is_loaded(sequence)
+    miss = engine.kv.miss(sequence, engine.kv.lookup(sequence))
+    assert (miss.cause, miss.index) == ("page_late", 8)
+    unknown = KVSequence(range(500, 533))
+    assert engine.kv.miss(unknown, engine.kv.lookup_now(unknown)).cause == "first_seen"
+    goes_on.set()
+    engine.kv.connectors.end_load(load)
+    now[0] += MAX_LOAD_S
+    assert engine.cause(FIRST) == ("last_block", 32)
+    assert tiers.disk.missing(engine.kv._keys.key(KVSequence(list(FIRST)), 2)) == ""

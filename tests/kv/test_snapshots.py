@@ -124,6 +124,23 @@ def test_states_of_earlier_turns_thin_out():
     kv.check_integrity([])
 
 
+def test_a_preemption_costs_no_state_that_a_stop_string_may_cut_back_to():
+    kv = make()
+    sequence, _ = compute(kv, list(range(6)))
+    sequence.max_cut = 24
+    generate(kv, sequence, 20)
+    for _ in range(2):  # what a sequence keeps before it was preempted is no longer in its list of snapshots
+        known = list(sequence.token_ids)
+        kv.free(sequence, at_rest=True)
+        sequence, _ = compute(kv, known)
+        sequence.max_cut = 24
+        generate(kv, sequence, 4)
+    known = list(sequence.token_ids)
+    kv.free(sequence, at_rest=True)
+    assert len(known) - 24 == 10
+    assert [found(kv, known[:length]) for length in (10, 14, 18, 22, 26, 30)] == [8, 12, 16, 20, 24, 28]
+
+
 def test_where_several_sequences_began_a_state_stays():
     kv = make(2000)
     shared = list(range(9))

@@ -10,13 +10,15 @@ Called by: `core_apis.app`, middleware and event streams.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import Scope
 
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
@@ -247,8 +249,29 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
         message = f"There is nothing at {path}.{needed}"
         code = "not_found"
     elif error.status_code == 405:
-        allowed = headers.get("allow") or headers.get("Allow", "other methods")
+        # The framework names the methods of the first route with this path alone.
+        headers = {name: value for name, value in headers.items() if name.lower() != "allow"}
+        allowed = headers["allow"] = _methods(request)
         message = f"{path} does not take {request.method}; it takes {allowed}."
         code = "method_not_allowed"
     refused = RequestError(message, status=error.status_code, code=code)
     return error_response(refused, headers, request.scope)
+
+
+def _methods(request: Request) -> str:
+    """Return the methods that the routes of a request's path take, as the header `Allow` lists them."""
+    found: set[str] = set()
+    for route in _routes(request.app.routes):
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(getattr(route, "methods", None) or ())
+    return ", ".join(sorted(found))
+
+
+def _routes(routes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the routes themselves, also those of routers that were included, which newer versions of FastAPI keep whole."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        if router is None:
+            yield route
+        else:
+            yield from _routes(router.routes)

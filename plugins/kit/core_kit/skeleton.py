@@ -19,7 +19,7 @@ from core.plugin.kinds import KINDS, RESERVED_NAMES, kind_named, normalize
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = "my_plugin"
-FORMS = ("speculative.draft",)
+FORMS = ("speculative.draft", "kv_connector.halves")
 """Templates of kinds with more than one form: KIND.FORM."""
 
 

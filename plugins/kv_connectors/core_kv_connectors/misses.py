@@ -44,7 +44,7 @@ class MissFinder:
         if any(self._prefixes.collides(key, group) for group in self._keyed):
             return CacheMiss(hit.num_tokens, "collision")
         fault = self._fault(sequence, index, most)
-        if fault == "page_damaged":
+        if fault in ("page_damaged", "page_late"):  # there was a page of this very key
             return CacheMiss(hit.num_tokens, fault)
         # Only groups that keep every token show that the tokens themselves are known.
         if self._has_full and hit.num_known_tokens > hit.num_tokens:

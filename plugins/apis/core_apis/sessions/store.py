@@ -141,7 +141,7 @@ class Sessions:
         session = self.get(tenant, name)
         if not 0 <= num_turns <= len(session.turns):
             raise RequestError(
-                f"turn is {num_turns}; the session has {len(session.turns)} turns, expected 0 to that number.",
+                f"turn is {num_turns}; expected 0 to {len(session.turns)}, the number of the session's turns.",
                 param="turn",
             )
         del session.turns[num_turns:]

@@ -218,7 +218,7 @@ def _print_rows(rows: Sequence["Row"], again: int, *, with_cached: bool) -> None
         table.append([*numbers, *cached, row.cause, safe(_where(row)), safe(row.advice)])
     print_table(heads, table, num_names=len(heads) - 2)
     total = sum(row.tokens for row in rows)
-    print(f"{len(rows)} turns, {total} tokens, {again} computed again")
+    print(f"{len(rows)} {'turn' if len(rows) == 1 else 'turns'}, {total} tokens, {again} computed again")
 
 
 def _where(row: "Row") -> str:

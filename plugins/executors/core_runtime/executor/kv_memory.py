@@ -90,6 +90,11 @@ class KVMemory:
         """Bytes of all blocks."""
         return self.num_blocks * self.page_bytes
 
+    @property
+    def arena(self) -> tuple[Tensor, ...]:
+        """All buffers, uint8 [num_blocks, bytes] each: a block is its row in every one."""
+        return tuple(self._buffers)
+
     def group_of_layer(self, layer: int) -> int:
         """Return the index of a layer's group."""
         holders = [index for index, group in enumerate(self.groups) if layer in group.layers]

@@ -10,6 +10,7 @@ from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
+from core_kv_connectors.halves.thread import HalfThread
 from core_runtime.executor.profiling import StepProfiler
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
@@ -49,6 +50,10 @@ class UniprocExecutor:
         """Wait for a step that was submitted."""
         assert isinstance(ticket, Begun)
         return self.worker.finish(ticket)
+
+    def open_kv_half(self, name: str) -> HalfThread:
+        """Open the worker half of a KV connector that moves blocks itself. name: as in `--kv-connectors`."""
+        return self.worker.kv_halves.open(name, self.worker.kv_memory)
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
         """Whether a step could use this grammar without delay."""

@@ -37,6 +37,7 @@ from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, packing_of, share_cache
+from core_runtime.executor.kv_halves import WorkerHalves
 from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.plugin_loading import adapter_formats, load_plugin, open_runtime
@@ -72,6 +73,7 @@ class Worker:
     instances: the models; the first is the target.
     whole: shape of the whole target, of which a rank has a part.
     kv_memory: the cache that they share; absent while it is released.
+    kv_halves: halves of KV connectors that move its blocks themselves.
     runner: runs the steps.
     base_files: files of the checkpoint.
     kept_tensors: tensors of updates that cannot be read again from elsewhere.
@@ -90,6 +92,7 @@ class Worker:
         self.phases: list[tuple[str, float]] = []
         draft = draft_of(config)
         self.plugins = PluginTable(config.plugins.table + (() if draft is None else draft.plugins.table))
+        self.kv_halves = WorkerHalves(config, self.plugins)
         self.kept_tensors = KeptTensors(config.tensors_file)
         self.ahead: StepsAhead | None = None
         self._steps: StepRunner | None = None
@@ -276,11 +279,13 @@ class Worker:
         memory = share_cache(self.instances, cache, self.device, self.config.kv_file)
         if self.config.plugins.kv_connectors:
             memory.prepare_transfers()
+        self.kv_halves.register(memory)
         return memory
 
     def _drop_cache(self) -> None:
         """Release the cache; does nothing while only the weights are awake."""
         if hasattr(self, "kv_memory"):
+            self.kv_halves.release()
             del self.kv_memory
 
     def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:

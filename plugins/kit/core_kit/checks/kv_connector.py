@@ -10,7 +10,7 @@ from collections.abc import Callable
 from core.api.kv_transfer import PrefixKey
 from core.kv.sequence import KVSequence
 from core_kit.case import Failure, Subject
-from core_kit.checks import kv_connector_faults
+from core_kit.checks import kv_connector_faults, kv_halves
 from core_kit.checks.kv_world import ONE, TWO, opened
 from core_kit.fixtures.kv_context import config_of
 
@@ -87,4 +87,5 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     discarding_forgets,
     failed_copies_are_borne,
     *kv_connector_faults.CHECKS,
+    *kv_halves.CHECKS,
 )

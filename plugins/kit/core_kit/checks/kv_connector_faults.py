@@ -20,12 +20,10 @@ from typing import Any
 from unittest import mock
 
 from core.api.kv_load import KVLoad
-from core.kv.connector import KVConnector
 from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
-from core.plugin.table import load_plugin
 from core_kit.case import Failure, Subject
-from core_kit.checks.kv_world import ONE, PATIENCE_S, TWO, UNKNOWN, World, opened
+from core_kit.checks.kv_world import ONE, PATIENCE_S, TWO, UNKNOWN, World, new_world, opened
 from core_kit.fixtures.kv_context import BLOCK_SIZE
 
 FULL_AT_BYTES = 16
@@ -139,11 +137,11 @@ def _fill_and_close(subject: Subject, context: Any) -> None:
 @contextlib.contextmanager
 def _reopened(subject: Subject, context: Any) -> Iterator[World]:
     """Open a world whose connector finds what an earlier one with the same context has left."""
-    connector: KVConnector = load_plugin(subject.manifest, context)
+    world = new_world(subject, context)
     try:
-        yield World(connector)
+        yield world
     finally:
-        connector.close(FLUSH_S)
+        world.connector.close(FLUSH_S)
 
 
 def _files(subject: Subject, foreign: Collection[Path] = ()) -> list[Path]:

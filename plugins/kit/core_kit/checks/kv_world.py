@@ -7,7 +7,9 @@ Called by: the checks of connectors.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +20,18 @@ from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
+from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_kit.case import Failure, Subject
 from core_kit.fixtures.kv_context import BLOCK_SIZE, PAGE_BYTES
+from core_kv_connectors.halves.connector import SplitConnector
+from core_kv_connectors.halves.contract import Arena, Layout
+from core_kv_connectors.halves.link import Link
+from core_kv_connectors.halves.thread import HalfThread
 
 NUM_BLOCKS = 10
+WIDTH = PAGE_BYTES // 4
+"""Bytes of a block in the first buffer of an arena; the rest is in the second."""
 ONE, TWO, THREE, UNKNOWN = (list(range(start, start + 8 * BLOCK_SIZE + 1)) for start in (0, 100, 200, 300))
 PATIENCE_S = 15.0
 
@@ -64,7 +73,7 @@ class World:
         sequence.num_computed_tokens = len(tokens)
         self.kv.free(sequence)
         self.connectors.after_step(self.kv)
-        self.connectors.save_idle(self.kv, self.copy)
+        self._rest()
         return hit.num_tokens
 
     def plan(self, sequence: KVSequence) -> PrefixHit:
@@ -97,6 +106,26 @@ class World:
             self.blocks[block_id] = page
         return pages
 
+    def connect(self, half: HalfThread) -> None:
+        """Connect the worker half of a connector that moves blocks itself, and give it the blocks."""
+        assert isinstance(self.connector, SplitConnector), "other connectors have no worker half"
+        half.wake = self.connectors.load_finished
+        arena = arena_of(self.blocks)
+        half.register(arena, Layout(NUM_BLOCKS, tuple(part.shape[1] for part in arena), BLOCK_SIZE))
+        self.connector.connect(Link(half, self.copy, lambda: None))
+
+    def _rest(self) -> None:
+        """Give a connector idle time; one with a worker half gets it until all blocks are free, which the next prompt needs."""
+        end = time.monotonic() + PATIENCE_S
+        pause = self.connectors.save_idle(self.kv, self.copy)
+        while pause is not None and isinstance(self.connector, SplitConnector):
+            if time.monotonic() > end:
+                raise Failure(
+                    f"a worker half has not reported its slots after {PATIENCE_S:g} s; poll names each slot once"
+                )
+            time.sleep(0.001)
+            pause = self.connectors.save_idle(self.kv, self.copy)
+
     def _look_up(self, sequence: KVSequence) -> PrefixHit:
         found = self.kv.lookup(sequence)
         if isinstance(found, KVLoad):
@@ -104,6 +133,7 @@ class World:
                 if self.kv.is_loaded(sequence):
                     break
                 self.kv.wait_for_loads(0.05)
+                self.connectors.after_step(self.kv)  # an engine's steps go on meanwhile
             else:
                 raise Failure(f"a load was not done after {PATIENCE_S:g} s; every load ends with load.finish()")
             found = self.kv.lookup(sequence)
@@ -112,12 +142,34 @@ class World:
         return found
 
 
+def arena_of(blocks: np.ndarray) -> Arena:
+    """Return blocks, uint8 [slots, PAGE_BYTES], as an arena of two buffers, which are columns of them."""
+    import torch
+
+    whole = torch.from_numpy(blocks)
+    return whole[:, :WIDTH], whole[:, WIDTH:]
+
+
+def open_half(subject: Subject, context: LoadContext) -> HalfThread:
+    """Open the worker half of a connector. context: that of its other half."""
+    options = {**context.options, "half": "worker"}
+    return HalfThread(load_plugin(subject.manifest, replace(context, options=options)), subject.name)
+
+
+def new_world(subject: Subject, context: LoadContext) -> World:
+    """Make a world with a new connector, whose halves are connected if it has two."""
+    connector: KVConnector = load_plugin(subject.manifest, context)
+    world = World(connector)
+    if isinstance(connector, SplitConnector):
+        world.connect(open_half(subject, context))
+    return world
+
+
 @contextlib.contextmanager
 def opened(subject: Subject) -> Iterator[World]:
     """Open a world with a new connector."""
-    connector: KVConnector = load_plugin(subject.manifest, subject.context())
-    world = World(connector)
+    world = new_world(subject, subject.context())
     try:
         yield world
     finally:
-        connector.close(1.0)
+        world.connector.close(1.0)

@@ -18,6 +18,7 @@ from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.listener import OfferListener
 from core_kv_connectors.peers.offer import Offer, name_of
 from core_kv_connectors.peers.peer import AHEAD, Block, Peer
+from core_kv_connectors.tiers.faults import Faults
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
 
 Address = tuple[str, int]
@@ -55,6 +56,7 @@ class PeerTier:
         memory = PageMemory(agreement.page_bytes, new_page)
         self.peers = [Peer(*address, agreement, memory.take) for address in peers]
         self._bad: set[bytes] = set()
+        self._faults = Faults()
         self._ahead: list[Block] = []
 
     def leave_alone(self) -> None:
@@ -100,6 +102,7 @@ class PeerTier:
             if name not in self._bad and peer.may_have(name):
                 page = peer.fetch((group, key, name), following)
                 if page is not None:
+                    self._faults.forget(key)  # it came late before
                     return page
         return None
 
@@ -114,8 +117,12 @@ class PeerTier:
             self.offer.put(group, key, page)
 
     def missing(self, key: PrefixKey) -> str:
-        """Return nothing: why another engine has no page is not known."""
-        return ""
+        """Return why a page did not come that another engine has offered; empty: unknown."""
+        return self._faults.cause(key)
+
+    def late(self, load: KVLoad) -> None:
+        """Remember that the pages of a load came too late; see `Faults`."""
+        self._faults.late(load)
 
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Return False: offered pages are copies for others, which no pin needs."""

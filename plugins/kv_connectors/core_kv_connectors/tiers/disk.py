@@ -192,6 +192,7 @@ class DiskTier:
         if name not in self._bad:  # discarded while it was read
             self.writer.placed.add(name)
         self._rest.end()
+        self._faults.forget(key)  # it came late before
         return page
 
     def prepare(self) -> Iterator[None]:
@@ -217,6 +218,10 @@ class DiskTier:
     def missing(self, key: PrefixKey) -> str:
         """Return why no page of a block is there; see `Faults`."""
         return self._faults.cause(key)
+
+    def late(self, load: KVLoad) -> None:
+        """Remember that the pages of a load came too late; see `Faults`."""
+        self._faults.late(load)
 
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Hold pages for an owner, in place of those it had; False, and no change, where they are above the share.

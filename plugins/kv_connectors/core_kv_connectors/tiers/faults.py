@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from core.api.kv_load import KVLoad
 from core.api.kv_transfer import PrefixKey
 
 DAMAGED = "page_damaged"
 NOT_SAVED = "not_saved"
+LATE = "page_late"
 MAX_FAULTS = 4096
 """Blocks that are remembered; a process with more has other sorrows than their causes."""
 
@@ -30,6 +32,17 @@ class Faults:
             self._causes[key.digest] = cause
             if len(self._causes) > MAX_FAULTS:
                 self._causes.popitem(last=False)
+
+    def late(self, load: KVLoad) -> None:
+        """Remember that a load was over before the page of the first block came that its sequence lacked.
+
+        What comes after it may not be stored at all.
+        """
+        groups = range(len(load.in_pool))
+        for index, key in enumerate(load.keys):
+            if any(not load.has(group, index) and (group, index) not in load.absent for group in groups):
+                self.add(key, LATE)
+                return
 
     def forget(self, key: PrefixKey) -> None:
         """Forget a block that is computed, or saved, again."""

@@ -41,6 +41,7 @@ class PageReader:
         self._unsure: set[KVLoad] = set()
         self.num_bytes = 0
         self._asked: float | None = None
+        self._reading: KVLoad | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -70,6 +71,12 @@ class PageReader:
             self._queue.append(load)
             self._changed.notify()
 
+    def is_late(self, load: KVLoad) -> bool:
+        """Whether a load has ended before it was read, although the disk has said that it has a page of it."""
+        with self._changed:
+            is_unread = load in self._queue or load is self._reading
+            return load.is_done and is_unread and load not in self._unsure
+
     def end(self, load: KVLoad) -> None:
         """Release a load; its pages no longer count towards the memory limit."""
         with self._changed:
@@ -94,7 +101,6 @@ class PageReader:
         """Mark loads as done whose pages the disk may not have at all: their sequences need not wait for a stuck disk."""
         for load in list(self._unsure):
             load.finish()
-        self._unsure.clear()
 
     def forget(self, group: int, key: PrefixKey) -> None:
         """Drop a page with wrong values from all loads."""
@@ -122,6 +128,7 @@ class PageReader:
                 logger.error("KV pages could not be loaded.", exc_info=error)
             with self._changed:
                 self._asked = None
+                self._reading = None
             load.finish()
 
     def _prepare(self) -> None:
@@ -140,7 +147,8 @@ class PageReader:
         with self._changed:
             while not self._closing:
                 if self._queue and self.num_bytes < MAX_HELD_BYTES:
-                    return self._queue.popleft()
+                    self._reading = self._queue.popleft()
+                    return self._reading
                 self._changed.wait()
             return None
 

@@ -73,6 +73,8 @@ class PageSource:
         if not load.is_done:
             self.answers()  # stops using a disk that no longer answers, before any other call accesses it
             return False
+        if self.reader is not None and self._disk is not None and self.reader.is_late(load):
+            self._disk.late(load)
         if self._host is not None:
             for (group, index), page in load.pages.items():
                 key = load.keys[index]

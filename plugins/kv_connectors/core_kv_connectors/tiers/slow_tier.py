@@ -95,6 +95,10 @@ class SlowTier(ReadableTier, Protocol):
         """Return why no page of a block is there, for explanations; empty: unknown."""
         ...
 
+    def late(self, load: KVLoad) -> None:
+        """Remember that the pages of a load came too late, for explanations."""
+        ...
+
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Hold pages for a pin, in place of those its owner had; False, and no change, where that is not possible."""
         ...
