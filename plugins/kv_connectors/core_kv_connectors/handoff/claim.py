@@ -66,6 +66,9 @@ class Source:
     ticket: str
     engine_id: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.host or 'a peer without a name'}:{self.port}"
+
 
 class Claim:
     """The claim of one request.
@@ -106,8 +109,10 @@ class Claim:
         self._known: Future[Callable[[], list[Block]]] = Future()
         self._wanted: Future[list[Block]] = Future()
         self._until = float("inf")
-        self._dropped = False
+        self._dropped = ""
         self._num_held = 0
+        self._num_strange = 0
+        self._num_wanted = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
 
@@ -115,6 +120,21 @@ class Claim:
     def is_late(self) -> bool:
         """Whether the request need not wait any longer, whatever the claim's thread waits for."""
         return time.monotonic() > self._until
+
+    @property
+    def failure(self) -> str:
+        """Return why the prompt does not get all that was leased for it; empty: it does. Asked once it is done or late."""
+        if self._dropped or self.problem:
+            return self._dropped or self.problem
+        if not self.done.done():
+            return f"they took longer than {LIMIT_S:g} s"
+        if not self.num_announced:
+            return "it has leased no page"
+        if self._num_strange:
+            return f"{self._num_strange} of the {self.num_announced} leased pages are of another prompt"
+        if self.num_received < self._num_wanted:
+            return f"only {self.num_received} of {self._num_wanted} pages came"
+        return ""
 
     def know(self, blocks: Callable[[], list[Block]]) -> None:
         """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
@@ -127,10 +147,10 @@ class Claim:
         if not self._wanted.done():
             self._wanted.set_result(blocks)
 
-    def drop(self) -> None:
+    def drop(self, why: str = "the request has ended") -> None:
         """End the claim now; its pages are no longer needed. May be called at any time, and twice."""
         with self._lock:
-            self._dropped = True
+            self._dropped = self._dropped or why
             connection = self._connection
             self._free()
         for waited in (self._known, self._wanted):
@@ -189,8 +209,11 @@ class Claim:
         self.num_announced = len(announced)
         renew_s = max(granted.lease_s / 3, 0.01)
         blocks = self._renewing(connection, self._known, renew_s)()
-        self.offered.set_result([block for block in blocks if name_of(*block) in announced])
+        offered = [block for block in blocks if name_of(*block) in announced]
+        self._num_strange = len(announced) - len(offered)
+        self.offered.set_result(offered)
         wanted = self._renewing(connection, self._wanted, renew_s)
+        self._num_wanted = len(wanted)
         self._reserve(connection, len(wanted), renew_s)
         self._fetch(connection, wanted)
         send(connection, Ask(ends=True, received=self.num_received))

@@ -271,7 +271,7 @@ class Handoff(KVConnector):
         """Drop all claims; their requests are computed."""
         self._ready.clear()
         for claim in self._claims.values():
-            claim.drop()
+            claim.drop("the prefix cache was reset, or the weights have changed")
 
     def _counted(self, reason: str) -> str:
         self.counts[reason] += 1

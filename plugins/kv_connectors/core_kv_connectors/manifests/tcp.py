@@ -42,6 +42,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     buffer: Annotated[
         int, msgspec.Meta(description="with a role: bytes of received pages that are not in the KV cache yet", gt=0)
     ] = 1_000_000_000
+    load_failure: Annotated[
+        Literal["recompute", "fail"],
+        msgspec.Meta(description="with a role: a prompt whose pages do not come is computed, or its request fails"),
+    ] = "recompute"
 
 
 @hookimpl
@@ -80,6 +84,7 @@ def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
         lease_s=own.lease,
         engine_id=own.engine_id,
         has_key=own.key_file is not None,
+        load_failure=own.load_failure,
     )
     secret = b"" if own.key_file is None else read_key(own.key_file, "tcp")
     return Handoff(*common, roles=roles, secret=secret, capacity=capacity, buffer=own.buffer)

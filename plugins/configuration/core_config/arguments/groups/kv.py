@@ -35,6 +35,13 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     kv_buffer_size: Annotated[
         int | None, Arg("With tcp: bytes of received pages that are not in the KV cache yet. Unset: 1e9.", gt=0)
     ] = None
+    kv_load_failure_policy: Annotated[
+        str,
+        Arg(
+            "With tcp: recompute computes a prompt whose pages do not come from the peer; fail ends its request with an error.",
+            choices=("recompute", "fail"),
+        ),
+    ] = "recompute"
     kv_connector_extra_config: Annotated[dict[str, Any], Arg("The connector's own arguments.")] = {}
 
 
