@@ -255,6 +255,8 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     fails = tcp | {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"}
     assert role_of(tiny_llama, kv_transfer_config=fails, kv_peers=["a:1"])["load_failure"] == "fail"
     own = {"listen": "127.0.0.1:9"}
+    limited = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_role": "kv_producer"}, kv_rate_limit=20_000_000)
+    assert limited["rate_limit"] == 20_000_000
     recomputes = tcp | {"kv_load_failure_policy": "recompute", "kv_connector_extra_config": own}
     assert role_of(tiny_llama, kv_transfer_config=recomputes) == own, "it asks for no role"
     shares = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_connector_extra_config": own})
@@ -265,6 +267,8 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     ("given", "sentence"),
     [
         ({"kv_peers": ["a:1"]}, "--kv-peers: needs --kv-transfer-config.kv_connector tcp"),
+        ({"kv_rate_limit": 5, "kv_transfer_config": {"kv_connector": "tcp"}}, "kv_rate_limit 5: expected an integer from 10000000"),
+        ({"kv_rate_limit": 1 << 30}, "--kv-rate-limit: needs --kv-transfer-config.kv_connector tcp"),
         ({"kv_lease": 3, "kv_connectors": ["tcp"]}, "--kv-lease: needs --kv-transfer-config.kv_connector tcp"),
         (
             {

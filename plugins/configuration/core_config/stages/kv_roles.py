@@ -29,7 +29,12 @@ KEYS: Final[Mapping[str, str]] = {
     "kv_buffer_size": "buffer",
     "kv_load_failure_policy": "load_failure",
 }
-ARGUMENTS: Final[Mapping[str, str]] = {"kv_peers": "peers", "kv_key_file": "key_file", "kv_lease": "lease"}
+ARGUMENTS: Final[Mapping[str, str]] = {
+    "kv_peers": "peers",
+    "kv_key_file": "key_file",
+    "kv_lease": "lease",
+    "kv_rate_limit": "rate_limit",
+}
 """Keys and arguments → arguments of the connector."""
 POLICY: Final = "kv_load_failure_policy"
 HOST, PORT = "127.0.0.1", 14579

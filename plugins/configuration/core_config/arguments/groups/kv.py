@@ -79,3 +79,10 @@ class KVConnectorArgs(ArgumentGroup, frozen=True, kw_only=True):
     kv_lease: Annotated[
         float, Arg("Seconds for which the blocks of a prompt wait for the engine that answers it.", gt=0, le=3600)
     ] = 30.0
+    kv_rate_limit: Annotated[
+        int | None,
+        Arg(
+            "Bytes of KV blocks a second that this engine sends to others, and as many that it takes. Unset: no limit.",
+            ge=10_000_000,
+        ),
+    ] = None
