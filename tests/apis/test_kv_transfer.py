@@ -157,6 +157,28 @@ def test_a_proxy_hands_the_field_on_unread(servers: tuple[Server, Server]) -> No
     assert metric(one, "kv_leases") == 0
 
 
+def test_token_ids_are_handed_over_too(servers: tuple[Server, Server]) -> None:
+    """The prompt goes to the first server and to the second one as token ids; either may be asked by a completion."""
+    one, other = servers
+    sampling = {"temperature": 0.8, "seed": 5, "n": 2, "logprobs": 2, "ignore_eos": True}
+    body = {"token_ids": PROMPT, "cache_salt": "ids"}
+
+    def generated(server: Server, **more: Any) -> dict[str, Any]:
+        status, text = server.text({**body, **more}, "/inference/v1/generate")
+        assert status == 200, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    alone = generated(one, sampling_params={**sampling, "max_tokens": 8})
+    asked = generated(one, sampling_params={"max_tokens": 1}, kv_transfer_params=ASKED)
+    params = asked["kv_transfer_params"]
+    answer = generated(other, sampling_params={**sampling, "max_tokens": 8}, kv_transfer_params=params)
+    assert [choice["token_ids"] for choice in answer["choices"]] == [choice["token_ids"] for choice in alone["choices"]]
+    assert answer["choices"] == alone["choices"] and cached(answer) >= 80
+    status, text = one.text({**body, "kv_transfer_params": ASKED}, "/inference/v1/generate")
+    assert status == 400 and "needs max_tokens 1" in text
+
+
 def test_another_keys_ticket_serves_nothing(servers: tuple[Server, Server]) -> None:
     one, other = servers
     _, alone = one.post(ANSWER)
