@@ -10,6 +10,7 @@ from core import LLM, RequestOutput, SamplingParams
 from core_kv_connectors.handoff import claim as claim_module
 from tests.engine.kv_handoffs import consuming, decode, handoffs_of, new_port, prefill, producing
 from tests.engine.test_kv_handoff import PARAMS, PROMPT, ROOM, nothing_is_left
+from tests.inside import run_entries, with_grammar
 from tests.kv.between import Between
 from tests.kv.test_peers import until
 from tests.tiny_models import save_checkpoint
@@ -90,5 +91,21 @@ def test_a_request_that_needs_no_page_does_not_fail(engines: tuple[LLM, LLM, Bet
     params = SamplingParams(max_tokens=2, prompt_logprobs=1, ignore_eos=True)
     output = decode(other, "logprobs", PROMPT, params, lease)
     assert output.outputs[0].finish_reason == "length" and len(output.prompt_logprobs or ()) == len(PROMPT)
+    one.reset_prefix_cache()
+    nothing_is_left(one, other)
+
+
+def test_a_prompt_with_log_probabilities_is_leased(engines: tuple[LLM, LLM, Between, int]) -> None:
+    one, other, _, port = engines
+    observer = handoffs_of(one)
+    assert observer.watch("scored")
+    params = SamplingParams(max_tokens=1, prompt_logprobs=1)
+    run_entries(one, [with_grammar(one, "scored", {"prompt_token_ids": PROMPT}, params, None)])
+    lease = observer.lease("scored")
+    observer.end("scored")
+    assert lease is not None
+    other.reset_prefix_cache()
+    output = decode(other, "scored", PROMPT, PARAMS, lease | {"port": port})
+    assert output.num_cached_tokens >= 80
     one.reset_prefix_cache()
     nothing_is_left(one, other)

@@ -149,10 +149,9 @@ class KVHandoffs(WaitingGate):
         if name in self._watched and self._watched[name] is None:
             self._watched[name] = _sequence(request)
         claim = None if connector is None else connector.claim_of(name)
-        if (
-            request.params.prompt_logprobs is not None
-        ):  # every token of the prompt is computed, so that no page is needed
-            self.end(name)
+        if request.params.prompt_logprobs is not None:  # every token is computed, so that no page is needed
+            self._failures.forget(name)
+            self._end_claim(name)
             return False
         if self._refused(request):
             return True
