@@ -26,7 +26,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
+.PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-know test-long test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
@@ -266,6 +266,9 @@ simulate: $(TEST_STAMP)  ## ten minutes of random schedules of calls, deaths and
 
 soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks, sleep, pauses and updates while every answer is compared; writes soak-report.md
 	$(PYTHON) -m tests.soak.run --minutes 20
+
+soak-kv: $(TEST_STAMP)  ## 10,000 handoffs of KV pages while engines go, connections are cut, bytes change and tickets are forged
+	$(PYTHON) -m tests.soak.handoffs
 
 soak-turns: $(TEST_STAMP)  ## the same with 10,000 turns of sessions of a tiny model with states; at most two hours on a busy machine
 	$(PYTHON) -m tests.soak.run --minutes 20 --turns 10000 --talking 8 --honest 1 --shm --kv-eviction arc --tiny lfm2

@@ -56,7 +56,7 @@ class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
         str,
         Arg(
             "Hash of prefix blocks; hits are checked against the token ids in any case.",
-            choices=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"),
+            choices=("sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor"),
         ),
     ] = "sha256"
     kv_eviction: Annotated[

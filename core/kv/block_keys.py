@@ -22,7 +22,7 @@ class BlockKeys:
     def __init__(self, algorithm: str, block_size: int) -> None:
         self._hasher = PrefixHasher(algorithm)
         self._block_size = block_size
-        self._chains = not algorithm.endswith("_cbor")
+        self._chains = "_cbor" not in algorithm
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Return the key of the full block at `index`, computed once for each sequence."""

@@ -21,7 +21,7 @@ from core.api.errors import ConfigError, nearest
 from core.api.kv_transfer import PrefixKey
 
 Digest = Callable[[bytes], bytes]
-HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
+HASH_ALGORITHMS = ("sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor")
 
 
 class MediaSpan(NamedTuple):
@@ -72,7 +72,7 @@ class PrefixHasher:
         self.algorithm = algorithm
         self._digest: Digest = _sha256 if algorithm.startswith("sha256") else xxhash.xxh3_128_digest
         self._encode: Callable[[object], bytes] | None = None
-        if algorithm.endswith("_cbor"):
+        if "_cbor" in algorithm:  # `_64bit` shortens hashes in KV events alone
             self._encode = _canonical_cbor()
 
     def root(self, salt: str | None) -> bytes:

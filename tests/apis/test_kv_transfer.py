@@ -41,16 +41,21 @@ class Server:
 
     def post(self, body: dict[str, Any], key: str = KEYS[0]) -> tuple[int, dict[str, Any]]:
         """Status and content of the answer to a completion."""
+        status, text = self.text(body, "/v1/completions", key)
+        return status, json.loads(text)
+
+    def text(self, body: dict[str, Any], path: str, key: str = KEYS[0]) -> tuple[int, str]:
+        """Status and text of an answer, which may be a stream."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
+            f"http://127.0.0.1:{self.port}{path}",
             json.dumps(body).encode(),
             {"content-type": "application/json", "authorization": f"Bearer {key}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.load(answer)
+                return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            return error.code, error.read().decode()
 
     def is_ready(self) -> bool:
         try:
@@ -61,11 +66,12 @@ class Server:
 
 
 @contextmanager
-def serving(log: Path, model: Path, *arguments: str) -> Iterator[Server]:
+def serving(log: Path, model: Path, *arguments: str, tokenizer: bool = False) -> Iterator[Server]:
     port = free_port()
-    common = ("--max-model-len", "128", "--max-num-seqs", "4", "--dtype", "float32", "--skip-tokenizer-init")
+    common = ("--max-model-len", "128", "--max-num-seqs", "4", "--dtype", "float32")
     common += ("--enable-prompt-tokens-details",)
     command = [sys.executable, "-P", "-m", "core", "serve", str(model), "--port", str(port), *common]
+    command += () if tokenizer else ("--skip-tokenizer-init",)
     with log.open("wb") as out:
         process = subprocess.Popen([*command, "--api-key", *KEYS, *arguments], stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -89,13 +95,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         other = opened.enter_context(
             serving(place / "other", model, *tcp, "kv_consumer", "--kv-peers", f"127.0.0.1:{kv_port}")
         )
-        deadline = time.monotonic() + START_LIMIT_S
-        for server, log in ((one, "one"), (other, "other")):
-            while not server.is_ready():
-                is_alive = server.process.poll() is None and time.monotonic() < deadline
-                assert is_alive, (place / log).read_text()
-                time.sleep(0.05)
+        until_ready(one, place / "one")
+        until_ready(other, place / "other")
         yield one, other
+
+
+def until_ready(server: Server, log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while not server.is_ready():
+        assert server.process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def prefilled(server: Server, key: str = KEYS[0]) -> dict[str, Any]:
@@ -148,6 +157,28 @@ def test_a_proxy_hands_the_field_on_unread(servers: tuple[Server, Server]) -> No
     assert metric(one, "kv_leases") == 0
 
 
+def test_token_ids_are_handed_over_too(servers: tuple[Server, Server]) -> None:
+    """The prompt goes to the first server and to the second one as token ids; either may be asked by a completion."""
+    one, other = servers
+    sampling = {"temperature": 0.8, "seed": 5, "n": 2, "logprobs": 2, "ignore_eos": True}
+    body = {"token_ids": PROMPT, "cache_salt": "ids"}
+
+    def generated(server: Server, **more: Any) -> dict[str, Any]:
+        status, text = server.text({**body, **more}, "/inference/v1/generate")
+        assert status == 200, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    alone = generated(one, sampling_params={**sampling, "max_tokens": 8})
+    asked = generated(one, sampling_params={"max_tokens": 1}, kv_transfer_params=ASKED)
+    params = asked["kv_transfer_params"]
+    answer = generated(other, sampling_params={**sampling, "max_tokens": 8}, kv_transfer_params=params)
+    assert [choice["token_ids"] for choice in answer["choices"]] == [choice["token_ids"] for choice in alone["choices"]]
+    assert answer["choices"] == alone["choices"] and cached(answer) >= 80
+    status, text = one.text({**body, "kv_transfer_params": ASKED}, "/inference/v1/generate")
+    assert status == 400 and "needs max_tokens 1" in text
+
+
 def test_another_keys_ticket_serves_nothing(servers: tuple[Server, Server]) -> None:
     one, other = servers
     _, alone = one.post(ANSWER)
@@ -194,3 +225,27 @@ def test_requests_that_cannot_be_are_refused(
 ) -> None:
     status, answer = servers[server].post({**ANSWER, **body})
     assert status == 400 and sentence in answer["error"]["message"], answer
+
+
+def test_a_failed_load_ends_the_request_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model", family="llama")
+    nobody = free_port()
+    tcp = ("--kv-transfer-config.kv_connector", "tcp", "--kv-transfer-config.kv_role", "kv_consumer")
+    fails = (*tcp, "--kv-transfer-config.kv_load_failure_policy", "fail", "--kv-peers", f"127.0.0.1:{nobody}")
+    place = {"remote_host": "127.0.0.1", "remote_port": nobody, "remote_block_ids": ["t"]}
+    params = {"do_remote_prefill": True, **place}
+    asked = {"max_tokens": 4, "kv_transfer_params": params}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "Hello, this is a prompt.", "n": 2},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
+    }
+    with serving(tmp_path / "log", model, *fails, tokenizer=True) as server:
+        until_ready(server, tmp_path / "log")
+        for path, body in bodies.items():
+            for stream in (False, True):
+                status, text = server.text({**body, **asked, "stream": stream}, path)
+                assert status == 500 or (stream and status == 200 and '"error"' in text), (status, text)
+                assert f"could not be loaded from 127.0.0.1:{nobody}" in text, "the reason is named"
+                assert '"finish_reason"' not in text, "nothing is answered"
+            assert server.text({**body, "max_tokens": 4}, path)[0] == 200, "requests without a ticket are computed"
+        assert metric(server, "kv_handoffs_total", 'side="claim"', 'what="requests_failed"') == 4

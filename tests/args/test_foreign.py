@@ -199,7 +199,7 @@ def test_older_names_are_translated_with_a_warning():
 
 def test_older_values_mean_what_is_there_with_a_warning():
     words = "deprecated, last accepted by release 0.3; use sha256, which it means here, as hashes"
-    for value in ("builtin", "sha256_cbor_64bit"):
+    for value in ("builtin",):
         parsed = Parser().parse(["--prefix-caching-hash-algo", value])
         found = merge(parsed.values, {})
         assert found.value("prefix_caching_hash_algo") == "sha256" and found.problems == parsed.problems == []

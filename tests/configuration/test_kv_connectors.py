@@ -252,7 +252,13 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     assert consumes == {"role": "kv_consumer", "peers": ["a:1", "b:2"]}
     both = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_ip": "::1", "kv_port": 7}, kv_peers=["127.0.0.1:1"])
     assert both == {"role": "kv_both", "peers": ["127.0.0.1:1"], "listen": "[::1]:7"}
+    fails = tcp | {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"}
+    assert role_of(tiny_llama, kv_transfer_config=fails, kv_peers=["a:1"])["load_failure"] == "fail"
     own = {"listen": "127.0.0.1:9"}
+    limited = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_role": "kv_producer"}, kv_rate_limit=20_000_000)
+    assert limited["rate_limit"] == 20_000_000
+    recomputes = tcp | {"kv_load_failure_policy": "recompute", "kv_connector_extra_config": own}
+    assert role_of(tiny_llama, kv_transfer_config=recomputes) == own, "it asks for no role"
     shares = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_connector_extra_config": own})
     assert shares == own, "without a role blocks are shared by name"
 
@@ -261,6 +267,8 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     ("given", "sentence"),
     [
         ({"kv_peers": ["a:1"]}, "--kv-peers: needs --kv-transfer-config.kv_connector tcp"),
+        ({"kv_rate_limit": 5, "kv_transfer_config": {"kv_connector": "tcp"}}, "kv_rate_limit 5: .* from 10000000"),
+        ({"kv_rate_limit": 1 << 30}, "--kv-rate-limit: needs --kv-transfer-config.kv_connector tcp"),
         ({"kv_lease": 3, "kv_connectors": ["tcp"]}, "--kv-lease: needs --kv-transfer-config.kv_connector tcp"),
         (
             {
@@ -268,6 +276,10 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
                 "kv_transfer_config": {"kv_connector": "tcp", "kv_connector_extra_config": {"peers": ["b:1"]}},
             },
             "--kv-peers .*: the connector's own peers .* says otherwise",
+        ),
+        (
+            {"kv_transfer_config": {"kv_connector": "shm", "kv_load_failure_policy": "fail"}},
+            "kv_load_failure_policy fail: only the connector tcp",
         ),
         (
             {"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}},

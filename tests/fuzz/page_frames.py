@@ -149,7 +149,7 @@ def _talk(server: socket.socket, said: bytes, agrees: bool, cut: bool) -> None:
     with connection, suppress(OSError, PeerError):
         connection.settimeout(LIMIT_S)
         if agrees:
-            answer(connection, AGREEMENT, ("names", "pages"))
+            answer(connection, AGREEMENT, ("names", "pages", "lease"))
         connection.sendall(said)
         if cut:
             connection.shutdown(socket.SHUT_WR)

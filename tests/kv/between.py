@@ -18,7 +18,12 @@ class Between:
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
-                near, far = self.server.accept()[0], socket.create_connection(self.target)
+                near = self.server.accept()[0]
+                try:
+                    far = socket.create_connection(self.target)
+                except OSError:  # the engine is gone, and another one may come
+                    near.close()
+                    continue
                 self.open += [near, far]
                 for source, target, change in ((near, far, lambda data: data), (far, near, self._changed)):
                     threading.Thread(target=self._copy, args=(source, target, change), daemon=True).start()

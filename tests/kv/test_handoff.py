@@ -299,6 +299,11 @@ def test_hostile_bytes_cost_their_own_connection(make):
     ends(one, other)
 
 
+def test_a_producer_has_no_loads_to_fail():
+    with pytest.raises(ConfigError, match="kv_load_failure_policy fail: kv_role kv_producer loads no pages"):
+        Roles.read("kv_producer", "127.0.0.1:1", (), lease_s=1.0, engine_id=None, has_key=False, load_failure="fail")
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

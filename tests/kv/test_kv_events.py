@@ -1,5 +1,6 @@
 """KV events as a subscriber sees them, and residency."""
 
+import random
 import time
 from array import array
 
@@ -15,10 +16,15 @@ from core.kv.connectors import KVConnectors
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
+from core_kv_connectors.event_history import EventHistory
 from core_kv_connectors.event_publisher import END_OF_REPLAY, EventPublisher, PublishedEvents
 from core_kv_connectors.events import AllBlocksCleared, BlockRemoved, BlockStored, EventLog, KVEventBatch
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS
 from core_kv_connectors.residency import Residency
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.tiers import KVTiers
+from tests.inside import core_of
+from tests.kv.tier_fakes import PAGE_BYTES, key, page
 
 
 @pytest.fixture
@@ -47,17 +53,25 @@ class Mirror:
         assert abs(ts - time.time()) < 60
         for name, *fields in events:
             if name == "BlockStored":
-                hashes, parent, token_ids, block_size, lora_id = fields
-                assert lora_id is None and len(token_ids) == block_size * len(hashes)
+                hashes, parent, token_ids, block_size, lora_id, medium, *_, group, kind, window = fields
+                assert (lora_id, medium, group, kind, window) == (None, "GPU", 0, "full_attention", None)
+                assert len(token_ids) == block_size * len(hashes)
                 for index, digest in enumerate(hashes):
                     self.blocks[digest] = (parent, token_ids[index * block_size : (index + 1) * block_size])
                     parent = digest
             elif name == "BlockRemoved":
+                assert fields[1:] == ["GPU", 0]
                 for digest in fields[0]:
                     del self.blocks[digest]
             else:
                 assert (name, fields) == ("AllBlocksCleared", [])
                 self.blocks.clear()
+
+
+def events_of(log):
+    """What a log has collected, as a subscriber reads it."""
+    batch = log.take()
+    return [] if batch is None else msgspec.msgpack.decode(msgspec.msgpack.encode(batch))[1]
 
 
 def cached(kv):
@@ -86,10 +100,11 @@ def test_a_sequence_is_one_event_with_its_chain():
     hasher = PrefixHasher()
     first = hasher.key(hasher.root(None), [1, 2])
     second = hasher.key(first.digest, [3, 4])
-    assert log.take().events == [BlockStored([first.digest, second.digest], None, [1, 2, 3, 4], 2, None)]
+    named = {"medium": "GPU", "group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+    assert log.take().events == [BlockStored([first.digest, second.digest], None, [1, 2, 3, 4], 2, None, **named)]
     run(kv, [1, 2, 3, 4, 5, 6, 7])
     third = hasher.key(second.digest, [5, 6])
-    assert log.take().events == [BlockStored([third.digest], second.digest, [5, 6], 2, None)]
+    assert log.take().events == [BlockStored([third.digest], second.digest, [5, 6], 2, None, **named)]
 
 
 def test_events_tell_of_states_under_their_own_group():
@@ -106,22 +121,101 @@ def test_events_tell_of_states_under_their_own_group():
         batch = log.take()
         told += [] if batch is None else msgspec.msgpack.decode(msgspec.msgpack.encode(batch))[1]
     for name, *fields in told:
-        if name == "BlockStored" and fields[8:] == [1, "mamba"]:
+        if name == "BlockStored" and fields[5:] == ["GPU", None, None, 1, "mamba", None]:
             [digest], parent, token_ids = fields[:3]
             assert digest not in known and parent is not None and len(token_ids) == 4
             known.add(digest)
-        elif name == "BlockRemoved" and len(fields) == 3:
-            assert fields[1:] == [None, 1] and known >= set(fields[0])
+        elif name == "BlockRemoved" and fields[2] == 1:
+            assert known >= set(fields[0])
             known -= set(fields[0])
     assert known == {key.digest for _, group, key in kv.pool.prefixes.entries() if group == 2}
-    assert any(name == "BlockRemoved" and len(fields) == 3 for name, *fields in told) and known
+    assert any(name == "BlockRemoved" and fields[2] == 1 for name, *fields in told) and known
+
+
+def test_every_group_names_its_kind_and_window():
+    groups = (KVGroup("full", (0,)), KVGroup("sliding", (1,), window=6))
+    log = EventLog(4, groups)
+    kv = KVManager(14, 4, groups=groups, connectors=KVConnectors([log]))
+    known = {0: set(), 1: set()}
+    kinds = {0: ["full_attention", None], 1: ["sliding_window", 6]}
+    for start in (0, 0, 100, 50, 0):
+        run(kv, range(start, start + 20))
+        for name, *fields in events_of(log):
+            if name == "BlockStored":
+                hashes, parent, token_ids, _, _, medium, _, _, group, *kind = fields
+                assert medium == "GPU" and kind == kinds[group] and len(token_ids) == 4 * len(hashes)
+                assert (parent is None) == (token_ids[0] == start)
+                known[group] |= set(hashes)
+            else:
+                assert set(fields[0]) <= known[fields[2]], "what is removed was there, under its own group"
+                known[fields[2]] -= set(fields[0])
+        for group, hashes in known.items():
+            assert hashes == {key.digest for _, one, key in kv.pool.prefixes.entries() if one == group}
+    assert known[0] and known[1]
+
+
+def test_short_hashes_are_numbers_in_events_alone():
+    log, whole = EventLog(4, shortens=True), EventLog(4)
+    kv = KVManager(9, 4, hash_algorithm="sha256_cbor_64bit", connectors=KVConnectors([log, whole]))
+    plain = KVManager(9, 4, hash_algorithm="sha256_cbor")
+    for start in (0, 50, 0):
+        run(kv, range(start, start + 13))
+        run(plain, range(start, start + 13))
+        for (name, hashes, *_), (other, digests, *_) in zip(events_of(log), events_of(whole), strict=True):
+            assert name == other and hashes == [int.from_bytes(digest, "big") % (1 << 64) for digest in digests]
+    keys = {key.digest for _, _, key in kv.pool.prefixes.entries()}
+    assert keys == {key.digest for _, _, key in plain.pool.prefixes.entries()} and all(len(key) == 32 for key in keys)
+
+
+def test_host_memory_is_a_medium_of_its_own():
+    log = EventLog(4)
+    host = HostTier(3 * PAGE_BYTES)
+    tiers = KVTiers(host, None)
+    tiers.watch_host(log)
+    known = set()
+
+    def told():
+        for name, *fields in events_of(log):
+            if name == "AllBlocksCleared":
+                known.clear()
+            elif name == "BlockStored":
+                assert fields[1:6] == [None, [], 4, None, "CPU"] and fields[8:] == [0, "full_attention", None]
+                known.update(fields[0])
+            else:
+                assert fields[1:] == ["CPU", 0] and known >= set(fields[0])
+                known.difference_update(fields[0])
+        return known
+
+    def here():
+        return {digest for _, digest in host._pages}
+
+    for number in range(5):
+        host.write(0, key(number), page(number))
+    assert told() == here() and len(known) == 3
+    host.discard(0, key(4))
+    assert told() == here() and len(known) == 2
+    log.pool_replaced()
+    assert told() == here() and len(known) == 2, "a sleep at level 1 keeps host memory"
+    host.write(0, key(9), page(9))
+    tiers.put_on(HostTier(PAGE_BYTES), None)
+    assert told() == set(), "pages of other weights are none of these"
+    tiers.host.write(0, key(1), page(1))
+    assert told() == {key(1).digest}
+    log.cleared()
+    tiers.host.clear()
+    assert told() == set()
 
 
 def test_names_and_order_of_fields_are_the_published_ones():
-    batch = KVEventBatch(1.5, [BlockStored([b"a"], None, [1], 1, None), BlockRemoved([b"a"]), AllBlocksCleared()])
+    stored = BlockStored([b"a"], None, [1], 1, None, "GPU", None, None, 2, "sliding_window", 6)
+    batch = KVEventBatch(1.5, [stored, BlockRemoved([b"a"], "GPU", 2), AllBlocksCleared()])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(batch)) == [
         1.5,
-        [["BlockStored", [b"a"], None, [1], 1, None], ["BlockRemoved", [b"a"]], ["AllBlocksCleared"]],
+        [
+            ["BlockStored", [b"a"], None, [1], 1, None, "GPU", None, None, 2, "sliding_window", 6],
+            ["BlockRemoved", [b"a"], "GPU", 2],
+            ["AllBlocksCleared"],
+        ],
     ]
 
 
@@ -162,6 +256,51 @@ def test_subscribers_get_numbered_batches_and_may_ask_again(tmp_path, context):
     publisher.close()
 
 
+def test_a_subscriber_that_starts_late_knows_every_block():
+    log, kept = EventLog(4), EventHistory(3)
+    kv, number = KVManager(40, 4, connectors=KVConnectors([log])), 0
+    rng = random.Random(3)
+    for turn in range(60):
+        start = rng.choice((0, 0, 50, 100, 150, 200))
+        run(kv, range(start, start + rng.randrange(5, 60)))
+        if turn == 20:
+            assert kv.reset()
+        told = log.take()
+        if told is not None:
+            kept.add(number, msgspec.msgpack.encode(told))
+            number += 1
+        for first in (0, max(number - 2, 0)):
+            mirror = Mirror()
+            replayed = list(kept.since(first))
+            assert [one for one, _ in replayed][-3:] == list(range(max(number - 3, first), number))[-len(replayed) :]
+            if first:
+                continue
+            for _, payload in replayed:
+                mirror.apply(payload)
+            assert {digest: tokens for digest, (_, tokens) in mirror.blocks.items()} == cached(kv)
+            for parent, _ in mirror.blocks.values():
+                assert parent is None or parent in mirror.blocks, "each block follows one that is there"
+    assert number > 30
+
+
+def test_pages_in_host_memory_are_part_of_what_late_subscribers_get():
+    log, kept = EventLog(4), EventHistory(1)
+    for number in range(9):
+        log.host_stored(0, key(number).digest)
+        if number % 3 == 2:
+            log.host_removed([(0, key(number - 1).digest)])
+        kept.add(number, msgspec.msgpack.encode(log.take()))
+    known = set()
+    for _, payload in kept.since(0):
+        for name, *fields in msgspec.msgpack.decode(payload)[1]:
+            if name == "BlockStored":
+                assert fields[1:6] == [None, [], 4, None, "CPU"]
+                known |= set(fields[0])
+            elif name == "BlockRemoved":
+                known -= set(fields[0])
+    assert known == {key(number).digest for number in range(9) if number % 3 != 1}
+
+
 def test_a_stuck_subscriber_never_holds_the_engine_up(tmp_path, context):
     address = free_address(tmp_path, "live")
     publisher = EventPublisher(KVEventsConfig(endpoint=address, hwm=1, max_queue_size=5))
@@ -174,6 +313,8 @@ def test_a_stuck_subscriber_never_holds_the_engine_up(tmp_path, context):
     assert publisher.num_dropped > 0, (
         "with five places in the queue and a subscriber that reads nothing, batches are dropped"
     )
+    publisher.publish(batch(1))
+    assert publisher._number == 20_001, "numbers of dropped batches are missing, so that a gap is seen"
     publisher.close()
 
 
@@ -251,4 +392,28 @@ def test_an_engine_tells_what_it_caches(tiny_llama, tmp_path, context):
     while mirror.blocks and subscriber.poll(3000):
         mirror.apply(subscriber.recv_multipart()[2])
     assert mirror.blocks == {}
+    llm.close()
+
+
+def test_an_engine_tells_of_its_host_memory(tiny_llama, tmp_path, context):
+    address = free_address(tmp_path, "live")
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe("")
+    subscriber.connect(address)
+    events = {"enable_kv_cache_events": True, "endpoint": address}
+    llm = LLM(model=str(tiny_llama), max_model_len=128, max_num_seqs=1, num_gpu_blocks_override=10, kv_events_config=events,
+              kv_offloading_size=0.001)  # fmt: skip
+    time.sleep(0.3)
+    host = next(one.host for one in core_of(llm).kv_services.connectors if isinstance(one, KVTiers))
+    for letter in "abcdefgh":
+        llm.generate(letter * 90, SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+    known, num_gone = set(), 0
+    while subscriber.poll(1000):
+        for name, *fields in msgspec.msgpack.decode(subscriber.recv_multipart()[2])[1]:
+            if name == "BlockStored" and fields[5] == "CPU":
+                known |= set(fields[0])
+            elif name == "BlockRemoved" and fields[1] == "CPU":
+                num_gone += len(fields[0])
+                known -= set(fields[0])
+    assert known == {digest for _, digest in host._pages} and known
     llm.close()

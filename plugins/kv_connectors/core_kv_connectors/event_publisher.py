@@ -1,13 +1,13 @@
 """Publication of KV events over ZMQ.
 
-Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay;
-`PublishedEvents`, the KV connector `events`. Never does: make events, or wait in the caller's thread. Called by:
-`KVConnectors`, once a step.
+Owns: `EventPublisher`: the sockets, their thread and the sequence numbers; `PublishedEvents`, the KV connector `events`. Never
+does: make events, or wait in the caller's thread. Called by: `KVConnectors`, once a step.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian), batch (msgpack, `KVEventBatch`). A subscriber
 that sees a gap in the numbers requests a replay: a DEALER socket sends an empty frame and the first number it wants (8
 bytes) and gets a message (empty frame, number, batch) for each, then one with the number -1 and an empty batch. The
-layout is vLLM's.
+layout is vLLM's. Batches that are no longer kept are replaced by one with all that they left (`EventHistory`), so that a
+subscriber which starts late, or again, asks for number 0 and knows every block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import PrefixKey
 from core.api.specs import KVGroup
 from core.kv.connector import BlockCache, KVConnector
+from core_kv_connectors.event_history import EventHistory
 from core_kv_connectors.events import EventLog, KVEventBatch
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ CLOSE_S = 2.0
 
 
 class EventPublisher:
-    """Publishes batches in the order of `publish`. num_dropped: batches that found the queue full.
+    """Publishes batches in the order of `publish`.
+
+    num_dropped: batches that found the queue full; their numbers are missing, so that subscribers notice.
 
     Raises ConfigError when an endpoint cannot be bound.
     """
@@ -45,8 +47,9 @@ class EventPublisher:
     def __init__(self, config: KVEventsConfig) -> None:
         self.num_dropped = 0
         self._topic = config.topic.encode()
-        self._queue: queue.Queue[KVEventBatch] = queue.Queue(config.max_queue_size)
-        self._sent: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
+        self._number = 0
+        self._queue: queue.Queue[tuple[int, KVEventBatch]] = queue.Queue(config.max_queue_size)
+        self._history = EventHistory(config.buffer_steps)
         self._closing = threading.Event()
         self._context: zmq.Context[Any] = zmq.Context()
         self._publisher = self._context.socket(zmq.PUB)
@@ -69,8 +72,9 @@ class EventPublisher:
 
     def publish(self, batch: KVEventBatch) -> None:
         """Queue a batch; never waits."""
+        number, self._number = self._number, self._number + 1
         try:
-            self._queue.put_nowait(batch)
+            self._queue.put_nowait((number, batch))
         except queue.Full:
             self.num_dropped += 1
             return
@@ -106,16 +110,16 @@ class EventPublisher:
         poller.register(self._woken, zmq.POLLIN)
         if self._replay is not None:
             poller.register(self._replay, zmq.POLLIN)
-        number = 0
         while True:
             ready = dict(poller.poll(POLL_MS))
             if self._woken in ready:
                 self._woken.recv()
             while not self._queue.empty():
-                payload = msgspec.msgpack.encode(self._queue.get_nowait())
-                self._sent.append((number, payload))
+                number, batch = self._queue.get_nowait()
+                payload = msgspec.msgpack.encode(batch)
+                if self._replay is not None:
+                    self._history.add(number, payload)
                 self._publisher.send_multipart((self._topic, number.to_bytes(8, "big"), payload))
-                number += 1
             if self._replay is not None and self._replay in ready:
                 self._answer(self._replay)
             if self._closing.is_set() and self._queue.empty():
@@ -131,17 +135,18 @@ class EventPublisher:
             logger.warning("A replay of KV events was asked for with %d frames; expected a number.", len(frames))
             return
         client, first = frames[0], int.from_bytes(frames[2], "big")
-        for number, payload in self._sent:
-            if number >= first:
-                replay.send_multipart((client, b"", number.to_bytes(8, "big"), payload))
+        for number, payload in self._history.since(first):
+            replay.send_multipart((client, b"", number.to_bytes(8, "big"), payload))
         replay.send_multipart((client, b"", END_OF_REPLAY, b""))
 
 
 class PublishedEvents(KVConnector):
     """Publishes the events of each step. Arguments: as for `EventLog`. Raises ConfigError for an endpoint in use."""
 
-    def __init__(self, config: KVEventsConfig, block_size: int, groups: Sequence[KVGroup] = ()) -> None:
-        self._log = EventLog(block_size, groups)
+    def __init__(
+        self, config: KVEventsConfig, block_size: int, groups: Sequence[KVGroup] = (), *, shortens: bool = False
+    ) -> None:
+        self._log = EventLog(block_size, groups, shortens=shortens)
         self._publisher = EventPublisher(config)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
@@ -157,8 +162,16 @@ class PublishedEvents(KVConnector):
         self._log.cleared()
 
     def pool_replaced(self) -> None:
-        """Record that no block is cached, because the pool was replaced."""
-        self._log.cleared()
+        """Record that the KV cache has no block, because the pool was replaced."""
+        self._log.pool_replaced()
+
+    def host_stored(self, group: int, digest: bytes) -> None:
+        """Record a page in host memory."""
+        self._log.host_stored(group, digest)
+
+    def host_removed(self, pages: Iterable[tuple[int, bytes]]) -> None:
+        """Record pages that have left host memory."""
+        self._log.host_removed(pages)
 
     def after_step(self, cache: BlockCache) -> None:
         """Publish the changes of a step, including prompts of running sequences."""

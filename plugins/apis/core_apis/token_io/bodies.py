@@ -29,7 +29,6 @@ from core_grammars.spec import as_text
 UNSERVED: Final = {
     "features": "send pictures to /v1/chat/completions",
     "content_parts": "send pictures to /v1/chat/completions",
-    "kv_transfer_params": "send the prompt to /v1/completions, whose prompt may be token ids",
     "ec_transfer_params": "a server does not exchange the rows of pictures with others",
     "reasoning_parser_kwargs": "what /v1/chat/completions/render answers holds the constraint of the answer already",
 }
@@ -88,6 +87,7 @@ def prepare_tokens(preparation: Preparation, body: GenerateRequest) -> PreparedT
         cache_salt=body.cache_salt,
         priority=body.priority,
         request_id=body.request_id,
+        kv_transfer_params=body.kv_transfer_params,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
         return_token_ids=True,

@@ -14,6 +14,7 @@ from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
 from core_apis.protocol.sampling import Int32, RequestId, StreamOptions
 from core_apis.protocol.timings import Timings
+from core_apis.protocol.transfer_params import TransferParams
 from core_apis.protocol.usage import Usage
 from core_frontend.api.explanation import Explanation
 from core_observers.energy_use import EnergyUse
@@ -38,6 +39,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
         context leaves.
     output_mode: whether texts come with the token ids.
     return_token_ids: whether the answer repeats the prompt.
+    kv_transfer_params: what becomes of the prompt's keys and values, as in a completion.
 
     The last fields are refused unless they are null or empty.
     """
@@ -52,11 +54,11 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     priority: Int32 = 0
     output_mode: OutputMode = "tokens"
     return_token_ids: bool | None = None
+    kv_transfer_params: TransferParams | None = None
 
     token_offsets: Any = None
     features: Any = None
     content_parts: Any = None
-    kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     reasoning_ended: Any = None
     reasoning_parser_kwargs: Any = None
@@ -100,7 +102,10 @@ class GenerateChoice(msgspec.Struct, omit_defaults=True):
 
 
 class GenerateResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream. explain, receipt, timings, energy: never set."""
+    """The whole answer, and every chunk of a stream. explain, receipt, timings, energy: never set.
+
+    kv_transfer_params: of a request with do_remote_decode whose blocks are leased.
+    """
 
     request_id: str
     model: str
@@ -110,6 +115,7 @@ class GenerateResponse(msgspec.Struct, omit_defaults=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: list[Any] | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     receipt: IssuedReceipt | list[IssuedReceipt] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET

@@ -111,6 +111,8 @@ class TokenAnswer:
         writer.opening(head, final)
         if final.prompt_logprobs is not None:
             head.prompt_logprobs = writer.logprobs.prompt(final.prompt_logprobs)
+        if final.kv_transfer_params is not None:
+            head.kv_transfer_params = final.kv_transfer_params
         return json_response(head)
 
 

@@ -20,12 +20,23 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "kv_ip": ("127.0.0.1",),
     "kv_port": (14579,),
     "kv_buffer_size": (1_000_000_000,),
+    "kv_load_failure_policy": ("recompute",),
     "engine_id": (),
 }
 """Keys of `--kv-transfer-config` about roles → values that mean nothing with other connectors."""
-KEYS: Final[Mapping[str, str]] = {"engine_id": "engine_id", "kv_buffer_size": "buffer"}
-ARGUMENTS: Final[Mapping[str, str]] = {"kv_peers": "peers", "kv_key_file": "key_file", "kv_lease": "lease"}
+KEYS: Final[Mapping[str, str]] = {
+    "engine_id": "engine_id",
+    "kv_buffer_size": "buffer",
+    "kv_load_failure_policy": "load_failure",
+}
+ARGUMENTS: Final[Mapping[str, str]] = {
+    "kv_peers": "peers",
+    "kv_key_file": "key_file",
+    "kv_lease": "lease",
+    "kv_rate_limit": "rate_limit",
+}
 """Keys and arguments → arguments of the connector."""
+POLICY: Final = "kv_load_failure_policy"
 HOST, PORT = "127.0.0.1", 14579
 
 
@@ -38,6 +49,8 @@ def role_arguments(
     """
     said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
     keys = {name: value for name in NEUTRAL if (value := values.get(name)) is not None}
+    if keys.get(POLICY) in NEUTRAL[POLICY]:
+        del keys[POLICY]
     if not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
         return dict(own)
     role = keys.get("kv_role", BOTH)

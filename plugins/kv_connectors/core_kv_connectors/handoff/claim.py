@@ -37,6 +37,7 @@ from core_kv_connectors.peers.messages import (
 )
 from core_kv_connectors.peers.messages import Claim as ClaimMessage
 from core_kv_connectors.peers.offer import NAME_BYTES, name_of
+from core_kv_connectors.peers.pace import Pace, Streams
 from core_kv_connectors.peers.peer import AHEAD, DIAL_S, PAGE_S
 from core_kv_connectors.tiers.page_file import PageError, check_values, checked_header
 
@@ -57,6 +58,10 @@ class NoMemoryError(Exception):
     """Raised when there is no memory here for the pages, which is no fault of the peer."""
 
 
+class BusyError(Exception):
+    """Raised when other claims receive pages of the peer for too long, which is no fault of the peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a request says that its pages are. ticket: of the lease. engine_id: of the producer; empty: unsaid."""
@@ -66,12 +71,16 @@ class Source:
     ticket: str
     engine_id: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.host or 'a peer without a name'}:{self.port}"
+
 
 class Claim:
     """The claim of one request.
 
     source, tenant: of the request. take: returns memory for a page. spare: the memory that all claims may fill.
-    on_end: called with the outcome, on the claim's thread: `received`, `refused`, `no_memory`, `failed` or `dropped`.
+    streams: of this peer, one of which receives the pages. pace: of pages that come; None: no limit.
+    on_end: called with the outcome, on the claim's thread: `received`, `refused`, `no_memory`, `busy`, `failed` or `dropped`.
 
     offered: ends with the blocks among the prompt's that the peer has; the engine then answers with `want`.
     done: ends when no further page comes.
@@ -87,7 +96,9 @@ class Claim:
         agreement: Agreement,
         take: Callable[[], Page],
         spare: Spare,
+        streams: Streams,
         on_end: Callable[[str, Claim], None],
+        pace: Pace | None = None,
     ) -> None:
         self.source = source
         self.offered: Future[list[Block]] = Future()
@@ -101,13 +112,17 @@ class Claim:
         self._agreement = agreement
         self._take = take
         self._spare = spare
+        self._streams = streams
+        self._pace = pace
         self._on_end = on_end
         self._connection: socket.socket | None = None
         self._known: Future[Callable[[], list[Block]]] = Future()
         self._wanted: Future[list[Block]] = Future()
         self._until = float("inf")
-        self._dropped = False
+        self._dropped = ""
         self._num_held = 0
+        self._num_strange = 0
+        self._num_wanted = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
 
@@ -115,6 +130,21 @@ class Claim:
     def is_late(self) -> bool:
         """Whether the request need not wait any longer, whatever the claim's thread waits for."""
         return time.monotonic() > self._until
+
+    @property
+    def failure(self) -> str:
+        """Return why the prompt does not get all that was leased for it; empty: it does. Asked once it is done or late."""
+        if self._dropped or self.problem:
+            return self._dropped or self.problem
+        if not self.done.done():
+            return f"they took longer than {LIMIT_S:g} s"
+        if not self.num_announced:
+            return "it has leased no page"
+        if self._num_strange:
+            return f"{self._num_strange} of the {self.num_announced} leased pages are of another prompt"
+        if self.num_received < self._num_wanted:
+            return f"only {self.num_received} of {self._num_wanted} pages came"
+        return ""
 
     def know(self, blocks: Callable[[], list[Block]]) -> None:
         """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
@@ -127,10 +157,10 @@ class Claim:
         if not self._wanted.done():
             self._wanted.set_result(blocks)
 
-    def drop(self) -> None:
+    def drop(self, why: str = "the request has ended") -> None:
         """End the claim now; its pages are no longer needed. May be called at any time, and twice."""
         with self._lock:
-            self._dropped = True
+            self._dropped = self._dropped or why
             connection = self._connection
             self._free()
         for waited in (self._known, self._wanted):
@@ -149,6 +179,8 @@ class Claim:
             outcome, self.problem = "refused", str(refusal)
         except NoMemoryError as lack:
             outcome, self.problem = "no_memory", str(lack)
+        except BusyError as busy:
+            outcome, self.problem = "busy", str(busy)
         except (PeerError, PageError, OSError) as error:
             self.problem = str(error)
         except Exception as error:  # a defect costs this claim alone: its prompt is computed
@@ -189,10 +221,17 @@ class Claim:
         self.num_announced = len(announced)
         renew_s = max(granted.lease_s / 3, 0.01)
         blocks = self._renewing(connection, self._known, renew_s)()
-        self.offered.set_result([block for block in blocks if name_of(*block) in announced])
+        offered = [block for block in blocks if name_of(*block) in announced]
+        self._num_strange = len(announced) - len(offered)
+        self.offered.set_result(offered)
         wanted = self._renewing(connection, self._wanted, renew_s)
+        self._num_wanted = len(wanted)
         self._reserve(connection, len(wanted), renew_s)
-        self._fetch(connection, wanted)
+        self._take_stream(connection, renew_s)
+        try:
+            self._fetch(connection, wanted)
+        finally:
+            self._streams.give_back()
         send(connection, Ask(ends=True, received=self.num_received))
         receive(connection, Released, SMALL_BYTES)
         return "received"
@@ -221,6 +260,15 @@ class Claim:
             if self._dropped:
                 self._free()
 
+    def _take_stream(self, connection: socket.socket, renew_s: float) -> None:
+        """Wait until a stream is free, and renew the lease meanwhile. Raises BusyError when that takes too long, PeerError."""
+        while not self._streams.take(min(renew_s, self._until - time.monotonic())):
+            if self._dropped:
+                raise PeerError("the request has ended")
+            if time.monotonic() >= self._until:
+                raise BusyError(f"other requests received pages of it for longer than {LIMIT_S:g} s")
+            send(connection, Ask())
+
     def _fetch(self, connection: socket.socket, wanted: Sequence[Block]) -> None:
         """Receive pages, several questions ahead of the answers; a page that is gone makes the prefix shorter."""
         asked: deque[Block] = deque()
@@ -247,7 +295,7 @@ class Claim:
             if header.nbytes != self._agreement.page_bytes:
                 raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._agreement.page_bytes}")
             page = self._take()
-            receive_into(connection, page.data.cast("B"))
+            receive_into(connection, page.data.cast("B"), self._pace)
             check_values(header, page, self._agreement.secret)
         except PageError:
             self.num_bad += 1

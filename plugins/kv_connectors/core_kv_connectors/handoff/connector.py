@@ -25,6 +25,7 @@ from core_kv_connectors.handoff.listener import LeaseListener
 from core_kv_connectors.handoff.roles import Roles
 from core_kv_connectors.handoff.spare import Spare
 from core_kv_connectors.peers.handshake import Agreement
+from core_kv_connectors.peers.pace import Streams, pace_of
 from core_kv_connectors.peers.peer import BROKEN_AFTER
 from core_kv_connectors.peers.tier import Address
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
@@ -46,11 +47,12 @@ class Handoff(KVConnector):
     """The handoffs of one engine.
 
     roles: what it is, and for whom. secret: of all engines; empty: all are on this machine. capacity: limit in bytes on leased
-    pages. buffer: limit in bytes on received pages that are not in blocks yet. fingerprint, page_bytes, new_page: as for
-    `LocalTiers`.
+    pages. buffer: limit in bytes on received pages that are not in blocks yet. rate: limit in bytes a second on pages, each
+    way; None: no limit. fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     copy_bytes: limit on the bytes copied at once.
-    leases, listener: None for an engine that is no producer. counts: of claims, by outcome, and of pages, since the start.
+    sends, takes: the limits on pages. leases, listener: None for an engine that is no producer. counts: of claims, by outcome,
+    and of pages, since the start.
 
     Raises ConfigError.
     """
@@ -70,6 +72,7 @@ class Handoff(KVConnector):
         secret: bytes,
         capacity: int,
         buffer: int,
+        rate: int | None = None,
     ) -> None:
         self.roles = roles
         self.counts: Counter[str] = Counter()
@@ -80,6 +83,8 @@ class Handoff(KVConnector):
         self._capacity = capacity
         self._memory = PageMemory(self._page_bytes, new_page)
         self._spare = Spare(buffer)
+        self.sends, self.takes = pace_of(rate), pace_of(rate)
+        self._streams: dict[Address, Streams] = {peer: Streams() for peer in roles.peers}
         self._claims: dict[str, Claim] = {}
         self._ready: dict[tuple[int, bytes], tuple[PrefixKey, Page]] = {}
         self._to_copy: dict[int, tuple[int, PrefixKey]] = {}
@@ -126,7 +131,9 @@ class Handoff(KVConnector):
             return self._counted("busy")
         self.counts["claimed"] += 1
         agreement = Agreement(self._secret, self._fingerprint, self._page_bytes)
-        self._claims[name] = Claim(source, tenant, agreement, self._memory.take, self._spare, self._ended)
+        streams = self._streams[source.host, source.port]
+        common = (self._memory.take, self._spare, streams, self._ended, self.takes)
+        self._claims[name] = Claim(source, tenant, agreement, *common)
         return ""
 
     def claim_of(self, name: str) -> Claim | None:
@@ -265,13 +272,13 @@ class Handoff(KVConnector):
         roles = self.roles
         self.leases = Leases(fingerprint, self._page_bytes, self._capacity, roles.lease_s, roles.engine_id)
         agreement = Agreement(self._secret, fingerprint, self._page_bytes)
-        self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT)
+        self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT, self.sends)
 
     def _drop_claims(self) -> None:
         """Drop all claims; their requests are computed."""
         self._ready.clear()
         for claim in self._claims.values():
-            claim.drop()
+            claim.drop("the prefix cache was reset, or the weights have changed")
 
     def _counted(self, reason: str) -> str:
         self.counts[reason] += 1

@@ -25,6 +25,7 @@ from core_kv_connectors.peers.messages import (
     receive,
     send,
 )
+from core_kv_connectors.peers.pace import Pace
 from core_kv_connectors.tiers.page_file import page_parts
 
 CLAIM_BYTES = 1 << 13
@@ -36,9 +37,11 @@ class LeaseListener(Listener):
 
     purposes = ("lease",)
 
-    def __init__(self, host: str, port: int, agreement: Agreement, leases: Leases, argument: str) -> None:
+    def __init__(
+        self, host: str, port: int, agreement: Agreement, leases: Leases, argument: str, pace: Pace | None = None
+    ) -> None:
         self._leases = leases
-        super().__init__(host, port, agreement, argument)
+        super().__init__(host, port, agreement, argument, pace)
 
     def _speak(self, purpose: str, connection: socket.socket) -> None:
         claim = receive(connection, Claim, CLAIM_BYTES)
@@ -76,4 +79,4 @@ class LeaseListener(Listener):
             return
         agreement = self._agreement
         header, page = page_parts(agreement.fingerprint, held.group, held.key, held.page, agreement.secret)
-        send(connection, Found(name, header[4:]), page)
+        send(connection, Found(name, header[4:]), page, self._pace)

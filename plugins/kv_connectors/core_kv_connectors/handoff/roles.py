@@ -17,6 +17,8 @@ from core_kv_connectors.peers.connector import MOST_PEERS, address_of, require_l
 from core_kv_connectors.peers.tier import Address
 
 PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
+RECOMPUTE, FAIL = "recompute", "fail"
+"""What becomes of a request whose pages cannot be loaded: it is computed here, or ends with an error."""
 PLACE, PEERS = "--kv-transfer-config.kv_ip", "--kv-peers"
 """Arguments that name addresses, for messages."""
 ROLES: Final = (PRODUCER, CONSUMER, BOTH)
@@ -28,13 +30,14 @@ class Roles:
     """The role of one engine.
 
     listen: where consumers come; None: it is no producer. peers: the only addresses that it dials; empty: it is no consumer.
-    lease_s: seconds of a lease without a word. engine_id: its name in answers.
+    lease_s: seconds of a lease without a word. engine_id: its name in answers. load_failure: RECOMPUTE or FAIL.
     """
 
     listen: Address | None
     peers: tuple[Address, ...]
     lease_s: float
     engine_id: str
+    load_failure: str = RECOMPUTE
 
     @classmethod
     def read(
@@ -46,9 +49,14 @@ class Roles:
         lease_s: float,
         engine_id: str | None,
         has_key: bool,
+        load_failure: str = RECOMPUTE,
     ) -> Roles:
         """Check what the configuration says. has_key: whether there is a key file. Raises ConfigError."""
         problem = _contradiction(role, listen, peers)
+        if role == PRODUCER and load_failure != RECOMPUTE:
+            problem = (
+                f"kv_load_failure_policy {load_failure}: kv_role {role} loads no pages; leave it out, or give {BOTH}."
+            )
         if problem:
             raise ConfigError([problem])
         place = address_of(listen, PLACE) if listen is not None and role != CONSUMER else None
@@ -60,7 +68,7 @@ class Roles:
         if not has_key:
             for said, address in [(PLACE, place), *((PEERS, peer) for peer in whom)]:
                 require_loopback(said, address, "--kv-key-file")
-        return cls(place, whom, lease_s, engine_id or secrets.token_hex(8))
+        return cls(place, whom, lease_s, engine_id or secrets.token_hex(8), load_failure)
 
 
 def _contradiction(role: str, listen: str | None, peers: Sequence[str]) -> str:
@@ -80,11 +88,22 @@ def _contradiction(role: str, listen: str | None, peers: Sequence[str]) -> str:
 
 def roles_of(config: EngineConfig) -> str:
     """Return the role that a configuration gives its engine; empty: none."""
-    if not config.cache.enable_prefix_caching:
-        return ""
-    for name, arguments in config.plugins.arguments.items():
-        if name.partition("#")[0] == "kv_connector.tcp" and isinstance(arguments, Mapping):
-            values: Mapping[str, Any] = arguments
-            if values.get("role"):
-                return str(values["role"])
-    return ""
+    return str(_own(config).get("role", ""))
+
+
+def fails_loads(config: EngineConfig) -> bool:
+    """Whether a configuration ends requests whose pages cannot be loaded, rather than compute them."""
+    return str(_own(config).get("load_failure", "")) == FAIL
+
+
+def _own(config: EngineConfig) -> Mapping[str, Any]:
+    """Return the arguments of the connector that has a role; empty: there is none."""
+    if config.cache.enable_prefix_caching:
+        for name, arguments in config.plugins.arguments.items():
+            if (
+                name.partition("#")[0] == "kv_connector.tcp"
+                and isinstance(arguments, Mapping)
+                and arguments.get("role")
+            ):
+                return arguments
+    return {}

@@ -19,8 +19,10 @@ def core_spec() -> PluginSpec:
 def core_load(context: LoadContext) -> Any:
     """Build the connector from the engine's configuration."""
     from core_kv_connectors.event_publisher import PublishedEvents
+    from core_kv_connectors.events import SHORT
 
     config = context.config
     assert config is not None
-    assert config.cache.events is not None
-    return PublishedEvents(config.cache.events, config.cache.block_size, config.cache.groups)
+    cache = config.cache
+    assert cache.events is not None
+    return PublishedEvents(cache.events, cache.block_size, cache.groups, shortens=cache.hash_algorithm == SHORT)

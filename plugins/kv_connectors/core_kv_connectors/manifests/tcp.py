@@ -9,6 +9,8 @@ import msgspec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
+LEAST_RATE = 10_000_000
+"""Lowest limit in bytes a second: see `core_kv_connectors.peers.pace`, which is not imported for a manifest."""
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,14 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     buffer: Annotated[
         int, msgspec.Meta(description="with a role: bytes of received pages that are not in the KV cache yet", gt=0)
     ] = 1_000_000_000
+    rate_limit: Annotated[
+        Annotated[int, msgspec.Meta(ge=LEAST_RATE)] | None,
+        msgspec.Meta(description="bytes of pages a second that are sent, and as many that are taken; unset: no limit"),
+    ] = None
+    load_failure: Annotated[
+        Literal["recompute", "fail"],
+        msgspec.Meta(description="with a role: a prompt whose pages do not come is computed, or its request fails"),
+    ] = "recompute"
 
 
 @hookimpl
@@ -63,7 +73,9 @@ def core_load(context: LoadContext) -> Any:
     capacity = int(own.size * (1 << 30))
     if own.role is not None and config.cache.enable_prefix_caching:
         return _handoff(common, own, capacity)
-    return Peers(*common, listen=own.listen, peers=own.peers, capacity=capacity, key_file=own.key_file)
+    return Peers(
+        *common, listen=own.listen, peers=own.peers, capacity=capacity, key_file=own.key_file, rate=own.rate_limit
+    )
 
 
 def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
@@ -80,6 +92,7 @@ def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
         lease_s=own.lease,
         engine_id=own.engine_id,
         has_key=own.key_file is not None,
+        load_failure=own.load_failure,
     )
     secret = b"" if own.key_file is None else read_key(own.key_file, "tcp")
-    return Handoff(*common, roles=roles, secret=secret, capacity=capacity, buffer=own.buffer)
+    return Handoff(*common, roles=roles, secret=secret, capacity=capacity, buffer=own.buffer, rate=own.rate_limit)

@@ -27,7 +27,8 @@ class Peers(LocalTiers):
     """Offers this engine's blocks at `listen`, and takes those that `peers` offer.
 
     listen: HOST:PORT; None: nothing is offered. peers: HOST:PORT of engines to ask, in this order. capacity: limit in bytes on
-    the pages that are offered. key_file: with the secret of all engines; None: all of them are on this machine.
+    the pages that are offered. key_file: with the secret of all engines; None: all of them are on this machine. rate: limit in
+    bytes a second on pages, each way; None: no limit.
     fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     Raises ConfigError.
@@ -47,6 +48,7 @@ class Peers(LocalTiers):
         peers: Sequence[str],
         capacity: int,
         key_file: str | None,
+        rate: int | None = None,
     ) -> None:
         if listen is None and not peers:
             raise ConfigError([f"{ARGUMENT}: neither offers pages nor asks for any; give listen, peers, or both."])
@@ -55,6 +57,7 @@ class Peers(LocalTiers):
         self._listen = None if listen is None else address_of(listen, f"{ARGUMENT}.listen")
         self._peers = [address_of(peer, f"{ARGUMENT}.peers") for peer in peers]
         self._capacity = capacity
+        self._rate = rate
         self._secret = b"" if key_file is None else read_key(key_file, "tcp")
         if key_file is None:
             for name, address in [
@@ -71,7 +74,7 @@ class Peers(LocalTiers):
         if not config.cache.enable_prefix_caching:
             return None
         agreement = Agreement(self._secret, fingerprint(), self._page_bytes)
-        return PeerTier(agreement, self._capacity, self._listen, self._peers, self._new_page)
+        return PeerTier(agreement, self._capacity, self._listen, self._peers, self._new_page, self._rate)
 
 
 def address_of(written: str, said: str) -> Address:

@@ -19,6 +19,7 @@ from core.api.errors import ConfigError
 from core_kv_connectors.peers.handshake import CHECK, Agreement, answer
 from core_kv_connectors.peers.messages import MOST_NAMES, SMALL_BYTES, Found, Get, Names, PeerError, receive, send
 from core_kv_connectors.peers.offer import Offer
+from core_kv_connectors.peers.pace import Pace
 from core_kv_connectors.peers.trial import answer_trial
 from core_kv_connectors.tiers.page_file import page_parts
 
@@ -39,7 +40,7 @@ OPEN_PAUSE_S = 0.1
 class Listener(ABC):
     """Answers peers at a port; what it says to those that have agreed, subclasses say.
 
-    host, port: where; port 0: any free one. argument: that named them, for messages.
+    host, port: where; port 0: any free one. argument: that named them, for messages. pace: of the pages it sends.
 
     address: as others dial it. purposes: of connections that it serves, besides trials.
 
@@ -48,8 +49,9 @@ class Listener(ABC):
 
     purposes: ClassVar[tuple[str, ...]]
 
-    def __init__(self, host: str, port: int, agreement: Agreement, argument: str) -> None:
+    def __init__(self, host: str, port: int, agreement: Agreement, argument: str, pace: Pace | None = None) -> None:
         self._agreement = agreement
+        self._pace = pace
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._socket = _bound(host, port, argument)
@@ -116,10 +118,12 @@ class OfferListener(Listener):
 
     purposes = ("names", "pages")
 
-    def __init__(self, host: str, port: int, agreement: Agreement, offer: Offer, argument: str) -> None:
+    def __init__(
+        self, host: str, port: int, agreement: Agreement, offer: Offer, argument: str, pace: Pace | None = None
+    ) -> None:
         self._offer = offer
         self.num_sent = 0
-        super().__init__(host, port, agreement, argument)
+        super().__init__(host, port, agreement, argument, pace)
 
     def close(self) -> None:
         """Free the port, wake the connections that wait for changes, and hang up."""
@@ -153,7 +157,7 @@ class OfferListener(Listener):
             agreement = self._agreement
             # Here rather than when it was offered: a MAC of a page takes as long as a small step.
             header, page = page_parts(agreement.fingerprint, found.group, found.key, found.page, agreement.secret)
-            send(connection, Found(name, header[4:]), page)
+            send(connection, Found(name, header[4:]), page, self._pace)
             self.num_sent += 1
 
 

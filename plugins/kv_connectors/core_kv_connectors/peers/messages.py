@@ -10,11 +10,13 @@ followed by the bytes of its page.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from core.api.errors import UNREADABLE
+from core_kv_connectors.peers.pace import PIECE_BYTES, Pace
 
 MAGIC = "core-kv-tcp-1"
 MOST_BYTES = 1 << 20
@@ -118,12 +120,15 @@ class Released(msgspec.Struct, tag=9, array_like=True, forbid_unknown_fields=Tru
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
-def send(connection: socket.socket, message: msgspec.Struct, page: memoryview | None = None) -> None:
-    """Write a message, and the page behind it. Raises OSError."""
+def send(
+    connection: socket.socket, message: msgspec.Struct, page: memoryview | None = None, pace: Pace | None = None
+) -> None:
+    """Write a message, and the page behind it. pace: of pages; None: as fast as they are taken. Raises OSError."""
     body = msgspec.msgpack.encode(message)
     connection.sendall(len(body).to_bytes(4, "little") + body)
     if page is not None:
-        connection.sendall(page)  # as it lies in memory
+        for piece in _pieces(page, pace):
+            connection.sendall(piece)  # as it lies in memory
 
 
 def receive(connection: socket.socket, kind: type[Kind], most: int = MOST_BYTES) -> Kind:
@@ -145,10 +150,27 @@ def receive_exactly(connection: socket.socket, count: int) -> bytearray:
     return data
 
 
-def receive_into(connection: socket.socket, target: memoryview) -> None:
-    """Fill memory from a connection. Raises PeerError when the other end has closed, OSError."""
-    while target:
-        count = connection.recv_into(target)
-        if not count:
-            raise PeerError("it has closed the connection")
-        target = target[count:]
+def receive_into(connection: socket.socket, target: memoryview, pace: Pace | None = None) -> None:
+    """Fill memory from a connection. pace: of pages; None: as fast as they come.
+
+    Raises PeerError when the other end has closed, OSError.
+    """
+    for piece in _pieces(target, pace):
+        left = piece
+        while left:
+            count = connection.recv_into(left)
+            if not count:
+                raise PeerError("it has closed the connection")
+            left = left[count:]
+
+
+def _pieces(page: memoryview, pace: Pace | None) -> Iterator[memoryview]:
+    """Yield a page piece by piece, each as soon as it may be moved; as a whole without a limit."""
+    if pace is None:
+        yield page
+        return
+    page = page.cast("B")
+    for start in range(0, len(page), PIECE_BYTES):
+        piece = page[start : start + PIECE_BYTES]
+        pace.take(len(piece))
+        yield piece

@@ -27,6 +27,7 @@ from core_kv_connectors.peers.messages import (
     send,
 )
 from core_kv_connectors.peers.offer import NAME_BYTES
+from core_kv_connectors.peers.pace import Pace
 from core_kv_connectors.tiers.page_file import PageError, check_values, checked_header
 from core_kv_connectors.tiers.rest import Rest
 
@@ -50,9 +51,12 @@ Block = tuple[int, PrefixKey, bytes]
 
 
 class Peer:
-    """One other engine. host, port: where it offers pages. take: returns memory for a page."""
+    """One other engine. host, port: where it offers pages. take: returns memory for a page. pace: of pages that come."""
 
-    def __init__(self, host: str, port: int, agreement: Agreement, take: Callable[[], Page]) -> None:
+    def __init__(
+        self, host: str, port: int, agreement: Agreement, take: Callable[[], Page], pace: Pace | None = None
+    ) -> None:
+        self._pace = pace
         self.shown = f"{host}:{port}"
         self._address = (host, port)
         self._agreement = agreement
@@ -127,7 +131,7 @@ class Peer:
         if header.nbytes != self._agreement.page_bytes:
             raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._agreement.page_bytes}")
         page = self._take()
-        receive_into(connection, page.data.cast("B"))
+        receive_into(connection, page.data.cast("B"), self._pace)
         check_values(header, page, self._agreement.secret)
         return page
 

@@ -17,6 +17,7 @@ from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.listener import OfferListener
 from core_kv_connectors.peers.offer import Offer, name_of
+from core_kv_connectors.peers.pace import pace_of
 from core_kv_connectors.peers.peer import AHEAD, Block, Peer
 from core_kv_connectors.tiers.faults import Faults
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
@@ -30,7 +31,8 @@ class PeerTier:
 
     agreement: what all of them must have in common. capacity: limit in bytes on the pages that are offered.
     listen: where to offer pages; None: nowhere, so that none are kept. peers: engines to ask, in this order.
-    new_page: where pages are read to; None: new memory.
+    new_page: where pages are read to; None: new memory. rate: limit in bytes a second on the pages that it sends, and as many
+    that come; None: no limit.
 
     Raises ConfigError when `listen` cannot be used.
     """
@@ -50,11 +52,15 @@ class PeerTier:
         listen: Address | None,
         peers: Sequence[Address],
         new_page: NewPage | None = None,
+        rate: int | None = None,
     ) -> None:
         self.offer = Offer(capacity if listen is not None else 0)
-        self.listener = None if listen is None else OfferListener(*listen, agreement, self.offer, ARGUMENT)
+        self.listener = (
+            None if listen is None else OfferListener(*listen, agreement, self.offer, ARGUMENT, pace_of(rate))
+        )
         memory = PageMemory(agreement.page_bytes, new_page)
-        self.peers = [Peer(*address, agreement, memory.take) for address in peers]
+        taken = pace_of(rate)
+        self.peers = [Peer(*address, agreement, memory.take, taken) for address in peers]
         self._bad: set[bytes] = set()
         self._faults = Faults()
         self._ahead: list[Block] = []

@@ -7,7 +7,8 @@ Called by: `KVTiers`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
+from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -27,6 +28,18 @@ Entry = tuple[bytes, Page, bytes]
 """A page between the payload of its key (its exact tokens) and its checksum (XXH3, 128 bits; empty: not kept)."""
 
 
+class PageWatcher(Protocol):
+    """What is told of pages in host memory, such as the publisher of events."""
+
+    def host_stored(self, group: int, digest: bytes) -> None:
+        """Note a page that is here from now on."""
+        ...
+
+    def host_removed(self, pages: Iterable[PageName]) -> None:
+        """Note pages that are no longer here."""
+        ...
+
+
 class HostTier:
     """Pages in host memory.
 
@@ -34,12 +47,14 @@ class HostTier:
     checked: verify checksums and drop pages that fail.
     eviction: name of the order in which pages give way.
     num_bytes: current size in bytes.
+    watcher: is told which pages come and go; None: nobody is.
     """
 
     def __init__(self, capacity: int, *, checked: bool = False, eviction: str = "lru") -> None:
         self.capacity = capacity
         self.checked = checked
         self.num_bytes = 0
+        self.watcher: PageWatcher | None = None
         self._pages: dict[PageName, Entry] = {}
         self._order = load_order(eviction)
         self._holds: Holds[PageName] = Holds()
@@ -88,11 +103,14 @@ class HostTier:
             self._order.evict(oldest)
             _, dropped, _ = self._pages.pop(oldest)
             self.num_bytes -= dropped.nbytes
+            self._gone([oldest])
         self._pages[name] = (key.payload, page, self._checksum(page))
         self._order.cached(name, name, key.worth)
         if name not in self._holds:
             self._order.push(name)
         self.num_bytes += page.nbytes
+        if self.watcher is not None:
+            self.watcher.host_stored(*name)
 
     def missing(self, key: PrefixKey) -> str:
         """Return why no page of a block is there; see `Faults`."""
@@ -108,6 +126,7 @@ class HostTier:
             if name not in self._holds:
                 self._order.remove(name)
             self._order.forget(name)
+            self._gone([name])
 
     def hold(self, owner: Hashable, names: Set[PageName], most: int) -> bool:
         """Hold pages for an owner, in place of those it had; False, and no change, where more than `most` would be held."""
@@ -130,9 +149,20 @@ class HostTier:
 
     def clear(self) -> None:
         """Drop all pages."""
+        self._gone(list(self._pages))
         self._pages.clear()
         self._order.clear()
         self.num_bytes = 0
+
+    def watch(self, watcher: PageWatcher) -> None:
+        """Tell a watcher which pages are here, and from now on which come and go."""
+        self.watcher = watcher
+        for group, digest in self._pages:
+            watcher.host_stored(group, digest)
+
+    def _gone(self, names: Sequence[PageName]) -> None:
+        if self.watcher is not None:
+            self.watcher.host_removed(names)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless the bytes are counted right and within the bound."""

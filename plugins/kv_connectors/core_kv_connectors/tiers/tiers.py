@@ -16,7 +16,7 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core.api.stats import SchedulerStats
 from core.kv.connector import BlockCache, Copy, KVConnector
-from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.host import HostTier, PageWatcher
 from core_kv_connectors.tiers.page_source import PageSource
 from core_kv_connectors.tiers.slow_tier import SlowTier
 from core_kv_connectors.tiers.unsaved import Block, Unsaved
@@ -50,14 +50,26 @@ class KVTiers(KVConnector):
         self._unsaved = Unsaved()
         self._fills_host = False
         self._num_failed = 0
+        self._host_watcher: PageWatcher | None = None
+        self.host: HostTier | None = None
         self.put_on(host, disk)
 
     def put_on(self, host: HostTier | None, disk: SlowTier | None) -> None:
         """Use these tiers from now on. The previous ones must have been closed."""
+        if self.host is not None and self._host_watcher is not None:
+            self.host.clear()  # its watcher is told that no page is there any more
         self.host = host
+        if self._host_watcher is not None:
+            self.watch_host(self._host_watcher)
         self.disk = disk
         self.pages = PageSource(host, disk, self._clock)
         self._unsaved.clear()
+
+    def watch_host(self, watcher: PageWatcher) -> None:
+        """Tell a watcher which pages come to host memory and leave it, also under other weights."""
+        self._host_watcher = watcher
+        if self.host is not None:
+            self.host.watch(watcher)
 
     @property
     def num_missed(self) -> int:

@@ -6,6 +6,8 @@ what a client wrote (the server does). Called by: the engine core, between steps
 
 A server announces what a request asks for before it sends the request itself, under the same id. A request of which nothing was
 announced, as after a death of the engine, is computed here.
+
+With `kv_load_failure_policy` fail, a request whose pages do not all come ends with an error before anything of it is computed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from core.scheduler.step import Step
 from core_kv_connectors.handoff.claim import Source
 from core_kv_connectors.handoff.connector import Handoff, LeasedBlock
 from core_kv_connectors.handoff.roles import roles_of
+from core_observers.engine.kv_failures import NO_CONNECTOR, WHY_NO_CLAIM, LoadFailures
 from core_supervision.waiting_gate import WaitingGate
 
 MOST_WATCHED: Final = 4096
@@ -39,19 +42,20 @@ NOW_BYTES: Final = 64 << 20
 
 
 class KVHandoffs(WaitingGate):
-    """The handoffs of one engine."""
+    """The handoffs of one engine. failures: of its requests."""
 
     order = 33  # after the gate of media, whose spans are part of keys; before that of adapters, which must be the last
 
-    def __init__(self) -> None:
+    def __init__(self, failures: LoadFailures) -> None:
         super().__init__()
+        self._failures = failures
         self._watched: dict[str, KVSequence | None] = {}
         self._to_start: dict[str, set[int]] = {}
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Return the handoffs of an engine that has a role in them."""
-        return cls() if roles_of(start.config) else None
+        return cls(LoadFailures(start.config)) if roles_of(start.config) else None
 
     def attach(self, engine: Engine) -> None:
         """Keep the engine."""
@@ -104,11 +108,19 @@ class KVHandoffs(WaitingGate):
     def claim(self, name: str, source: Source, tenant: str) -> str:
         """Begin to fetch the pages of a request that is to come; returns why not, empty when it has begun."""
         connector = self._connector
-        return "no_connector" if connector is None else connector.claim(name, source, tenant)
+        reason = NO_CONNECTOR if connector is None else connector.claim(name, source, tenant)
+        if reason:
+            self._fail(name, str(source), WHY_NO_CLAIM[reason])
+        return reason
 
     def end(self, name: str) -> None:
         """Forget a request; its lease is released. Unknown names are ignored."""
         self._watched.pop(name, None)
+        self._failures.forget(name)
+        self._end_claim(name)
+
+    def _end_claim(self, name: str) -> None:
+        """Release the lease of a request, whose pages are no longer needed."""
         self._to_start.pop(name, None)
         connector = self._connector
         if connector is not None:
@@ -137,10 +149,13 @@ class KVHandoffs(WaitingGate):
         if name in self._watched and self._watched[name] is None:
             self._watched[name] = _sequence(request)
         claim = None if connector is None else connector.claim_of(name)
-        if claim is None:
+        if request.params.prompt_logprobs is not None:  # every token is computed, so that no page is needed
+            self._failures.forget(name)
+            self._end_claim(name)
             return False
-        if request.params.prompt_logprobs is not None:  # every token of the prompt is computed
-            self.end(name)
+        if self._refused(request):
+            return True
+        if claim is None:
             return False
         claim.know(partial(_keyed_blocks, self._engine.scheduler.kv, _sequence(request)))
         self.held.append(request)
@@ -155,7 +170,7 @@ class KVHandoffs(WaitingGate):
         for request in held:
             if self._is_awaited(request, now):
                 self.held.append(request)
-            else:
+            elif not self._refused(request):
                 self._engine.sequences.add([request], after=self)
 
     def submitted(self, step: Step) -> None:
@@ -195,7 +210,7 @@ class KVHandoffs(WaitingGate):
         """Forget the requests of a client that is gone."""
         connector = self._connector
         claimed = [] if connector is None else connector.claimed()
-        for name in {*self._watched, *claimed}:
+        for name in {*self._watched, *self._failures.names(), *claimed}:
             if name.startswith(f"{client}:"):
                 self.end(name)
 
@@ -210,19 +225,42 @@ class KVHandoffs(WaitingGate):
         name = request.request_id
         connector = self._connector
         claim = None if connector is None else connector.claim_of(name)
-        if connector is None or claim is None:
+        if connector is None:
+            self._fail(name, "a peer", WHY_NO_CLAIM[NO_CONNECTOR])
             return False
-        # The scheduler ends a request whose deadline has passed. A peer may send a byte at a time, for ever.
-        if (request.deadline and request.deadline <= now) or (claim.is_late and not claim.done.done()):
-            self.end(name)
+        if claim is None:
             return False
-        if claim.done.done():
+        if request.deadline and request.deadline <= now:  # the scheduler ends it
+            self._end_claim(name)
+            return False
+        # A peer may send a byte at a time, for ever.
+        if not claim.done.done() and not claim.is_late:
+            if claim.offered.done():
+                kv = self._engine.scheduler.kv
+                claim.want([block for block in claim.offered.result() if not _is_cached(kv, *block)])
+            return True
+        failure = claim.failure
+        if failure:
+            self._fail(name, str(claim.source), failure)
+        if failure and (self._failures.is_policy or not claim.done.done()):
+            self._end_claim(name)
+        else:
             connector.collect(name)
             self._to_start.setdefault(name, set()).add(request.choice)
+        return False
+
+    def _fail(self, name: str, peer: str, why: str) -> None:
+        """Note that the pages of a request do not all come from a peer."""
+        connector = self._connector
+        if self._failures.add(name, peer, why) and connector is not None:
+            connector.counts["requests_failed"] += 1
+
+    def _refused(self, request: EngineRequest) -> bool:
+        """End a request whose pages do not all come, if that is the policy; False: it may go on."""
+        sentence = self._failures.sentence(request.request_id)
+        if sentence is None:
             return False
-        if claim.offered.done():
-            kv = self._engine.scheduler.kv
-            claim.want([block for block in claim.offered.result() if not _is_cached(kv, *block)])
+        self.refuse(request, sentence)
         return True
 
     def _copy_now(self, kv: KVManager, connector: Handoff) -> None:

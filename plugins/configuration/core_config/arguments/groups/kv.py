@@ -35,6 +35,13 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     kv_buffer_size: Annotated[
         int | None, Arg("With tcp: bytes of received pages that are not in the KV cache yet. Unset: 1e9.", gt=0)
     ] = None
+    kv_load_failure_policy: Annotated[
+        str,
+        Arg(
+            "With tcp: recompute computes a prompt whose pages do not come from the peer; fail ends its request with an error.",
+            choices=("recompute", "fail"),
+        ),
+    ] = "recompute"
     kv_connector_extra_config: Annotated[dict[str, Any], Arg("The connector's own arguments.")] = {}
 
 
@@ -72,3 +79,10 @@ class KVConnectorArgs(ArgumentGroup, frozen=True, kw_only=True):
     kv_lease: Annotated[
         float, Arg("Seconds for which the blocks of a prompt wait for the engine that answers it.", gt=0, le=3600)
     ] = 30.0
+    kv_rate_limit: Annotated[
+        int | None,
+        Arg(
+            "Bytes of KV blocks a second that this engine sends to others, and as many that it takes. Unset: no limit.",
+            ge=10_000_000,
+        ),
+    ] = None
