@@ -1,4 +1,4 @@
-"""Pictures of GGUF models with projector files in combination: the bits of each request alone, whose tokens are transformers'."""
+"""Pictures of GGUF models with projector files in combination: bits are those of requests alone, tokens transformers'."""
 
 from collections.abc import Iterator
 from pathlib import Path
