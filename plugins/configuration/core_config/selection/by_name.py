@@ -118,7 +118,7 @@ def select_processor(registry: PluginRegistry, named: str | None, own: str, moda
             if name not in taken
         ]
 
-    said = f"the model's media ({own})" if named is None else f"--mm-processor {named}"
+    said = "the engine's own for the model" if named is None else f"--mm-processor {named}"
     return explicit(registry, "processor", "processor", named or own, check, said)
 
 

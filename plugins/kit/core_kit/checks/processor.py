@@ -13,7 +13,7 @@ import numpy as np
 from core.api.errors import RequestError
 from core.plugin.table import load_plugin
 from core_kit.case import Failure, Skipped, Subject
-from core_media.config import AUDIO, IMAGE, MODALITIES, VIDEO, MediaConfig
+from core_media.config import AUDIO, IMAGE, MODALITIES, NOUNS, VIDEO, MediaConfig
 from core_media.contract import Features, Item
 from core_media.frames import Video
 from core_media.processing.worker import WrongFeatures, checked, checked_frames
@@ -124,9 +124,10 @@ def _items(subject: Subject, modality: str) -> Iterator[Item]:
 
 def _features(subject: Subject, item: Item) -> Features | None:
     """Return the features of an item; None: it is refused. Raises Failure."""
-    what = f"a {item.modality} of {_size(item)}"
+    what = f"a {NOUNS[item.modality]} of {_size(item)}"
+    processor = subject.loaded  # outside of the block below: what cannot be built is skipped
     try:
-        made = checked(subject.loaded.process(item))
+        made = checked(processor.process(item))
     except RequestError:
         return None
     except WrongFeatures as error:
