@@ -74,7 +74,8 @@ def chosen_frames(processor: Any, options: Mapping[str, Any]) -> Choose:
         if given.get("num_frames", 0) > total:
             return range(total)
         metadata = VideoMetadata(total_num_frames=total, fps=fps or 24.0)
-        return [int(index) for index in processor.sample_frames(metadata, **given)]
+        # Qwen2-VL's steps of float32 arrive at the frame behind the last one for some lengths, such as 59 frames at 1 a second.
+        return [int(index) for index in processor.sample_frames(metadata, **given) if index < total]
 
     return choose
 
