@@ -18,8 +18,7 @@ class Kind:
     config_argument: engine argument, or a key of one, that holds the chosen plugin's own arguments, or None.
     by_name:         whether `config_argument` maps plugin names to arguments, because several plugins are chosen.
     count:           how many plugins are chosen, as text for people.
-    contract:        `module:name` of the Protocol of the object that `core_load` builds. It is a name, not an import: a
-                     contract lies in the package that uses the object, and this table imports none of those packages.
+    contract:        `module:name` of the Protocol of the object that `core_load` builds: a name, not an import.
     alternatives:    further contracts, one of which an object may satisfy instead of `contract`.
     layer_contracts: (layer kind, contract) pairs, for a kind whose contract depends on the layers that a plugin declares.
     replaceable:     whether another plugin, or the reference operations, can do the same work. A replaceable plugin that fails
@@ -76,10 +75,14 @@ KINDS: tuple[Kind, ...] = (
         by_name=True, contract="core.kv.connector:KVConnector",
         alternatives=("core_kv_connectors.halves.contract:WorkerHalf",),
     ),
-    Kind("adapter", "core.adapters", None, None, "many", contract="core_runtime.contracts:AdapterFormat"),
+    Kind("adapter", "core.adapters", None, None, "many", contract=f"{RUNTIME}:AdapterFormat"),
     Kind("api", "core.apis", None, None, "many", contract="core_apis.contract:Api"),
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
     Kind("resolver", "core.adapter_resolvers", "lora_resolvers", None, "many", contract="core_adapters.resolvers:Resolver"),
+    Kind(
+        "processor", "core.processors", "mm_processor", "mm_processor_config", "one",
+        contract="core_media.contract:Processor",
+    ),
 )  # fmt: skip
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})
@@ -87,10 +90,7 @@ RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})
 
 def kind_named(name: str) -> Kind:
     """Return the kind called `name`. Raises KeyError."""
-    for kind in KINDS:
-        if kind.name == name:
-            return kind
-    raise KeyError(name)
+    return {kind.name: kind for kind in KINDS}[name]
 
 
 def normalize(name: str) -> str:

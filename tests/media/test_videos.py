@@ -216,3 +216,15 @@ def test_every_number_of_frames_has_a_choice(kind: str, total: int, tmp_path: Pa
         assert chosen == sorted(chosen)
         assert 0 < len(chosen) <= total
         assert chosen[-1] < total
+
+
+@pytest.mark.parametrize(("total", "fps"), [(59, 1.0), (133, 5.0), (143, 5.0)])
+def test_no_frame_behind_the_last_one_is_chosen(total: int, fps: float, tmp_path: Path) -> None:
+    """transformers' own choice has one at these lengths, for which whole files were called cut."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
+    processor = video_class(str(tmp_path))()
+    metadata = VideoMetadata(total_num_frames=total, fps=fps)
+    assert int(max(processor.sample_frames(metadata, fps=2))) == total
+    chosen = list(chosen_frames(processor, {})(total, fps))
+    assert chosen == [int(index) for index in processor.sample_frames(metadata, fps=2)][: len(chosen)]
+    assert chosen[-1] == total - 1 and len(chosen) > 1

@@ -108,7 +108,7 @@ def engine_config(
         data_parallel_size=num_engines(settings),
         data_parallel_rank=first_rank(settings),
         aggregate_stats_log=settings["aggregate_engine_logging"],
-        media=media_config(settings, checkpoint.path, checkpoint.manifest, pooling),
+        media=media_config(settings, checkpoint.path, checkpoint.manifest, plugins, pooling),
     )
 
 

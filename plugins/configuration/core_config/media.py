@@ -13,6 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
+from core.api.config import PluginChoices
 from core.api.pooling import PoolingConfig
 from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
@@ -24,7 +27,8 @@ from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 GIB: Final = 1 << 30
-MODALITIES: Final = ("image", "video", "audio")
+PROCESSOR: Final = "processor"
+"""Kind of the plugins that process media."""
 DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({IMAGE: 16, AUDIO: 16, VIDEO: 4})
 """Most items of each modality in a prompt."""
 
@@ -36,14 +40,20 @@ OF_SOUNDS: Final = (
 
 
 def media_config(
-    settings: Settings, path: str, manifest: CheckpointManifest, pooling: PoolingConfig | None
+    settings: Settings, path: str, manifest: CheckpointManifest, plugins: PluginChoices, pooling: PoolingConfig | None
 ) -> MediaConfig | None:
-    """Return the settings; None where no medium is served. The rules have checked the arguments."""
-    if why_not(settings, path, manifest) or pooling is not None:
+    """Return the settings; None where no medium is served. The rules have checked the arguments.
+
+    plugins: the chosen ones, among them the processor where a medium is served.
+    """
+    processor = next((row for row in plugins.table if row.kind == PROCESSOR), None)
+    if why_not(settings, path, manifest) or pooling is not None or processor is None:
         return None
     config = manifest.config
+    arguments = plugins.arguments.get(f"{PROCESSOR}.{processor.name}", {})
     if transcribes(manifest):
-        return _transcribing(settings, path, config)
+        found = _transcribing(settings, path, config)
+        return msgspec.structs.replace(found, processor=processor, processor_arguments=arguments)
     places, refusals = _places(settings, config)
     pictures = places.pop(IMAGE, Place("", 0))
     two_sided = TWO_SIDED.get(str(config["model_type"]), "")
@@ -70,7 +80,19 @@ def media_config(
         max_span=_most_of_a_step(settings),
         # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
         window=int(text_config(config).get("sliding_window") or 0) if two_sided == "prompt" else 0,
+        processor=processor,
+        processor_arguments=arguments,
     )
+
+
+def own_processor(manifest: CheckpointManifest) -> str:
+    """Return the processor that a model has unless the user names one."""
+    return "gguf" if PROJECTOR in manifest.config else "transformers"
+
+
+def processed(settings: Settings, manifest: CheckpointManifest) -> list[str]:
+    """Return the modalities of a model's served media."""
+    return [AUDIO] if transcribes(manifest) else list(_places(settings, manifest.config)[0])
 
 
 def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> int:
@@ -118,7 +140,8 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return "the checkpoint has no files of a processor"
     if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
         return "the configuration has no mrope_section"
-    if kind in OF_TORCHVISION and importlib.util.find_spec("torchvision") is None:
+    is_own = settings["mm_processor"] in (None, own_processor(manifest))
+    if is_own and kind in OF_TORCHVISION and importlib.util.find_spec("torchvision") is None:
         return f"transformers processes pictures of models of type '{kind}' with torchvision, which is not installed"
     return ""
 

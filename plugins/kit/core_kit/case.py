@@ -26,6 +26,7 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_kit.fixtures.grammar_vocabulary import vocabulary
 from core_kit.fixtures.kv_context import context_of
+from core_kit.fixtures.media_settings import media_of
 from core_supervision.link.own_directory import Kind, OwnDirectory
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Subject:
             return replace(context, options={"vocabulary": vocabulary()})
         if self.kind == "kv_connector":
             return context_of(self.directory, dict(self.arguments))
+        if self.kind == "processor":
+            return replace(context, options={"media": media_of(self.directory, self.model, self.name, self.plugins)})
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):
             raise Skipped("the core reads the checkpoint of its draft; a test of its own shows it at work")
         if self.kind not in ("quantization", "kernels", "attention"):
@@ -148,7 +151,7 @@ class Subject:
         try:
             return load_plugin(self.manifest, self.context())
         except UserError as error:
-            if self.kind == "quantization" and self.model is None:
+            if self.kind in ("quantization", "processor") and self.model is None:
                 raise Skipped(
                     f"it refuses the kit's plain checkpoint ({error}); give one of its own with --model"
                 ) from None

@@ -10,14 +10,20 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import EngineConfig
+from core.api.config import EngineConfig, ResolvedPlugin
 from core_media.sound.config import SoundConfig
 
 IMAGE = "image"
 AUDIO = "audio"
 VIDEO = "video"
+MODALITIES = (IMAGE, VIDEO, AUDIO)
 NOUNS = {IMAGE: "picture", AUDIO: "sound", VIDEO: "video"}
 """What an item of each modality is called in sentences."""
+
+
+TRANSFORMERS = ResolvedPlugin(
+    kind="processor", name="transformers", target="core_media.processing.transformers_manifest"
+)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,6 +66,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     window:            keys that a token of a layer with a window sees, where a whole prompt must fit; 0: no limit.
     local_path:        directory below which files may be read; empty: none is.
     sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
+    processor:         the plugin that processes items; `processor_arguments`: its own arguments as plain values.
     """
 
     model: str
@@ -85,6 +92,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0
     local_path: str = ""
     sound: SoundConfig | None = None
+    processor: ResolvedPlugin = TRANSFORMERS
+    processor_arguments: dict[str, Any] = {}
 
     @property
     def places(self) -> dict[str, Place]:

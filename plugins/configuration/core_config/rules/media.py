@@ -9,9 +9,9 @@ from pathlib import Path
 
 from core.args.schema import flag_of, schema
 from core_config.locating.projectors import AUTO, NONE
-from core_config.media import MODALITIES, modalities_of, transcribes, why_not
+from core_config.media import modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
-from core_media.config import NOUNS
+from core_media.config import MODALITIES, NOUNS
 
 
 def limits_are_counts(facts: Facts) -> Findings:

@@ -17,6 +17,7 @@ from core_config.selection.by_name import (
     select_kv_connectors,
     select_logits_processors,
     select_policy,
+    select_processor,
     select_speculative,
 )
 from core_config.selection.checkpoint import select_loader, select_model
@@ -37,6 +38,7 @@ __all__ = [
     "select_model",
     "select_platform",
     "select_policy",
+    "select_processor",
     "select_quantization",
     "select_speculative",
 ]

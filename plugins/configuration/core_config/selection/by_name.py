@@ -1,4 +1,4 @@
-"""The choice of plugins by name: proposer, executor, policy, grammar backends, logits processors, KV connectors.
+"""The choice of plugins by name: proposer, executor, policy, grammar backends, processors of logits and media, KV connectors.
 
 Owns: those stages. Never does: load one. Called by: the configuration.
 """
@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from core.api.checkpoint_facts import CheckpointFacts
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError
+from core.api.reason import Reason
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 from core.plugin.words import called
 from core_config.selection.ranking import Candidate, Choice, Selection, explicit, losses, order_of, ranked
 from core_config.selection.reasons import device_reasons
+from core_media.config import IMAGE
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
@@ -100,6 +102,24 @@ def select_adapters(registry: PluginRegistry) -> Choice:
         many=True,
         strangers=False,
     )
+
+
+def select_processor(registry: PluginRegistry, named: str | None, own: str, modalities: Sequence[str]) -> Choice:
+    """Choose the processor of media named by `--mm-processor`, else the engine's `own` for the model.
+
+    modalities: those of the model's served media, which it must take.
+    """
+
+    def check(manifest: Manifest) -> Sequence[object]:
+        taken = manifest.spec.capabilities.get("modalities", [IMAGE])
+        return [
+            Reason("modalities", " and ".join(taken), name, f"--limit-mm-per-prompt {name}=0 refuses these")
+            for name in modalities
+            if name not in taken
+        ]
+
+    said = "the engine's own for the model" if named is None else f"--mm-processor {named}"
+    return explicit(registry, "processor", "processor", named or own, check, said)
 
 
 def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:

@@ -7,7 +7,7 @@ Called by: resolve.
 
 from __future__ import annotations
 
-from core_config.media import needs_spans, transcribes
+from core_config.media import needs_spans, own_processor, processed, transcribes, why_not
 from core_config.selection import (
     select_adapters,
     select_executor,
@@ -15,6 +15,7 @@ from core_config.selection import (
     select_kernels,
     select_logits_processors,
     select_policy,
+    select_processor,
     select_quantization,
     select_speculative,
 )
@@ -58,6 +59,7 @@ def choose_plugins(
     _choose_grammars(attempt)
     _choose_logits_processors(attempt)
     _choose_adapters(attempt)
+    _choose_processor(attempt, checkpoint)
     choose_kv_connectors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
@@ -167,6 +169,18 @@ def _choose_adapters(attempt: Attempt) -> None:
     choice = attempt.answer_of(lambda: select_adapters(attempt.plugins))
     if choice is not None:
         attempt.chosen.stages["adapter"] = choice
+
+
+def _choose_processor(attempt: Attempt, checkpoint: Checkpoint) -> None:
+    """Choose what processes media, for a model whose media are served."""
+    settings = attempt.settings
+    if attempt.facts.pooling is not None or why_not(settings, checkpoint.path, checkpoint.manifest):
+        return
+    named, own = settings["mm_processor"], own_processor(checkpoint.manifest)
+    modalities = processed(settings, checkpoint.manifest)
+    choice = attempt.answer_of(lambda: select_processor(attempt.plugins, named, own, modalities))
+    if choice is not None:
+        attempt.chosen.stages["processor"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:

@@ -182,6 +182,8 @@ def _worker(subject: Subject, load: bool) -> Answer:
     if load and subject.kind == "quantization" and model is None:
         model = subject.sample.manifest.ref
         assert subject.loaded is not None  # skips methods that refuse a plain checkpoint
+    if load and subject.kind == "processor":
+        assert subject.loaded is not None  # skips those that refuse the kit's checkpoint
     return ask(Task(subject.row, load, model, dict(subject.arguments), subject.plugins))
 
 

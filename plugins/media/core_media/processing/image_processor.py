@@ -1,7 +1,7 @@
 """The processor of transformers for one model, reduced to single pictures.
 
 Owns: building it, and one call of it for a picture. Never does: resize or normalize itself, decode a
-picture, or tokenize. Called by: the processing process; the checks of a checkpoint.
+picture, or tokenize. Called by: the processor `transformers`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,16 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from core.api.errors import RequestError, UserError
 from core_media.config import VIDEO, MediaConfig
-from core_media.features import pack
+from core_media.contract import Features, Item
 from core_media.processing.fingerprint import fingerprint
 from core_media.processing.processor_files import processor_files
 from core_media.processing.videos import video_class
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 
 OF_A_PICTURE: Final = ("pixel_values", "image_sizes")
 """Features with one entry a picture, of processors that treat a single picture differently."""
@@ -65,16 +61,14 @@ class ImageProcessor:
         self._options = dict(config.processor_kwargs)
         self.identity = fingerprint(Path(config.model), transformers.__version__, self._options, config.projector)
 
-    def run(self, picture: Image, options: dict[str, Any], company: bool = False) -> tuple[str, bytes]:
-        """Return the text that replaces a picture's placeholder, and its features. Raises RequestError.
-
-        company: whether the picture is processed as one of several, for processors that treat a single one differently.
-        """
+    def run(self, item: Item) -> Features:
+        """Return the text that replaces a picture's placeholder, and its features. Raises RequestError."""
         processor = self.processor
+        picture, company = item.content, item.company
         given, text = ([picture, picture], processor.image_token * 2) if company else (picture, processor.image_token)
         tokens = processor.tokenizer.init_kwargs
         try:
-            merged = processor._merge_kwargs(tokenizer_init_kwargs=tokens, **{**self._options, **options})
+            merged = processor._merge_kwargs(tokenizer_init_kwargs=tokens, **{**self._options, **item.options})
             nested = processor.prepare_inputs_layout(images=given, text=text)[0]
             marks = {name: merged[name] for name in MARKS if name in merged}
             kwargs = {**merged["images_kwargs"], **marks, "return_tensors": "np"}
@@ -85,7 +79,7 @@ class ImageProcessor:
         arrays = {name: np.asarray(value) for name, value in made.items() if name not in unused}
         if company:
             arrays |= {name: arrays[name][:1] for name in OF_A_PICTURE}
-        return texts[0], pack(arrays)
+        return Features(texts[0], arrays)
 
 
 def _processor_of(config: MediaConfig) -> Any:

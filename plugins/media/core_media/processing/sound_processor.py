@@ -1,6 +1,6 @@
 """The feature extractor of transformers for one model that transcribes.
 
-Owns: building it, and one call of it. Never does: decode a sound. Called by: the processing process.
+Owns: building it, and one call of it. Never does: decode a sound. Called by: the processor `transformers`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from core.api.errors import UserError
 from core_media.config import MediaConfig
-from core_media.features import pack
+from core_media.contract import Features, Item
 from core_media.processing.fingerprint import fingerprint
 from core_media.sound.decoding import Samples
 
@@ -40,13 +40,14 @@ class SoundProcessor:
         self.rate = int(self._extractor.sampling_rate)
         self.identity = fingerprint(Path(config.model), transformers.__version__)
 
-    def run(self, samples: Samples) -> bytes:
+    def run(self, item: Item) -> Features:
         """Return a sound's spectrogram, `input_features` [mel, T], and its `seconds`.
 
         One that fits one window fills it with silence, as transformers has it; a longer one is as long as it is.
         """
+        samples: Samples = item.content
         fits = len(samples) <= self._extractor.n_samples
         padding = {"padding": "max_length"} if fits else {"padding": "longest", "truncation": False}
         made = self._extractor(samples, sampling_rate=self.rate, return_tensors="np", **padding)
         seconds = np.array(len(samples) / self.rate)
-        return pack({"input_features": made["input_features"][0], "seconds": seconds})
+        return Features("", {"input_features": made["input_features"][0], "seconds": seconds})

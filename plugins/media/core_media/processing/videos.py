@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from core.api.errors import RequestError
-from core_media.features import pack
+from core_media.contract import Features
 from core_media.frames import Choose, Video
 
 CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
@@ -30,7 +30,7 @@ CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
 """Model type → transformers' module and class."""
 FPS: Final = 2
 """Frames a second that Qwen's models see where nobody says otherwise."""
-FEATURES: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
+ARRAYS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
 TORCHVISION: Final = (
     "torchvision",
     "torchvision.transforms",
@@ -74,12 +74,13 @@ def chosen_frames(processor: Any, options: Mapping[str, Any]) -> Choose:
         if given.get("num_frames", 0) > total:
             return range(total)
         metadata = VideoMetadata(total_num_frames=total, fps=fps or 24.0)
-        return [int(index) for index in processor.sample_frames(metadata, **given)]
+        # Qwen2-VL's steps of float32 arrive at the frame behind the last one for some lengths, such as 59 frames at 1 a second.
+        return [int(index) for index in processor.sample_frames(metadata, **given) if index < total]
 
     return choose
 
 
-def processed_video(processor: Any, video: Video) -> tuple[str, bytes]:
+def processed_video(processor: Any, video: Video) -> Features:
     """Return the text that replaces a video's placeholder, and its features. Raises RequestError."""
     from transformers.video_utils import VideoMetadata
 
@@ -95,9 +96,10 @@ def processed_video(processor: Any, video: Video) -> tuple[str, bytes]:
         made, texts = processor._process_videos([video.frames], video_metadata=[metadata], **settings)
     except (ValueError, TypeError) as error:
         raise RequestError(f"the model's processor refuses the video: {error}") from error
-    arrays = {name: made[name] for name in FEATURES if name in made}
-    return texts[0], pack(
-        {name: np.asarray(each, None if hasattr(each, "dtype") else np.float32) for name, each in arrays.items()}
+    arrays = {name: made[name] for name in ARRAYS if name in made}
+    return Features(
+        texts[0],
+        {name: np.asarray(each, None if hasattr(each, "dtype") else np.float32) for name, each in arrays.items()},
     )
 
 

@@ -16,6 +16,7 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.features import unpack
+from core_media.serving.widened import widen
 from core_media.sound.config import ENCODER, SoundConfig
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
@@ -52,6 +53,7 @@ class Encoder:
                 f"The checkpoint does not fit the encoder: {str(error).strip()[:300]}. Complete it."
             ) from error
         self._model = model.eval().to(self._dtype)
+        widen(self._model, self._dtype)
         self.row_bytes = FLOAT32 * sound.size
         self.num_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
 

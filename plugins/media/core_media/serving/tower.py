@@ -22,6 +22,7 @@ from core.plugin.table import PluginTable
 from core_media.config import AUDIO, MediaConfig
 from core_media.features import find, unpack
 from core_media.serving.sound_rows import sound_rows
+from core_media.serving.widened import widen
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.models.families.wrappers import PROJECTOR, other_module, text_config, text_key
@@ -47,6 +48,7 @@ class Tower:
         tensors = _tensors(config)
         hears = AUDIO in media.places
         self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype, hears=hears)
+        widen(self._model, self._dtype)
         self._hears = hears
         vision = getattr(self._model.config, "vision_config", None)
         self.levels = len(getattr(vision, "deepstack_visual_indexes", ()))

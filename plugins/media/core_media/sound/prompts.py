@@ -1,7 +1,7 @@
 """The processors of transformers for sounds in prompts, reduced to single sounds.
 
 Owns: building them without torchaudio, and one call of them. Never does: decode a sound, or tokenize. Called by: the
-processing process.
+processor `transformers`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from core.api.errors import RequestError, UserError
 from core_media.config import AUDIO, MediaConfig
-from core_media.features import pack
+from core_media.contract import Features, Item
 from core_media.processing.fingerprint import fingerprint
 from core_media.sound.decoding import Samples
 
@@ -59,8 +59,9 @@ class PromptSounds:
         self.rate = int(self._extractor.sampling_rate)
         self.identity = fingerprint(Path(config.model), transformers.__version__, AUDIO)
 
-    def run(self, samples: Samples) -> tuple[str, bytes]:
+    def run(self, item: Item) -> Features:
         """Return the text that replaces a sound's placeholder, and its features. Raises RequestError."""
+        samples: Samples = item.content
         if self._is_voxtral:
             return self._voxtral(samples)
         longest = getattr(self._extractor, "n_samples", None)
@@ -77,9 +78,9 @@ class PromptSounds:
         except (ValueError, TypeError) as error:
             raise RequestError(f"the model's processor refuses the sound: {error}") from error
         unused = {*processor.unused_input_names, "input_features_mask"}
-        return texts[0], pack({name: np.asarray(value) for name, value in made.items() if name not in unused})
+        return Features(texts[0], {name: np.asarray(value) for name, value in made.items() if name not in unused})
 
-    def _voxtral(self, samples: Samples) -> tuple[str, bytes]:
+    def _voxtral(self, samples: Samples) -> Features:
         """Return the same for Voxtral, whose processor fills sounds with silence to whole windows of 30 s."""
         from transformers.models.voxtral.processing_voxtral import VoxtralProcessor
 
@@ -88,7 +89,8 @@ class PromptSounds:
         }
         bare = SimpleNamespace(feature_extractor=self._extractor)
         features = VoxtralProcessor._retrieve_input_features(bare, [samples], CHUNK_FRAMES, **settings)
-        return self._place.placeholder * (self._rows * len(features)), pack({"input_features": features.numpy()})
+        text = self._place.placeholder * (self._rows * len(features))
+        return Features(text, {"input_features": features.numpy()})
 
 
 def _rows_of_a_chunk(model: str) -> int:

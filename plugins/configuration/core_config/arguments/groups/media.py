@@ -42,6 +42,17 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg("GiB of rows that towers have computed, kept for later prompts with the same media.", ge=0),
     ] = 1.0
     mm_processor_cache_gb: Annotated[float, Arg("GiB of processed media that are kept.", ge=0)] = 1.0
+    mm_processor: Annotated[
+        str | None,
+        Arg(
+            "Plugin that makes features of pictures, sounds and videos. Unset: transformers, or gguf for a model with a "
+            "projector file.",
+            plugin="processor",
+        ),
+    ] = None
+    mm_processor_config: Annotated[
+        dict[str, Any], Arg("Own arguments of that plugin: --mm-processor-config.KEY VALUE.")
+    ] = {}
     mm_processor_kwargs: Annotated[
         dict[str, Any] | None, Arg("Arguments of the checkpoint's image processor that replace its own.")
     ] = None
