@@ -62,7 +62,7 @@ class Twins(Case):
 WAYS = [
     ("llama", "host", 0),
     ("qwen3_next", "host", 1),
-    ("gemma3", "restart", 0),
+    pytest.param("gemma3", "restart", 0, marks=pytest.mark.slow),
     ("lfm2", "slept", 0),
     *(
         pytest.param(family, way, seed, marks=pytest.mark.slow)
