@@ -61,7 +61,7 @@ class Twins(Case):
 
 WAYS = [
     ("llama", "host", 0),
-    ("qwen3_next", "host", 1),
+    pytest.param("qwen3_next", "host", 1, marks=pytest.mark.slow),
     pytest.param("gemma3", "restart", 0, marks=pytest.mark.slow),
     ("lfm2", "slept", 0),
     *(
