@@ -43,5 +43,4 @@ class Connector(SplitConnector):
         self._names = set()
 
     def _list(self) -> set[str]:
-        folder = Path(self._directory)
-        return {path.name for path in folder.glob("*.page")} if self._directory and folder.is_dir() else set()
+        return {path.name for path in Path(self._directory).glob("*.page")} if self._directory else set()

@@ -10,18 +10,12 @@ DIGEST_BYTES = 16
 
 
 def file_name(name: BlockName) -> str:
-    """Return the name of a page's file."""
-    return f"{label(name).hex()}.page"
-
-
-def label(name: BlockName) -> bytes:
-    """Return a digest of everything that a page's bytes depend on."""
+    """Return the name of a page's file: a digest of everything that its bytes depend on."""
     parts = (name.weights.encode(), b"%d" % name.group, name.digest, name.payload)
-    return hashlib.blake2b(b"".join(b"%d:" % len(part) + part for part in parts), digest_size=DIGEST_BYTES).digest()
+    content = b"".join(b"%d:" % len(part) + part for part in parts)
+    return f"{hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()}.page"
 
 
 def seal(name: BlockName, page: memoryview) -> bytes:
     """Return the checksum of a page under its name."""
-    checksum = hashlib.blake2b(label(name), digest_size=DIGEST_BYTES)
-    checksum.update(page)
-    return checksum.digest()
+    return hashlib.blake2b(file_name(name).encode() + page, digest_size=DIGEST_BYTES).digest()

@@ -30,11 +30,10 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the half that is asked for."""
-    directory = context.arguments.directory
     if context.options.get("half") == "worker":
         from core_my_plugin.worker_half import Half
 
-        return Half(directory)
+        return Half(context.arguments.directory)
     from core_my_plugin.connector import Connector
 
-    return Connector(directory, context.options["fingerprint"])
+    return Connector(context.arguments.directory, context.options["fingerprint"])

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from core_kv_connectors.halves.contract import Arena, BlockName, Layout, Moved, Ticket
 
-SHARED_MEMORY = Path("/dev/shm")
-
 
 class Half:
     """A half whose calls do the whole transfer. directory: of the files; empty: one that ends with this object."""
@@ -22,7 +20,7 @@ class Half:
     def __init__(self, directory: str) -> None:
         self._own = None
         if not directory:
-            place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+            place = "/dev/shm" if os.path.isdir("/dev/shm") else None
             self._own = tempfile.TemporaryDirectory(prefix="core-my-plugin-", dir=place)
         self._folder = Path(directory or self._own.name)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
