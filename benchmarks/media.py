@@ -95,10 +95,11 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def tower(llm: Any, layers: int, rounds: int) -> dict[str, float]:
-    """The tower's operations a second, beside those of a product of its widths in bfloat16."""
+    """The tower's operations a second, beside those of a product of its widths in what the processor multiplies."""
     from core_media.config import media_of
     from core_media.features import pack
     from core_media.serving.tower import Tower
+    from core_media.serving.widened import multiplies
 
     media = media_of(llm._config)
     assert media is not None
@@ -108,7 +109,8 @@ def tower(llm: Any, layers: int, rounds: int) -> dict[str, float]:
     assert rows == ROWS, rows
     operations = layers * ROWS * (2 * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER) + 4 * ROWS * WIDTH)
     operations += 2 * ROWS * (WIDTH * 3 * PATCH * PATCH + WIDTH * TEXT["hidden_size"] + TEXT["hidden_size"] ** 2)  # type: ignore[operator]
-    x, w = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16), torch.randn(WIDTH, INNER, dtype=torch.bfloat16)
+    dtype = torch.bfloat16 if multiplies(torch.bfloat16) else torch.float32
+    x, w = torch.randn(ROWS, WIDTH, dtype=dtype), torch.randn(WIDTH, INNER, dtype=dtype)
     with torch.inference_mode():
         product = seconds(lambda: x @ w, 5 * rounds)
     peak = 2 * ROWS * WIDTH * INNER / product
