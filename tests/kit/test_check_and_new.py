@@ -117,7 +117,7 @@ def test_a_distribution_names_all_its_plugins():
     assert len(named_rows(registry, "core-engine-quantization")) == len(
         [r for r in registry.rows() if r.distribution == "core-engine-quantization"]
     )
-    assert [row.kind for row in named_rows(registry, "gguf")] == ["quantization", "loader", "adapter"]
+    assert [row.kind for row in named_rows(registry, "gguf")] == ["quantization", "loader", "adapter", "processor"]
     assert [row.kind for row in named_rows(registry, "core-engine-loaders:loader.gguf")] == ["loader"]
 
 

@@ -67,7 +67,7 @@ def test_ours(case, request, workers, monkeypatch):
         subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])
-    elif subject.name == "gguf":
+    elif subject.name == "gguf" and subject.kind != "processor":
         model, reference = request.getfixturevalue("gguf_pair")
         subject.model, subject.reference = str(model), str(reference)
     case()
