@@ -100,7 +100,7 @@ serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 test: lint  ## lint, types, layers and the tests of every part, in a quarter of an hour on two processors
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-test-long: $(TEST_STAMP) native-here  ## what `make test` leaves out, since it takes more than 1.5 seconds (tests/long.toml)
+test-long: $(TEST_STAMP) native-here  ## what `make test` leaves out, since it takes more than a second (tests/long.toml)
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile -m long
 
 test-whole: lint native-here  ## `make test` and `make test-long` in one; its report is what tests/long.toml is made of

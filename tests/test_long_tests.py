@@ -52,4 +52,4 @@ def test_what_is_left_out(rows, left_out):
 
 def test_what_takes_long_is_every_nth_case_or_none():
     seconds = {"quick": [0.1] * 10, "grid": [0.5] * 20, "one": [9.0], "few": [4.0, 4.0]}
-    assert rows_for(seconds) == {"grid": 7, "one": 0, "few": 0}
+    assert rows_for(seconds) == {"grid": 11, "one": 0, "few": 0}
