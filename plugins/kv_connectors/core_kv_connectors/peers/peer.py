@@ -113,8 +113,8 @@ class Peer:
     def _ask(self, block: Block) -> None:
         if self._pages is None:
             self._pages = self._dialled("pages", PAGE_S)
-        send(self._pages, Get(block[2]))
         self._asked.append(block)
+        send(self._pages, Get(block[2]))
 
     def _next_page(self) -> Page | None:
         """Return the page of the oldest question; None when the other engine no longer has it."""
