@@ -110,8 +110,7 @@ class EventLog(KVConnector):
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Add a block of the KV cache; consecutive blocks of one sequence and group are merged into one event."""
-        named = self._groups.get(group)
-        if named is None:
+        if group not in self._groups:
             return
         if group == self._state_page:
             if key.digest in self._states:
@@ -124,18 +123,7 @@ class EventLog(KVConnector):
             last.block_hashes.append(self._hash(key.digest))
             last.token_ids += token_ids
             return
-        event = BlockStored(
-            [self._hash(key.digest)],
-            before,
-            token_ids,
-            self.block_size,
-            None,
-            KV_CACHE,
-            group_idx=named.number,
-            kv_cache_spec_kind=named.kind,
-            kv_cache_spec_sliding_window=named.window,
-        )
-        self._add(KV_CACHE, group, event)
+        self._store(KV_CACHE, group, key.digest, before, token_ids)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
         """Add a block that has left the KV cache; consecutive removals are merged into one event."""
@@ -189,19 +177,23 @@ class EventLog(KVConnector):
         if type(last) is BlockStored:
             last.block_hashes.append(self._hash(digest))
             return
+        self._store(HOST_MEMORY, group, digest, None, [])
+
+    def _store(self, medium: str, group: int, digest: bytes, parent: BlockHash | None, token_ids: list[int]) -> None:
+        """Begin an event, to which the next blocks of the medium and group may be added."""
         named = self._groups[group]
         event = BlockStored(
             [self._hash(digest)],
-            None,
-            [],
+            parent,
+            token_ids,
             self.block_size,
             None,
-            HOST_MEMORY,
+            medium,
             group_idx=named.number,
             kv_cache_spec_kind=named.kind,
             kv_cache_spec_sliding_window=named.window,
         )
-        self._add(HOST_MEMORY, group, event)
+        self._add(medium, group, event)
 
     def _remove(self, medium: str, group: int, digest: bytes) -> None:
         named = self._groups.get(group)

@@ -48,9 +48,7 @@ def role_arguments(
     own: what the user gave as its own arguments. Sentences about values that contradict each other are added to `problems`.
     """
     said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
-    keys = {name: value for name in NEUTRAL if (value := values.get(name)) is not None}
-    if keys.get(POLICY) in NEUTRAL[POLICY]:
-        del keys[POLICY]
+    keys = _given(values)
     if not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
         return dict(own)
     role = keys.get("kv_role", BOTH)
@@ -63,6 +61,14 @@ def role_arguments(
         if name in own and own[name] != value:
             problems.append(f"{written}: the connector's own {name} {own[name]} says otherwise; leave one out.")
     return {**own, **{name: value for name, (value, _) in found.items()}}
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys about roles that ask for something: `recompute` is what the connector does anyway."""
+    keys = {name: value for name in NEUTRAL if (value := values.get(name)) is not None}
+    if keys.get(POLICY) in NEUTRAL[POLICY]:
+        del keys[POLICY]
+    return keys
 
 
 def _place(keys: Mapping[str, Any], flag: str) -> tuple[str, str]:

@@ -106,16 +106,21 @@ def checked(made: Any) -> Features:
     if not isinstance(arrays, Mapping) or not arrays:
         raise WrongFeatures(f"its arrays are {arrays!r:.80}; expected at least one, by name")
     for name, array in arrays.items():
-        if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            found = getattr(array, "dtype", type(array).__name__)
-            raise WrongFeatures(f"the array {name!r:.80} is of type {found}; expected a numpy array of numbers")
-        # A sum costs a sixth of a test of each number, and is finite in float64 if they are.
-        if array.dtype.kind == "f" and not np.isfinite(np.sum(array, dtype=np.float64)):
-            raise WrongFeatures(f"the array '{name}' has numbers that are not finite")
+        _check_array(name, array)
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_BYTES:
         raise WrongFeatures(f"its arrays have {size} bytes; expected at most {MAX_BYTES}")
     return Features(text, arrays)
+
+
+def _check_array(name: Any, array: Any) -> None:
+    """Raise WrongFeatures for what is no array of finite numbers, or has no name."""
+    if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        found = getattr(array, "dtype", type(array).__name__)
+        raise WrongFeatures(f"the array {name!r:.80} is of type {found}; expected a numpy array of numbers")
+    # A sum costs a sixth of a test of each number, and is finite in float64 if they are.
+    if array.dtype.kind == "f" and not np.isfinite(np.sum(array, dtype=np.float64)):
+        raise WrongFeatures(f"the array '{name}' has numbers that are not finite")
 
 
 def checked_frames(indices: Any, total: int) -> list[int]:

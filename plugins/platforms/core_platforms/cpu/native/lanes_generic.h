@@ -9,7 +9,8 @@ constexpr int kWideIntRows = 0; // same, where integer and float sums share the 
 constexpr int kMaxRows = 2;
 constexpr int kAttentionSums = 2; // accumulators of one block of rows that fit into registers
 constexpr int kMaxIntRows = 2;
-// Compiling the products that do would take 80 of 190 seconds, for processors that few have; Q4_K_M decodes 8% slower without.
+// Panels of bit planes are always expanded. Products without that take 80 of 190 seconds to compile, for processors that few
+// have; Q4_K_M decodes 8% slower for it.
 constexpr bool kDirectPlanes = false;
 
 typedef float f4 __attribute__((vector_size(16)));
