@@ -58,6 +58,7 @@ from core_observers.metrics import PREFIX, ServerMetrics
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
+    from core_apis.prefill.router import PrefillRouter
     from core_apis.quotes import ServerQuotes
     from core_tokens.tokenizer import Tokenizer
 
@@ -188,7 +189,8 @@ def _context(
     metrics = _metrics(engine, server, model, cache, adapters)
     tracing = _tracing(server, model)
     quotes = _quotes(engine, server, metrics, model)
-    generate = _followed(watched(engine, metrics, tracing), engine, quotes, adapters)
+    prefill = None if quotes is None else _prefill(server, quotes, metrics, model)
+    generate = _followed(watched(engine, metrics, tracing), engine, quotes, prefill, adapters)
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching
@@ -220,6 +222,7 @@ def _context(
         traffic=traffic_recorder(server, engine, own),
         batches=batch_service(server, engine.config),
         quotes=quotes,
+        prefill=prefill,
     )
 
 
@@ -244,12 +247,18 @@ def _metrics(
 
 
 def _followed(
-    generate: Generate, engine: ServingEngine, quotes: ServerQuotes | None, adapters: ServedAdapters | None
+    generate: Generate,
+    engine: ServingEngine,
+    quotes: ServerQuotes | None,
+    prefill: PrefillRouter | None,
+    adapters: ServedAdapters | None,
 ) -> Generate:
     """Return how prompts are generated, with all that follows a request from its start to its end."""
     if quotes is not None:
         generate = with_energy(quotes.followed(generate), engine)
     generate = with_transfer(generate, engine)
+    if prefill is not None:
+        generate = prefill.followed(generate)
     return generate if adapters is None else adapters.followed(generate)
 
 
@@ -263,6 +272,19 @@ def _quotes(
     from core_observers.quote_metrics import QuoteMetrics
 
     return ServerQuotes(engine, QuoteMetrics(metrics.registry, PREFIX, model.served_names[0]))
+
+
+def _prefill(
+    server: ServerConfig, quotes: ServerQuotes, metrics: ServerMetrics, model: ModelConfig
+) -> PrefillRouter | None:
+    """Return what sends prompts to other servers; its modules are imported only if there are any."""
+    if not server.prefill_servers:
+        return None
+    from core_apis.prefill.router import PrefillRouter
+    from core_observers.prefill_metrics import PrefillMetrics
+
+    own = PrefillMetrics(metrics.registry, PREFIX, model.served_names[0])
+    return PrefillRouter(server.prefill_servers, quotes, own)
 
 
 def _adapters(engine: ServingEngine, server: ServerConfig, names: ServedNames) -> ServedAdapters | None:

@@ -41,6 +41,7 @@ from core_observers.recent_requests import RecentRequests
 
 if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
+    from core_apis.prefill.router import PrefillRouter
     from core_apis.quotes import ServerQuotes
 
 
@@ -68,6 +69,7 @@ class ServingContext:
     sessions: of all keys.
     batches: files and batches; None: the server has neither.
     quotes: what requests would take; None: the server quotes nothing.
+    prefill: sends prompts to other servers; None: it knows none.
     """
 
     engine: ServingEngine
@@ -95,6 +97,7 @@ class ServingContext:
     histories: Histories = field(default_factory=Histories)
     batches: BatchService | None = None
     quotes: ServerQuotes | None = None
+    prefill: PrefillRouter | None = None
 
     @property
     def names(self) -> ServedNames:
@@ -132,6 +135,8 @@ class ServingContext:
             await self.durable.journal.close()
         await self.preparer.close()
         await self.sessions.pins.close()
+        if self.prefill is not None:
+            await self.prefill.close()
         if self.traffic is not None:
             await asyncio.to_thread(self.traffic.close)
         if self.tracing is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -54,6 +54,7 @@ class PromptRun:
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
     note: the record of the request; None: it is not recorded. Set before the first output is awaited.
+    key: the headers with the API key of the request, for a server that computes its prompt. Set likewise.
     flex: whether it belongs to the batch class.
     session: what the answer becomes a turn of; None: of no session. Set before the first output is awaited.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
@@ -74,6 +75,7 @@ class PromptRun:
         self.flex = is_flex(prepared.body.service_tier, context.server.default_service_tier)
         self.session: JoinedSession | None = None
         self.note: TrafficNote | None = None
+        self.key: Mapping[str, str] = {}
         self.outputs = self._outputs()
 
     async def first(self, receive: Receive) -> PromptOutput:
@@ -159,7 +161,7 @@ class PromptRun:
         entry = self.context.recent.enter(self.answer_id, self.arrival.key)
         params = copy.copy(self.prepared.params)
         terms = self.terms(index)
-        outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry))
+        outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry, self.key))
         if getattr(self.prepared, "history", None) is not None:
             outputs = self._followed(outputs, prompt, terms)
         if self.session is None:

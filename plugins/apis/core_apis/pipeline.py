@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request, Response
 
@@ -30,6 +30,9 @@ from core_apis.sessions.joining import join_session
 from core_apis.traffic.recorder import Prepare
 from core_apis.transfer import check_transfer
 from core_frontend.queue.limit import Arrival
+
+KEY_HEADERS: Final = ("authorization", "x-api-key")
+"""The headers in which an API key comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Pipeline:
             run = await self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
             run.session = session
             run.note = note
+            run.key = {name: value for name in KEY_HEADERS if (value := request.headers.get(name))}
             # After the run: a run that is kept draws the seed of the ids that the answer will have.
             answer = exchange.answer(context, prepared, answer_id, created)
             if streams:

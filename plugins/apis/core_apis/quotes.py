@@ -64,7 +64,7 @@ class ServerQuotes:
         """Wrap `generate` to foretell every prompt, to refuse what cannot meet its timeout, and to learn from what happens."""
 
         async def run(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
-            ask = self._ask(call)
+            ask = self.ask(call)
             is_new = call.terms.recorder is None or not call.terms.recorder.past
             if is_new:
                 self._check_timeout(ask, call.terms)
@@ -138,14 +138,18 @@ class ServerQuotes:
         room = max(self._max_len - num_tokens, 1)
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
-    def _ask(self, call: PromptCall) -> Ask:
+    def ask(self, call: PromptCall, *, remember: bool = True) -> Ask:
+        """Return what is asked for. remember: whether the prompt will be in this engine's cache."""
         ids = call.prompt.get("prompt_token_ids") or ()
         embeds = call.prompt.get("prompt_embeds")
         num_tokens = len(ids) if embeds is None else embeds.num_tokens
         cached = 0
         if self._caches and ids:
             adapter = None if call.terms.adapter is None else call.terms.adapter.digest
-            cached = self._seen.look(ids, (call.terms.tenant, call.prompt.get("cache_salt"), adapter))
+            owner = (call.terms.tenant, call.prompt.get("cache_salt"), adapter)
+            cached = self._seen.look(ids, owner, remember=remember)
+        if call.terms.transfer is not None and call.terms.transfer.source is not None:
+            cached = max(num_tokens - 1, 0)  # its pages come from another engine
         n = call.params.n if isinstance(call.params, SamplingParams) else 1
         return Ask(num_tokens, self._most(call.params, num_tokens), cached, n)
 

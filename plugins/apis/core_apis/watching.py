@@ -6,9 +6,9 @@ does: know HTTP, or queue. Called by: `core_apis.app` (builds), the run of a req
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import CoreError, RequestError
@@ -37,6 +37,7 @@ class PromptCall:
     prompt:     in the engine's form.
     request_id: the engine's own.
     entry:      its row among the recent requests.
+    key:        the headers with the API key of its request; empty: it had none, or goes on without its connection.
     """
 
     prompt: dict[str, Any]
@@ -44,6 +45,7 @@ class PromptCall:
     request_id: str
     terms: RequestTerms
     entry: RecentRequest
+    key: Mapping[str, str] = field(default_factory=dict)
 
 
 Generate = Callable[[PromptCall], AsyncGenerator[RequestOutput, None]]

@@ -16,6 +16,7 @@ from core_config.rules.data_parallel import MULTI_PORT, num_engines
 from core_config.served.buckets import histogram_buckets
 from core_config.served.log_file import log_config
 from core_config.served.names_file import read_names
+from core_config.served.prefill import prefill_problems
 from core_config.served.remote import remote_settings
 from core_config.served.server_config import (
     BatchSettings,
@@ -68,7 +69,7 @@ _SAME = (
 )
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The name of a chat template."""
-_TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
+_TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers", "prefill_servers")
 
 
 def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
@@ -90,6 +91,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
                 f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
             )
     problems += _quote_problems(merged)
+    problems += prefill_problems(merged)
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")

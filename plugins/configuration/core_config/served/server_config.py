@@ -162,6 +162,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     recording: None: no request is recorded.
     batches: None: the server has no files and no batches.
     quotes: whether it foretells when requests have their first token and their end.
+    prefill_servers: URLs of servers that may compute prompts.
     default_service_tier: class of requests that name none, `default` or `flex`.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
@@ -227,6 +228,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     batches: BatchSettings | None = None
     default_service_tier: str = "default"
     quotes: bool = False
+    prefill_servers: tuple[str, ...] = ()
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False

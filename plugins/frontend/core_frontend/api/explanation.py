@@ -185,6 +185,25 @@ class SessionUse(msgspec.Struct):
     note: str | None = None
 
 
+class PrefillUse(msgspec.Struct):
+    """Where the prompt was computed, of a server that may send prompts to others (`--prefill-servers`).
+
+    where:    `here`, or `there`: by one of these servers.
+    why:      the reason, as a sentence.
+    here:     seconds that were foretold until its first token if it was computed here; None: nothing was foretold.
+    there:    the same at the best of these servers, with the transfer of its pages; None: none was asked, or could.
+    transfer: the part of them that the transfer would take.
+    server:   place of that server in the list; None where it was computed here.
+    """
+
+    where: Literal["here", "there"]
+    why: str
+    here: float | None = None
+    there: float | None = None
+    transfer: float | None = None
+    server: int | None = None
+
+
 class Explanation(msgspec.Struct):
     """The explanation of one request. Counts include all its choices.
 
@@ -201,6 +220,7 @@ class Explanation(msgspec.Struct):
     control_text: control tokens spelled out in contents, at most 16 of them.
     session:     what the request's session gave to its prompt; None without one.
     audit:       what the live audit did with its steps; None: none was computed again.
+    prefill:     where its prompt was computed; None: the server sends none away.
     """
 
     times: Times
@@ -216,3 +236,4 @@ class Explanation(msgspec.Struct):
     control_text: list[ControlText] = []
     session: SessionUse | None = None
     audit: AuditUse | None = None
+    prefill: PrefillUse | None = None

@@ -20,10 +20,10 @@ class SeenPrefixes:
         self.room = room
         self._seen: OrderedDict[int, None] = OrderedDict()
 
-    def look(self, token_ids: Sequence[int], owner: Hashable) -> int:
+    def look(self, token_ids: Sequence[int], owner: Hashable, *, remember: bool = True) -> int:
         """Return how many leading tokens were seen of the same owner, and remember all of them. At least one is left over.
 
-        owner: everything besides tokens by which prompts share no cache.
+        owner: everything besides tokens by which prompts share no cache. remember: whether the prompt is computed next.
         """
         seen, found, key = self._seen, 0, hash(owner)
         is_known = True
@@ -32,8 +32,11 @@ class SeenPrefixes:
             is_known = is_known and key in seen
             if is_known:
                 found = end
-            seen[key] = None
-            seen.move_to_end(key)
+            elif not remember:
+                break
+            if remember:
+                seen[key] = None
+                seen.move_to_end(key)
         while len(seen) > self.room // STRIDE:
             seen.popitem(last=False)
         return found

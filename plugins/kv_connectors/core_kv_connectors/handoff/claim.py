@@ -44,7 +44,7 @@ from core_kv_connectors.tiers.page_file import PageError, check_values, checked_
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 10.0
-"""Seconds within which the pages of a known prompt must be here; it is then computed with those that are."""
+"""Most seconds within which the pages of a known prompt must be here; it is then computed with those that are."""
 
 Block = tuple[int, PrefixKey]
 """Group and key of a page."""
@@ -64,12 +64,16 @@ class BusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a request says that its pages are. ticket: of the lease. engine_id: of the producer; empty: unsaid."""
+    """Where a request says that its pages are. ticket: of the lease. engine_id: of the producer; empty: unsaid.
+
+    limit_s: seconds within which they must be here, such as what computing the prompt would take; at most `LIMIT_S`.
+    """
 
     host: str
     port: int
     ticket: str
     engine_id: str = ""
+    limit_s: float = LIMIT_S
 
     def __str__(self) -> str:
         return f"{self.host or 'a peer without a name'}:{self.port}"
@@ -109,6 +113,7 @@ class Claim:
         self.num_bad = 0
         self.problem = ""
         self._tenant = tenant
+        self._limit_s = min(source.limit_s, LIMIT_S)
         self._agreement = agreement
         self._take = take
         self._spare = spare
@@ -137,7 +142,7 @@ class Claim:
         if self._dropped or self.problem:
             return self._dropped or self.problem
         if not self.done.done():
-            return f"they took longer than {LIMIT_S:g} s"
+            return f"they took longer than {self._limit_s:g} s"
         if not self.num_announced:
             return "it has leased no page"
         if self._num_strange:
@@ -149,7 +154,7 @@ class Claim:
     def know(self, blocks: Callable[[], list[Block]]) -> None:
         """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
         if not self._known.done():
-            self._until = time.monotonic() + LIMIT_S
+            self._until = time.monotonic() + self._limit_s
             self._known.set_result(blocks)
 
     def want(self, blocks: list[Block]) -> None:
@@ -266,7 +271,7 @@ class Claim:
             if self._dropped:
                 raise PeerError("the request has ended")
             if time.monotonic() >= self._until:
-                raise BusyError(f"other requests received pages of it for longer than {LIMIT_S:g} s")
+                raise BusyError(f"other requests received pages of it for longer than {self._limit_s:g} s")
             send(connection, Ask())
 
     def _fetch(self, connection: socket.socket, wanted: Sequence[Block]) -> None:
@@ -280,7 +285,7 @@ class Claim:
             if not asked:
                 break
             if time.monotonic() > self._until:
-                raise PeerError(f"its pages took longer than {LIMIT_S:g} s")
+                raise PeerError(f"its pages took longer than {self._limit_s:g} s")
             self._receive_page(connection, *asked.popleft())
 
     def _receive_page(self, connection: socket.socket, group: int, key: PrefixKey) -> None:

@@ -1,0 +1,1 @@
+"""Prompts that a server has computed by another one, where that is faster."""
