@@ -79,6 +79,7 @@ class Served:
         self._arrived: dict[str, float] = {}
         self._lengths: dict[str, int] = {}
         self._have: dict[str, int] = {}
+        self.context: dict[str, int] = {}
         self._events: list[tuple[float, str]] = []
 
     def arrive(self, at: float, name: str) -> None:
@@ -116,19 +117,29 @@ class Served:
             self.refused[name] += 1
             self.arrive(at + (error.retry_after or 1), name)
             return
-        most = length if self.load.known else self.load.most
-        ask = Ask(prompt, most)
+        ask = self.ask(name)
         foretold = self.forecast.enter(name, ask, at)
         self.now = now
         self._arrived[name], self._lengths[name], self._have[name] = at, length, 0
         if foretold is not None:
             self.told[name] = Told(foretold.interval("first"), foretold.interval("usual_end"))
         ids = [self.chance.randrange(2, 1 << 20) for _ in range(4)]
-        self.scheduler.add(make_request(name, [*ids, *range(prompt - 4)], most, eos=[EOS]))
+        # Of a prompt whose pages have come from elsewhere the last tokens are computed; `context` has the others.
+        new = max(prompt - ask.cached, 5)
+        self.context[name] = prompt - new
+        self.scheduler.add(make_request(name, [*ids, *range(new - 4)], ask.most, eos=[EOS]))
+
+    def ask(self, name: str) -> Ask:
+        """Return what a request asks for."""
+        prompt, length = self._sizes[name]
+        return Ask(prompt, length if self.load.known else self.load.most)
 
     def _step(self) -> None:
         step = self.scheduler.schedule()
         work = work_of(step.plan, step.num_decodes)
+        if step.decodes is not None:
+            more = sum(self.context[sequence.request.request_id] for sequence in step.decodes.sequences)
+            work = work._replace(context_tokens=work.context_tokens + more)
         seconds = 0.0
         if step.plan.total_num_tokens:
             seconds = self.load.machine.seconds(work) * max(self.chance.gauss(1.0, self.load.noise), 0.5)
