@@ -36,15 +36,15 @@ def test_explanations_that_nobody_asked_for_go_with_their_plugin(tiny_llama):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"kv_connector": "nixl"}, "--kv-transfer-config.kv_connector nixl: .*known: "),
+        ({"kv_connector": "unknown"}, "--kv-transfer-config.kv_connector unknown: .*known: "),
         ({"kv_connector": "tiers"}, "by arguments of its own, such as --kv-offloading-size"),
         (
             {"kv_connector_extra_config": {"a": 1}},
             "names no connector; expected --kv-transfer-config.kv_connector NAME",
         ),
         ({"kv_connector": "tcp", "kv_role": "kv_sender"}, "kv_role.*expected one of 'kv_both'"),
-        ({"kv_connector": "file", "kv_role": "kv_producer"}, "kv_role kv_producer: only the connector tcp"),
-        ({"kv_connector": "file", "kv_port": 5}, "kv_port 5: only the connector tcp"),
+        ({"kv_connector": "file", "kv_role": "kv_producer"}, "kv_role kv_producer: only the connectors tcp"),
+        ({"kv_connector": "file", "kv_port": 5}, "kv_port 5: only the connectors tcp"),
         ({"kv_connector": "tcp", "kv_port": 70000}, "kv.port"),
     ],
 )
@@ -74,14 +74,14 @@ def test_kept_blocks_have_a_connector_where_engines_are_replaced(tiny_llama):
     ("given", "sentence"),
     [
         ({"kv_connectors": ["keep"]}, "by arguments of its own"),
-        ({"kv_connectors": ["nixl"]}, "--kv-connectors nixl: .*known: "),
+        ({"kv_connectors": ["unknown"]}, "--kv-connectors unknown: .*known: "),
         ({"kv_connectors": ["tiers"]}, "by arguments of its own, such as --kv-offloading-size"),
         ({"kv_connectors": ["disk"]}, "by arguments of its own, such as --kv-offloading-disk-path"),
         ({"kv_connectors": ["file"]}, "--kv-connectors-config.file.directory: required"),
         ({"kv_connectors": ["file", "file"]}, "already named by --kv-connectors file"),
         ({"kv_connectors": ["file"], "kv_transfer_config": {"kv_connector": "file"}}, "already named by"),
         ({"kv_connectors_config": {"file": {"directory": "x"}}}, "this KV connector is not used"),
-        ({"kv_connectors_config": {"nixl": {}}}, "no such KV connector"),
+        ({"kv_connectors_config": {"unknown": {}}}, "no such KV connector"),
     ],
 )
 def test_mistakes_in_names_are_named(tiny_llama, given, sentence):
@@ -170,11 +170,11 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ),
         ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
         ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
-        ("NixlConnector", {}, f"{TRANSFER} NixlConnector: .*the connector tcp hands pages"),
+        ("MooncakeConnector", {}, f"{TRANSFER} MooncakeConnector: .*hands pages"),
         ("LMCacheConnectorV1", {}, "needs a store of its own"),
         ("MultiConnector", {}, "expected the key connectors alone"),
         ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
-        ("MultiConnector", {"connectors": [{"kv_connector": "nixl"}]}, r"connectors\[0\].kv_connector nixl: .*known: "),
+        ("MultiConnector", {"connectors": [{"kv_connector": "unknown"}]}, r"connectors\[0\].kv_connector unknown: .*known: "),
         (
             "MultiConnector",
             {"connectors": [transfer("file") | {"kv_role": "kv_consumer"}]},
@@ -255,6 +255,9 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     fails = tcp | {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"}
     assert role_of(tiny_llama, kv_transfer_config=fails, kv_peers=["a:1"])["load_failure"] == "fail"
     own = {"listen": "127.0.0.1:9"}
+    moved = resolved(tiny_llama, kv_transfer_config={"kv_connector": "NixlConnector"}, kv_peers=["127.0.0.1:1"])
+    found = moved.engine.plugins.arguments["kv_connector.nixl"]
+    assert found == {"role": "kv_both", "peers": ["127.0.0.1:1"], "listen": "127.0.0.1:14579"}
     limited = role_of(tiny_llama, kv_transfer_config=tcp | {"kv_role": "kv_producer"}, kv_rate_limit=20_000_000)
     assert limited["rate_limit"] == 20_000_000
     recomputes = tcp | {"kv_load_failure_policy": "recompute", "kv_connector_extra_config": own}
@@ -279,7 +282,7 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
         ),
         (
             {"kv_transfer_config": {"kv_connector": "shm", "kv_load_failure_policy": "fail"}},
-            "kv_load_failure_policy fail: only the connector tcp",
+            "kv_load_failure_policy fail: only the connectors tcp",
         ),
         (
             {"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}},

@@ -99,13 +99,13 @@ def test_a_peer_moves_pages_on_four_connections_at_a_time(tmp_path, monkeypatch)
     lock = threading.Lock()
     fetch = claim_module.Claim._fetch
 
-    def counted(self, connection, wanted):  # type: ignore[no-untyped-def]
+    def counted(self, connection, *more):  # type: ignore[no-untyped-def]
         with lock:
             open_now[0] += 1
             most[0] = max(most[0], open_now[0])
         assert go.wait(20)
         try:
-            fetch(self, connection, wanted)
+            fetch(self, connection, *more)
         finally:
             with lock:
                 open_now[0] -= 1

@@ -41,15 +41,22 @@ HOST, PORT = "127.0.0.1", 14579
 
 
 def role_arguments(
-    values: Mapping[str, Any], own: Mapping[str, Any], flag: str, settings: Settings, problems: list[str]
+    values: Mapping[str, Any],
+    own: Mapping[str, Any],
+    flag: str,
+    settings: Settings,
+    problems: list[str],
+    *,
+    always: bool = False,
 ) -> dict[str, Any]:
-    """Return the own arguments of `tcp` with those of its role. values, flag: of the connector in vLLM's form.
+    """Return the own arguments of a connector with those of its role. values, flag: of the connector in vLLM's form.
 
-    own: what the user gave as its own arguments. Sentences about values that contradict each other are added to `problems`.
+    own: what the user gave as its own arguments. always: whether it has a role where nothing is said. Sentences about values
+    that contradict each other are added to `problems`.
     """
     said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
     keys = _given(values)
-    if not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
+    if not always and not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
         return dict(own)
     role = keys.get("kv_role", BOTH)
     found: dict[str, tuple[Any, str]] = {"role": (role, f"{flag}.kv_role {role}")}
@@ -83,11 +90,13 @@ def without_role(values: Mapping[str, Any], name: str, flag: str) -> Iterator[st
     for key, neutral in NEUTRAL.items():
         value = values.get(key)
         if value is not None and value not in neutral:
-            yield f"{flag}.{key} {value}: only the connector tcp hands blocks to other engines, not {name}; leave it out."
+            only = "only the connectors tcp and nixl hand blocks to other engines"
+            yield f"{flag}.{key} {value}: {only}, not {name}; leave it out."
 
 
 def unused(settings: Settings) -> Iterator[str]:
     """Yield a sentence for each argument about roles where no connector uses it."""
     for name in ARGUMENTS:
         if settings.user_set(name):
-            yield f"{flag_of(name)}: needs --kv-transfer-config.kv_connector tcp, which hands blocks to other engines."
+            needed = "--kv-transfer-config.kv_connector tcp or nixl, which hand blocks to other engines"
+            yield f"{flag_of(name)}: needs {needed}."

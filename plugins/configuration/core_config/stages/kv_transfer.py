@@ -39,8 +39,10 @@ KEPT = ("store_threshold", "offload_prompt_only")
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
 FILES = ("exampleconnector", "sharedstorageconnector")
 SEVERAL = ("multiconnector", "multi")
-HANDS_ON = "tcp"
-"""The connector that has roles (`kv_roles`)."""
+ALIASES: Mapping[str, str] = {"nixlconnector": "nixl", "nixlpullconnector": "nixl"}
+"""vLLM's names for connectors that hand blocks to other engines → ours."""
+HANDS_ON = ("tcp", "nixl")
+"""The connectors that have roles (`kv_roles`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,14 @@ def named_connectors(settings: Settings) -> NamedConnectors:
     if settings[TRANSFER]:
         _read(settings.mapping(TRANSFER), flag_of(TRANSFER), found)
     transfer = settings.mapping(TRANSFER) if settings[TRANSFER] else {}
-    if normalize(str(transfer.get("kv_connector"))) != HANDS_ON:
+    name = normalize(str(transfer.get("kv_connector")))
+    name = ALIASES.get(name, name)
+    if name not in HANDS_ON:
         found.problems += unused(settings)
     elif not found.problems:
         last = found.connectors[-1]
-        own = role_arguments(transfer, last.arguments or {}, flag_of(TRANSFER), settings, found.problems)
+        always = name != HANDS_ON[0]  # tcp without a role shares blocks by name
+        own = role_arguments(transfer, last.arguments or {}, flag_of(TRANSFER), settings, found.problems, always=always)
         found.connectors[-1] = replace(last, arguments=own)
     return found
 
@@ -138,7 +143,8 @@ def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_pa
     elif normalize(name) in SEVERAL:
         _read_parts(own, prefix, found)
     else:
-        if normalize(name) != HANDS_ON or is_part:
+        name = ALIASES.get(normalize(name), name)
+        if normalize(name) not in HANDS_ON or is_part:
             found.problems += without_role(values, name, flag)
         found.connectors.append(NamedConnector(name, said, own, prefix, is_part))
 

@@ -22,8 +22,10 @@ from typing import Any
 
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.handoff.spare import Spare
+from core_kv_connectors.handoff.transport import ReceivePage, Transport
 from core_kv_connectors.peers.handshake import Agreement, dial
 from core_kv_connectors.peers.messages import (
+    MOST_PLACE,
     SMALL_BYTES,
     Ask,
     Found,
@@ -32,7 +34,6 @@ from core_kv_connectors.peers.messages import (
     PeerError,
     Released,
     receive,
-    receive_into,
     send,
 )
 from core_kv_connectors.peers.messages import Claim as ClaimMessage
@@ -84,6 +85,7 @@ class Claim:
 
     source, tenant: of the request. take: returns memory for a page. spare: the memory that all claims may fill.
     streams: of this peer, one of which receives the pages. pace: of pages that come; None: no limit.
+    transport: of their bytes; None: the connection.
     on_end: called with the outcome, on the claim's thread: `received`, `refused`, `no_memory`, `busy`, `failed` or `dropped`.
 
     offered: ends with the blocks among the prompt's that the peer has; the engine then answers with `want`.
@@ -103,6 +105,7 @@ class Claim:
         streams: Streams,
         on_end: Callable[[str, Claim], None],
         pace: Pace | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.source = source
         self.offered: Future[list[Block]] = Future()
@@ -119,6 +122,7 @@ class Claim:
         self._spare = spare
         self._streams = streams
         self._pace = pace
+        self._transport = transport or Transport()
         self._on_end = on_end
         self._connection: socket.socket | None = None
         self._known: Future[Callable[[], list[Block]]] = Future()
@@ -212,7 +216,7 @@ class Claim:
         dial(connection, self._agreement, "lease")
         connection.settimeout(PAGE_S)
         send(connection, ClaimMessage(self.source.ticket, self._tenant, self.source.engine_id))
-        granted = receive(connection, Granted, SMALL_BYTES)
+        granted = receive(connection, Granted, SMALL_BYTES + MOST_PLACE)
         if granted.problem:
             raise RefusedError(granted.problem[:200])
         announced: set[bytes] = set()
@@ -234,7 +238,9 @@ class Claim:
         self._reserve(connection, len(wanted), renew_s)
         self._take_stream(connection, renew_s)
         try:
-            self._fetch(connection, wanted)
+            left_s = max(self._until - time.monotonic(), 0.0)
+            with self._transport.receiving(granted.place, self._pace, left_s) as receive_page:
+                self._fetch(connection, wanted, receive_page)
         finally:
             self._streams.give_back()
         send(connection, Ask(ends=True, received=self.num_received))
@@ -274,7 +280,7 @@ class Claim:
                 raise BusyError(f"other requests received pages of it for longer than {self._limit_s:g} s")
             send(connection, Ask())
 
-    def _fetch(self, connection: socket.socket, wanted: Sequence[Block]) -> None:
+    def _fetch(self, connection: socket.socket, wanted: Sequence[Block], receive_page: ReceivePage) -> None:
         """Receive pages, several questions ahead of the answers; a page that is gone makes the prefix shorter."""
         asked: deque[Block] = deque()
         upcoming = iter(wanted)
@@ -286,9 +292,9 @@ class Claim:
                 break
             if time.monotonic() > self._until:
                 raise PeerError(f"its pages took longer than {self._limit_s:g} s")
-            self._receive_page(connection, *asked.popleft())
+            self._receive_page(connection, receive_page, *asked.popleft())
 
-    def _receive_page(self, connection: socket.socket, group: int, key: PrefixKey) -> None:
+    def _receive_page(self, connection: socket.socket, receive_page: ReceivePage, group: int, key: PrefixKey) -> None:
         """Receive the page of the oldest question, unless the peer no longer has it."""
         found = receive(connection, Found)
         if found.name != name_of(group, key):
@@ -300,7 +306,7 @@ class Claim:
             if header.nbytes != self._agreement.page_bytes:
                 raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._agreement.page_bytes}")
             page = self._take()
-            receive_into(connection, page.data.cast("B"), self._pace)
+            receive_page(connection, found, page, max(self._until - time.monotonic(), 0.0))
             check_values(header, page, self._agreement.secret)
         except PageError:
             self.num_bad += 1

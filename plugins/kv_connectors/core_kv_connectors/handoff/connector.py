@@ -1,4 +1,4 @@
-"""Handoffs of KV pages as a KV connector: what `tcp` is where it has a role.
+"""Handoffs of KV pages as a KV connector: what `tcp` is where it has a role, and `nixl` always.
 
 Owns: `Handoff`: leases of this engine's blocks, claims on those of others, and the copies of blocks that leases need. Never
 does: know requests (the observer of handoffs does), or share anything without a ticket. Called by: `KVConnectors`, the observer
@@ -24,6 +24,7 @@ from core_kv_connectors.handoff.leases import Leases
 from core_kv_connectors.handoff.listener import LeaseListener
 from core_kv_connectors.handoff.roles import Roles
 from core_kv_connectors.handoff.spare import Spare
+from core_kv_connectors.handoff.transport import Transport
 from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.pace import Streams, pace_of
 from core_kv_connectors.peers.peer import BROKEN_AFTER
@@ -48,7 +49,8 @@ class Handoff(KVConnector):
 
     roles: what it is, and for whom. secret: of all engines; empty: all are on this machine. capacity: limit in bytes on leased
     pages. buffer: limit in bytes on received pages that are not in blocks yet. rate: limit in bytes a second on pages, each
-    way; None: no limit. fingerprint, page_bytes, new_page: as for `LocalTiers`.
+    way; None: no limit. transport: makes what moves the bytes of pages, of so many bytes each; None: the connection does.
+    fingerprint, page_bytes, new_page: as for `LocalTiers`.
 
     copy_bytes: limit on the bytes copied at once.
     sends, takes: the limits on pages. leases, listener: None for an engine that is no producer. counts: of claims, by outcome,
@@ -73,6 +75,7 @@ class Handoff(KVConnector):
         capacity: int,
         buffer: int,
         rate: int | None = None,
+        transport: Callable[[int], Transport] | None = None,
     ) -> None:
         self.roles = roles
         self.counts: Counter[str] = Counter()
@@ -83,6 +86,7 @@ class Handoff(KVConnector):
         self._capacity = capacity
         self._memory = PageMemory(self._page_bytes, new_page)
         self._spare = Spare(buffer)
+        self._transport = Transport() if transport is None else transport(self._page_bytes)
         self.sends, self.takes = pace_of(rate), pace_of(rate)
         self._streams: dict[Address, Streams] = {peer: Streams() for peer in roles.peers}
         self._claims: dict[str, Claim] = {}
@@ -130,9 +134,9 @@ class Handoff(KVConnector):
         if len(self._claims) >= MOST_CLAIMS:
             return self._counted("busy")
         self.counts["claimed"] += 1
-        agreement = Agreement(self._secret, self._fingerprint, self._page_bytes)
+        agreement = Agreement(self._secret, self._fingerprint, self._page_bytes, self._transport.name)
         streams = self._streams[source.host, source.port]
-        common = (self._memory.take, self._spare, streams, self._ended, self.takes)
+        common = (self._memory.take, self._spare, streams, self._ended, self.takes, self._transport)
         self._claims[name] = Claim(source, tenant, agreement, *common)
         return ""
 
@@ -271,8 +275,8 @@ class Handoff(KVConnector):
             return
         roles = self.roles
         self.leases = Leases(fingerprint, self._page_bytes, self._capacity, roles.lease_s, roles.engine_id)
-        agreement = Agreement(self._secret, fingerprint, self._page_bytes)
-        self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT, self.sends)
+        agreement = Agreement(self._secret, fingerprint, self._page_bytes, self._transport.name)
+        self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT, self.sends, self._transport)
 
     def _drop_claims(self) -> None:
         """Drop all claims; their requests are computed."""

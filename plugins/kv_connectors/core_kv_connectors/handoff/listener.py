@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 
 from core_kv_connectors.handoff.leases import Leases
+from core_kv_connectors.handoff.transport import SendPage, Transport
 from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.listener import SILENT_S, Listener
 from core_kv_connectors.peers.messages import (
@@ -33,14 +34,22 @@ CLAIM_BYTES = 1 << 13
 
 
 class LeaseListener(Listener):
-    """Hands out the pages of leases. Arguments: as for `Listener`."""
+    """Hands out the pages of leases. transport: of their bytes; None: the connection. Other arguments: as for `Listener`."""
 
     purposes = ("lease",)
 
     def __init__(
-        self, host: str, port: int, agreement: Agreement, leases: Leases, argument: str, pace: Pace | None = None
+        self,
+        host: str,
+        port: int,
+        agreement: Agreement,
+        leases: Leases,
+        argument: str,
+        pace: Pace | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._leases = leases
+        self._transport = transport or Transport()
         super().__init__(host, port, agreement, argument, pace)
 
     def _speak(self, purpose: str, connection: socket.socket) -> None:
@@ -53,15 +62,16 @@ class LeaseListener(Listener):
         lease, names = granted
         received: int | None = None
         try:
-            send(connection, Granted(len(names), leases.lease_s))
+            send(connection, Granted(len(names), leases.lease_s, place=self._transport.place))
             for start in range(0, len(names), MOST_NAMES):
                 send(connection, Names(names[start : start + MOST_NAMES]))
-            received = self._serve_pages(connection, lease)
+            with self._transport.sending(self._pace) as send_page:
+                received = self._serve_pages(connection, lease, send_page)
         finally:
             sent = leases.end(lease, received)
         send(connection, Released(sent))
 
-    def _serve_pages(self, connection: socket.socket, lease: bytes) -> int:
+    def _serve_pages(self, connection: socket.socket, lease: bytes, send_page: SendPage) -> int:
         """Answer questions until the lease is released; returns the pages that the peer has received, as it says."""
         while True:
             connection.settimeout(self._leases.lease_s)  # each word renews the lease, and nothing else does
@@ -70,13 +80,13 @@ class LeaseListener(Listener):
             if ask.ends:
                 return ask.received
             if ask.name:
-                self._send_page(connection, lease, ask.name)
+                self._send_page(connection, lease, ask.name, send_page)
 
-    def _send_page(self, connection: socket.socket, lease: bytes, name: bytes) -> None:
+    def _send_page(self, connection: socket.socket, lease: bytes, name: bytes, send_page: SendPage) -> None:
         held = self._leases.page(lease, name)
         if held is None or held.page is None:
             send(connection, Found(name))
             return
         agreement = self._agreement
         header, page = page_parts(agreement.fingerprint, held.group, held.key, held.page, agreement.secret)
-        send(connection, Found(name, header[4:]), page, self._pace)
+        send_page(connection, Found(name, header[4:]), page)

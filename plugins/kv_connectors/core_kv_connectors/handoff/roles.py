@@ -21,6 +21,8 @@ RECOMPUTE, FAIL = "recompute", "fail"
 """What becomes of a request whose pages cannot be loaded: it is computed here, or ends with an error."""
 PLACE, PEERS = "--kv-transfer-config.kv_ip", "--kv-peers"
 """Arguments that name addresses, for messages."""
+HANDS_ON: Final = ("kv_connector.tcp", "kv_connector.nixl")
+"""The connectors that have roles."""
 ROLES: Final = (PRODUCER, CONSUMER, BOTH)
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # refused, never listened at
 
@@ -100,10 +102,6 @@ def _own(config: EngineConfig) -> Mapping[str, Any]:
     """Return the arguments of the connector that has a role; empty: there is none."""
     if config.cache.enable_prefix_caching:
         for name, arguments in config.plugins.arguments.items():
-            if (
-                name.partition("#")[0] == "kv_connector.tcp"
-                and isinstance(arguments, Mapping)
-                and arguments.get("role")
-            ):
+            if name.partition("#")[0] in HANDS_ON and isinstance(arguments, Mapping) and arguments.get("role"):
                 return arguments
     return {}

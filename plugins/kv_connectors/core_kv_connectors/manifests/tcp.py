@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
+GIB = 1 << 30
 LEAST_RATE = 10_000_000
 """Lowest limit in bytes a second: see `core_kv_connectors.peers.pace`, which is not imported for a manifest."""
 
@@ -68,23 +70,25 @@ def core_load(context: LoadContext) -> Any:
     config = context.config
     own = context.arguments
     assert config is not None
-    options = context.options
-    common = (config, options["fingerprint"], options["page_bytes"], options.get("new_page"))
-    capacity = int(own.size * (1 << 30))
     if own.role is not None and config.cache.enable_prefix_caching:
-        return _handoff(common, own, capacity)
+        return handoff(context)
     return Peers(
-        *common, listen=own.listen, peers=own.peers, capacity=capacity, key_file=own.key_file, rate=own.rate_limit
+        *_common(context),
+        listen=own.listen,
+        peers=own.peers,
+        capacity=int(own.size * GIB),
+        key_file=own.key_file,
+        rate=own.rate_limit,
     )
 
 
-def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
-    """Build the connector of an engine with a role."""
+def handoff(context: LoadContext, transport: Callable[[int], Any] | None = None) -> Any:
+    """Build the connector of an engine with a role. transport: see `Handoff`."""
     from core_kv_connectors.handoff.connector import Handoff
     from core_kv_connectors.handoff.roles import Roles
     from core_kv_connectors.tiers.shared_files import read_key
 
-    assert own.role is not None
+    own = context.arguments
     roles = Roles.read(
         own.role,
         own.listen,
@@ -95,4 +99,18 @@ def _handoff(common: tuple[Any, ...], own: Arguments, capacity: int) -> Any:
         load_failure=own.load_failure,
     )
     secret = b"" if own.key_file is None else read_key(own.key_file, "tcp")
-    return Handoff(*common, roles=roles, secret=secret, capacity=capacity, buffer=own.buffer, rate=own.rate_limit)
+    return Handoff(
+        *_common(context),
+        roles=roles,
+        secret=secret,
+        capacity=int(own.size * GIB),
+        buffer=own.buffer,
+        rate=own.rate_limit,
+        transport=transport,
+    )
+
+
+def _common(context: LoadContext) -> tuple[Any, ...]:
+    """Return what every connector of peers is given."""
+    options = context.options
+    return context.config, options["fingerprint"], options["page_bytes"], options.get("new_page")

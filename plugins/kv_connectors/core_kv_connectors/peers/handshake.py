@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from core_kv_connectors.peers.messages import MAGIC, SMALL_BYTES, Hello, PeerError, Terms, receive, send
 
+TCP = "tcp"
+"""The transport of pages on the connection itself."""
 CHECK = "check"
 """Purpose of a connection that compares terms: it need not agree on them, and gets no page of a prompt."""
 NONCE_BYTES = 32
@@ -31,11 +33,13 @@ class Agreement:
     """What both ends must have in common.
 
     secret: 32 bytes from the key file; empty: none. fingerprint: 32 hex digits. page_bytes: of a block in all layers.
+    transport: how the bytes of pages come.
     """
 
     secret: bytes
     fingerprint: str
     page_bytes: int
+    transport: str = TCP
 
     def proof(self, role: str, first: bytes, second: bytes) -> bytes:
         """Return what only an end with the secret can say about two nonces. role: of the end that says it."""
@@ -47,6 +51,8 @@ class Agreement:
             return f"fingerprint {terms.fingerprint} instead of {self.fingerprint}: {WHY_WEIGHTS}"
         if terms.page_bytes != self.page_bytes:
             return f"pages of {terms.page_bytes} bytes instead of {self.page_bytes}"
+        if terms.transport != self.transport:
+            return f"the transport {terms.transport} instead of {self.transport}: give both the same kv_connector"
         return ""
 
 
@@ -64,7 +70,7 @@ def terms_of(connection: socket.socket, agreement: Agreement, purpose: str) -> T
     send(connection, Hello(MAGIC, nonce, purpose))
     theirs = _hello(connection)
     proof = agreement.proof("dials", nonce, theirs.nonce)
-    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes))
+    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes, transport=agreement.transport))
     try:
         terms = receive(connection, Terms, SMALL_BYTES)
     except PeerError as error:
@@ -86,7 +92,7 @@ def answer(connection: socket.socket, agreement: Agreement, purposes: Sequence[s
         raise PeerError("it does not know our key: it has another key file, or none")
     problem = agreement.difference(terms)
     proof = agreement.proof("listens", nonce, theirs.nonce)
-    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes, problem))
+    send(connection, Terms(proof, agreement.fingerprint, agreement.page_bytes, problem, agreement.transport))
     if problem and theirs.purpose != CHECK:
         raise PeerError(f"it has {problem}")
     return theirs.purpose

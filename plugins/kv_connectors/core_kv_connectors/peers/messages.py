@@ -4,7 +4,7 @@ Owns: the messages, their limits, and reading and writing them. Never does: open
 both ends, `handshake`.
 
 A message is its length (uint32, little-endian) and msgpack of one of the types below, which a tag tells apart. A `Found` is
-followed by the bytes of its page.
+followed by the bytes of its page, unless a transport fetches them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ MOST_NAMES = 1 << 13
 """Most names of pages in one message: 24 bytes each, with what msgpack adds."""
 SMALL_BYTES = 1 << 12
 """Largest message of a handshake, from an end that has proved nothing yet."""
+MOST_PLACE = 1 << 16
+"""Most bytes that describe the memory of an end; NIXL's description of one with many networks has some thousand."""
 
 
 class PeerError(Exception):
@@ -46,13 +48,14 @@ class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
     """Second message of each end.
 
     proof: HMAC of both nonces. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why the listener
-    refuses; empty: it agrees.
+    refuses; empty: it agrees. transport: how the bytes of pages come.
     """
 
     proof: bytes
     fingerprint: str
     page_bytes: int
     problem: str = ""
+    transport: str = "tcp"
 
 
 class Names(msgspec.Struct, tag=3, array_like=True, forbid_unknown_fields=True):
@@ -70,10 +73,14 @@ class Get(msgspec.Struct, tag=4, array_like=True, forbid_unknown_fields=True):
 
 
 class Found(msgspec.Struct, tag=5, array_like=True, forbid_unknown_fields=True):
-    """The answer: the header of a page file (see `page_file`), whose page follows. header: empty when the page is gone."""
+    """The answer: the header of a page file (see `page_file`), whose page follows. header: empty when the page is gone.
+
+    address: in the memory of who answers, where a transport fetches the page from there; nothing follows then.
+    """
 
     name: bytes
     header: bytes = b""
+    address: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Claim(msgspec.Struct, tag=6, array_like=True, forbid_unknown_fields=True):
@@ -91,12 +98,13 @@ class Granted(msgspec.Struct, tag=7, array_like=True, forbid_unknown_fields=True
     """The answer to a claim. Its names follow, in messages of `Names`.
 
     count: of names. lease_s: seconds after which the lease ends without a further word. problem: why it is refused; empty: it
-    is granted.
+    is granted. place: what the transport must know of this end's memory.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=1 << 22)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     problem: str = ""
+    place: Annotated[bytes, msgspec.Meta(max_length=MOST_PLACE)] = b""
 
 
 class Ask(msgspec.Struct, tag=8, array_like=True, forbid_unknown_fields=True):

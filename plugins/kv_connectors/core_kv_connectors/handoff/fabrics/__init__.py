@@ -1,0 +1,1 @@
+"""Libraries that move memory between machines, as transports of leased pages."""

@@ -1,0 +1,35 @@
+"""Two engines, the second of which answers on pages that NIXL has brought from the first. For `make test-nixl`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import LLM, SamplingParams
+from tests.engine.kv_handoffs import connector_of, consuming, decode, new_port, prefill, producing, told
+from tests.tiny_models import save_checkpoint
+
+pytest.importorskip("nixl_cu12", reason="make test-nixl installs it")
+PROMPT = [1, *(3 + 7 * index % 250 for index in range(200))]
+PARAMS = SamplingParams(max_tokens=12, temperature=0.8, seed=5, n=2, logprobs=2, ignore_eos=True)
+SIZES: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 4, "dtype": "float32", "skip_tokenizer_init": True}
+
+
+def with_nixl(given: dict[str, Any]) -> dict[str, Any]:
+    transfer = {**given["kv_transfer_config"], "kv_connector": "NixlConnector"}
+    return {**SIZES, **given, "kv_transfer_config": transfer}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "lfm2"])
+def test_two_engines_answer_as_one(tmp_path: Path, family: str) -> None:
+    model = str(save_checkpoint(tmp_path / "model", family=family))
+    port = new_port()
+    with LLM(model, **SIZES) as alone:
+        expected = told(alone.generate([{"prompt_token_ids": PROMPT}], PARAMS)[0])
+    with LLM(model, **with_nixl(producing(port))) as one, LLM(model, **with_nixl(consuming(port))) as other:
+        for number in range(3):
+            output = decode(other, f"r{number}", PROMPT, PARAMS, prefill(one, f"p{number}", PROMPT))
+            assert told(output) == expected
+            other.reset_prefix_cache()
+        counts = connector_of(other).report_counts()
+    assert counts["claim.received"] == 3 and counts["claim.pages_received"] > 0 and not counts.get("claim.pages_bad", 0)

@@ -1,0 +1,209 @@
+"""Leased pages that a library moves from memory to memory: what both ends make of it, whatever it does.
+
+`Copies` stands for a library within one process. With `make test-nixl` the same tests run on the real NIXL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.api.errors import ConfigError
+from core_kit.fixtures.kv_context import config_of
+from core_kv_connectors.handoff.connector import Handoff
+from core_kv_connectors.handoff.fabrics import fabric as fabric_module
+from core_kv_connectors.handoff.fabrics.fabric import Fabric, FabricTransport
+from core_kv_connectors.handoff.fabrics.nixl import NixlFabric, nixl
+from core_kv_connectors.handoff.roles import Roles
+from core_kv_connectors.peers.messages import PeerError
+from core_kv_connectors.peers.peer import AHEAD
+from tests.kv.test_handoff import begun, ends, place_of
+from tests.kv.test_peers import free_port
+from tests.kv.tier_fakes import PAGE_BYTES, PRINT, key, page
+
+MANY = 3 * AHEAD + 5
+"""Pages: a ring of slots comes round three times."""
+BLOCKS = [(0, key(number)) for number in range(MANY)]
+LEASED = [(None, group, of, page(number)) for number, (group, of) in enumerate(BLOCKS)]
+HAS_NIXL = importlib.util.find_spec("nixl_cu12") is not None
+
+
+class Copies:
+    """A library whose ends are in one process; a read outside of registered memory is refused, as a network would."""
+
+    name = "copies"
+
+    def __init__(self, ends: dict[bytes, tuple[int, int]]) -> None:
+        self.place = b""
+        self.problem = ""
+        self.damages = False
+        self._ends = ends
+
+    def register(self, address: int, num_bytes: int) -> None:
+        self.place = b"end %d" % len(self._ends)
+        self._ends[self.place] = (address, num_bytes)
+
+    def read(self, place: bytes, source: int, target: int, num_bytes: int, limit_s: float) -> None:
+        begin, length = self._ends[place]
+        if self.problem or not begin <= source <= begin + length - num_bytes:
+            raise PeerError(self.problem or "the memory is not registered")
+        ctypes.memmove(target, source, num_bytes)
+        if self.damages:
+            ctypes.memset(target, 7, 1)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Handoff]]:
+    """Opens the connectors of engines; they are closed at the end."""
+    opened: list[Handoff] = []
+
+    def engine(fabric: Fabric | None, *asks: str) -> Handoff:
+        role = "kv_consumer" if asks else "kv_producer"
+        listen = None if asks else f"127.0.0.1:{free_port()}"
+        roles = Roles.read(role, listen, asks, lease_s=30.0, engine_id="P", has_key=False)
+        sizes: dict[str, Any] = {"secret": b"", "capacity": 1 << 24, "buffer": 1 << 24}
+        moves = None if fabric is None else lambda page_bytes: FabricTransport(fabric, page_bytes)
+        opened.append(Handoff(config_of(tmp_path), lambda: PRINT, PAGE_BYTES, roles=roles, transport=moves, **sizes))
+        return opened[-1]
+
+    yield engine
+    for one in opened:
+        one.close(0.0)
+
+
+Pair = tuple[Handoff, Handoff, Any]
+
+
+@pytest.fixture(
+    params=["copies", pytest.param("nixl", marks=pytest.mark.skipif(not HAS_NIXL, reason="make test-nixl installs it"))]
+)
+def pair(request: pytest.FixtureRequest, make: Callable[..., Handoff]) -> Pair:
+    """A producer, a consumer, and the consumer's fabric."""
+    known: dict[bytes, tuple[int, int]] = {}
+    here, there = (Copies(known) if request.param == "copies" else NixlFabric(["UCX"]) for _ in range(2))
+    one = make(here)
+    return one, make(there, place_of(one.roles.listen)), there
+
+
+def received(consumer: Handoff, ticket: str, name: str = "r") -> int:
+    """How many pages a request gets, all of them right."""
+    claim = begun(consumer, ticket, name=name)
+    claim.know(lambda: BLOCKS)
+    claim.want(claim.offered.result(20))
+    claim.done.result(20)
+    consumer.collect(name)
+    found = [consumer.get(*block) for block in BLOCKS]
+    assert all(got is None or (got == page(number)).all() for number, got in enumerate(found))
+    consumer.end_claim(name)
+    return sum(got is not None for got in found)
+
+
+def lease(producer: Handoff) -> str:
+    ticket = producer.lease(LEASED, BLOCKS[-1][1].digest, MANY, "t")
+    assert ticket is not None
+    return ticket
+
+
+def test_pages_come_through_registered_memory(pair: Pair) -> None:
+    one, other, _ = pair
+    for _ in range(3):
+        assert received(other, lease(one)) == MANY
+    ends(one, other)
+    counts = one.report_counts() | other.report_counts()
+    assert counts["lease.pages_sent"] == counts["claim.pages_received"] == 3 * MANY
+    assert not counts["lease.unequal"] and not counts.get("claim.pages_bad", 0)
+
+
+def test_several_requests_at_once_have_slots_of_their_own(pair: Pair) -> None:
+    one, other, _ = pair
+    tickets = [lease(one) for _ in range(8)]
+    claims = {f"r{number}": begun(other, ticket, name=f"r{number}") for number, ticket in enumerate(tickets)}
+    for claim in claims.values():
+        claim.know(lambda: BLOCKS)
+        claim.want(claim.offered.result(20))
+    for name, claim in claims.items():
+        claim.done.result(20)
+        assert len(claim.pages) == MANY
+        assert all((got == page(BLOCKS.index((0, of)))).all() for of, got in claim.pages.values())
+        other.end_claim(name)
+    ends(one, other)
+
+
+def test_a_library_that_fails_costs_hits_alone(make: Callable[..., Handoff]) -> None:
+    known: dict[bytes, tuple[int, int]] = {}
+    there = Copies(known)
+    one = make(Copies(known))
+    other = make(there, place_of(one.roles.listen))
+    there.problem = "the network is gone"
+    assert received(other, lease(one)) == 0
+    there.problem, there.damages = "", True
+    assert received(other, lease(one)) == 0
+    assert other.report_counts()["claim.pages_bad"] == 1, "checksums are verified behind every library"
+    there.damages = False
+    assert received(other, lease(one)) == MANY
+    ends(one, other)
+
+
+def test_two_ways_do_not_fit(make: Callable[..., Handoff], caplog: pytest.LogCaptureFixture) -> None:
+    one = make(Copies({}))
+    other = make(None, place_of(one.roles.listen))
+    ticket = lease(one)
+    claim = begun(other, ticket)
+    claim.done.result(20)
+    assert "the transport copies instead of tcp" in claim.problem
+    other.end_claim("r")
+
+
+def test_without_a_free_slot_a_prompt_is_computed(
+    make: Callable[..., Handoff], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fabric_module, "RING_S", 0.01)
+    known: dict[bytes, tuple[int, int]] = {}
+    one = make(Copies(known))
+    other = make(Copies(known), place_of(one.roles.listen))
+    transport = one._transport
+    assert isinstance(transport, FabricTransport)
+    taken = [transport._take(0.0) for _ in range(fabric_module.MOST_RINGS)]
+    assert received(other, lease(one)) == 0
+    for ring in taken:
+        transport._give_back(ring)
+    assert received(other, lease(one)) == MANY
+
+
+def test_slots_are_not_shared_however_connections_end(make: Callable[..., Handoff]) -> None:
+    """Claims that are dropped in the middle of pages, beside others that go on."""
+    known: dict[bytes, tuple[int, int]] = {}
+    one = make(Copies(known))
+    other = make(Copies(known), place_of(one.roles.listen))
+    chance = random.Random(4)
+
+    def run(number: int) -> None:
+        claim = begun(other, lease(one), name=f"r{number}")
+        claim.know(lambda: BLOCKS)
+        claim.want(claim.offered.result(20))
+        if chance.random() < 0.5:
+            other.end_claim(f"r{number}")
+        claim.done.result(20)
+        assert all((got == page(BLOCKS.index((0, of)))).all() for of, got in claim.pages.values())
+        other.end_claim(f"r{number}")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ends(one, other)
+    assert not other.report_counts().get("claim.pages_bad", 0)
+
+
+@pytest.mark.skipif(HAS_NIXL, reason="the library is here")
+def test_without_the_library_the_start_says_how_to_get_it() -> None:
+    with pytest.raises(ConfigError, match=r"core-engine-kv-connectors\[nixl\]"):
+        nixl()
