@@ -121,6 +121,7 @@ $(VENV)/nixl/.installed: $(TEST_STAMP) pyproject.toml
 
 test-nixl: $(VENV)/nixl/.installed  ## pages that NIXL moves (70 MB from PyPI): both ends of a lease, and two engines that answer as one
 	$(VENV)/nixl/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_nixl_handoff.py
+	$(VENV)/nixl/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k kv_connector.nixl
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

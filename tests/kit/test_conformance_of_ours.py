@@ -65,6 +65,9 @@ def test_ours(case, request, workers, monkeypatch):
         subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
     if subject.kind == "kv_connector" and subject.name == "tcp":
         subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
+    if subject.kind == "kv_connector" and subject.name == "nixl":
+        pytest.importorskip("nixl_cu12", reason="make test-nixl installs it")
+        subject.arguments = {"role": "kv_producer", "listen": f"127.0.0.1:{free_port()}"}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])
     elif subject.name == "gguf" and subject.kind != "processor":
