@@ -27,7 +27,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-long test-media test-nixl test-nodes test-packages test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -112,16 +112,16 @@ test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
 test-kv: $(TEST_STAMP)  ## prefill apart from decoding: pages, leases, tickets, engines and servers
 	$(PYTHON) -m pytest -m "slow or not slow" tests/apis/test_transfer_field.py tests/kv/test_handoff.py tests/kv/test_peers.py tests/engine/test_kv_handoff.py tests/engine/test_peer_pages.py tests/apis/test_kv_transfer.py
 
-$(VENV)/nixl/.installed: $(TEST_STAMP) pyproject.toml
-	python3 -m venv $(VENV)/nixl
-	$(VENV)/nixl/bin/python -m pip install --quiet --no-compile --no-deps "nixl-cu12>=1.5"
+$(VENV)/fabrics/.installed: $(TEST_STAMP) pyproject.toml
+	python3 -m venv $(VENV)/fabrics
+	$(VENV)/fabrics/bin/python -m pip install --quiet --no-compile --no-deps "nixl-cu12>=1.5" "mooncake-transfer-engine-non-cuda>=0.3.13"
 	$(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
-		$$($(VENV)/nixl/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
+		$$($(VENV)/fabrics/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
 	touch $@
 
-test-nixl: $(VENV)/nixl/.installed  ## pages that NIXL moves (70 MB from PyPI): both ends of a lease, and two engines that answer as one
-	$(VENV)/nixl/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_nixl_handoff.py
-	$(VENV)/nixl/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k kv_connector.nixl
+test-fabrics: $(VENV)/fabrics/.installed  ## pages that NIXL and Mooncake move (115 MB from PyPI; Mooncake needs libibverbs1, libnl-3-200, libnl-route-3-200, libnuma1, libcurl4)
+	$(VENV)/fabrics/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_fabric_handoff.py
+	$(VENV)/fabrics/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k "kv_connector.nixl or kv_connector.mooncake"
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

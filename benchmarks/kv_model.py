@@ -1,9 +1,10 @@
 """When it pays to compute a prompt on another server: `python -m benchmarks.kv_model`.
 
-A server of prompts stands beside one to eight servers that answer. Schedulers, forecasts and the rule that chooses are real; steps
-take the seconds of a made-up machine and prompts come at random, on a clock of its own, so that no figure depends on this machine.
-Printed for each ratio and load: the mean time to the first token if every prompt is computed where it is answered, if every one is
-computed by the server of prompts, and if the rule chooses; and how long the pages of a prompt take on real links.
+A server of prompts stands beside one to eight servers that answer. Schedulers, forecasts and the rule that chooses are
+real; steps take the seconds of a made-up machine and prompts come at random, on a clock of its own, so that no figure
+depends on this machine. Printed for each ratio and load: the mean time to the first token if every prompt is computed where
+it is answered, if every one is computed by the server of prompts, and if the rule chooses; and how long the pages of a
+prompt take on real links.
 
 The bar: the rule is within 5% of the better of the two.
 """

@@ -43,8 +43,8 @@ def test_explanations_that_nobody_asked_for_go_with_their_plugin(tiny_llama):
             "names no connector; expected --kv-transfer-config.kv_connector NAME",
         ),
         ({"kv_connector": "tcp", "kv_role": "kv_sender"}, "kv_role.*expected one of 'kv_both'"),
-        ({"kv_connector": "file", "kv_role": "kv_producer"}, "kv_role kv_producer: only the connectors tcp"),
-        ({"kv_connector": "file", "kv_port": 5}, "kv_port 5: only the connectors tcp"),
+        ({"kv_connector": "file", "kv_role": "kv_producer"}, "kv_role kv_producer: only the connectors tcp, nixl"),
+        ({"kv_connector": "file", "kv_port": 5}, "kv_port 5: only the connectors tcp, nixl"),
         ({"kv_connector": "tcp", "kv_port": 70000}, "kv.port"),
     ],
 )
@@ -170,7 +170,7 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ),
         ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
         ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
-        ("MooncakeConnector", {}, f"{TRANSFER} MooncakeConnector: .*hands pages"),
+        ("MooncakeStoreConnector", {}, "needs a store of its own"),
         ("LMCacheConnectorV1", {}, "needs a store of its own"),
         ("MultiConnector", {}, "expected the key connectors alone"),
         ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
@@ -282,7 +282,7 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
         ),
         (
             {"kv_transfer_config": {"kv_connector": "shm", "kv_load_failure_policy": "fail"}},
-            "kv_load_failure_policy fail: only the connectors tcp",
+            "kv_load_failure_policy fail: only the connectors tcp, nixl",
         ),
         (
             {"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}},

@@ -18,6 +18,9 @@ from tests.loaders.gguf_files import write_gguf
 OURS = [(row.kind, row.name) for row in discover() if is_own(row.distribution)]
 ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
 
+FABRICS = {"nixl": "nixl_cu12", "mooncake": "mooncake"}
+"""Connectors whose package is no dependency of the tests → its module."""
+
 
 @pytest.fixture(scope="session")
 def gguf_pair(tmp_path_factory):
@@ -65,8 +68,8 @@ def test_ours(case, request, workers, monkeypatch):
         subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
     if subject.kind == "kv_connector" and subject.name == "tcp":
         subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
-    if subject.kind == "kv_connector" and subject.name == "nixl":
-        pytest.importorskip("nixl_cu12", reason="make test-nixl installs it")
+    if subject.kind == "kv_connector" and subject.name in FABRICS:
+        pytest.importorskip(FABRICS[subject.name], reason="make test-fabrics installs it")
         subject.arguments = {"role": "kv_producer", "listen": f"127.0.0.1:{free_port()}"}
     if subject.kind == "adapter":
         subject.model = str(request.getfixturevalue("adapters")[subject.name])

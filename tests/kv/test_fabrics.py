@@ -1,6 +1,6 @@
 """Leased pages that a library moves from memory to memory: what both ends make of it, whatever it does.
 
-`Copies` stands for a library within one process. With `make test-nixl` the same tests run on the real NIXL.
+`Copies` stands for a library within one process. With `make test-fabrics` the same tests run on the real NIXL and Mooncake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from core_kit.fixtures.kv_context import config_of
 from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.fabrics import fabric as fabric_module
 from core_kv_connectors.handoff.fabrics.fabric import Fabric, FabricTransport
+from core_kv_connectors.handoff.fabrics.mooncake import MooncakeFabric, mooncake
 from core_kv_connectors.handoff.fabrics.nixl import NixlFabric, nixl
+from core_kv_connectors.handoff.fabrics.own_address import own_address
 from core_kv_connectors.handoff.roles import Roles
 from core_kv_connectors.peers.messages import PeerError
 from core_kv_connectors.peers.peer import AHEAD
@@ -32,7 +34,13 @@ MANY = 3 * AHEAD + 5
 """Pages: a ring of slots comes round three times."""
 BLOCKS = [(0, key(number)) for number in range(MANY)]
 LEASED = [(None, group, of, page(number)) for number, (group, of) in enumerate(BLOCKS)]
-HAS_NIXL = importlib.util.find_spec("nixl_cu12") is not None
+HAVE = {"nixl": importlib.util.find_spec("nixl_cu12"), "mooncake": importlib.util.find_spec("mooncake")}
+OPEN: dict[str, Callable[[], Fabric]] = {
+    "nixl": lambda: NixlFabric(["UCX"]),
+    "mooncake": lambda: MooncakeFabric("127.0.0.1"),
+}
+IMPORT = {"nixl": nixl, "mooncake": mooncake}
+WHY = "make test-fabrics installs it"
 
 
 class Copies:
@@ -82,12 +90,12 @@ Pair = tuple[Handoff, Handoff, Any]
 
 
 @pytest.fixture(
-    params=["copies", pytest.param("nixl", marks=pytest.mark.skipif(not HAS_NIXL, reason="make test-nixl installs it"))]
+    params=["copies", *(pytest.param(name, marks=pytest.mark.skipif(not HAVE[name], reason=WHY)) for name in OPEN)]
 )
 def pair(request: pytest.FixtureRequest, make: Callable[..., Handoff]) -> Pair:
     """A producer, a consumer, and the consumer's fabric."""
     known: dict[bytes, tuple[int, int]] = {}
-    here, there = (Copies(known) if request.param == "copies" else NixlFabric(["UCX"]) for _ in range(2))
+    here, there = (Copies(known) if request.param == "copies" else OPEN[request.param]() for _ in range(2))
     one = make(here)
     return one, make(there, place_of(one.roles.listen)), there
 
@@ -203,7 +211,16 @@ def test_slots_are_not_shared_however_connections_end(make: Callable[..., Handof
     assert not other.report_counts().get("claim.pages_bad", 0)
 
 
-@pytest.mark.skipif(HAS_NIXL, reason="the library is here")
-def test_without_the_library_the_start_says_how_to_get_it() -> None:
-    with pytest.raises(ConfigError, match=r"core-engine-kv-connectors\[nixl\]"):
-        nixl()
+@pytest.mark.parametrize("name", OPEN)
+def test_without_the_library_the_start_says_how_to_get_it(name: str) -> None:
+    if HAVE[name]:
+        pytest.skip("the library is here")
+    with pytest.raises(ConfigError, match=rf"core-engine-kv-connectors\[{name}\]"):
+        IMPORT[name]()
+
+
+def test_the_own_address_is_that_of_the_route_to_a_peer() -> None:
+    assert own_address("10.0.0.7:1", ["127.0.0.1:2"]) == "10.0.0.7"
+    assert own_address(None, ["127.0.0.1:2"]) == own_address(None, []) == "127.0.0.1"
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        own_address(None, ["nowhere"])

@@ -90,7 +90,7 @@ def without_role(values: Mapping[str, Any], name: str, flag: str) -> Iterator[st
     for key, neutral in NEUTRAL.items():
         value = values.get(key)
         if value is not None and value not in neutral:
-            only = "only the connectors tcp and nixl hand blocks to other engines"
+            only = "only the connectors tcp, nixl and mooncake hand blocks to other engines"
             yield f"{flag}.{key} {value}: {only}, not {name}; leave it out."
 
 
@@ -98,5 +98,5 @@ def unused(settings: Settings) -> Iterator[str]:
     """Yield a sentence for each argument about roles where no connector uses it."""
     for name in ARGUMENTS:
         if settings.user_set(name):
-            needed = "--kv-transfer-config.kv_connector tcp or nixl, which hand blocks to other engines"
+            needed = "--kv-transfer-config.kv_connector tcp, nixl or mooncake, which hand blocks to other engines"
             yield f"{flag_of(name)}: needs {needed}."

@@ -39,9 +39,13 @@ KEPT = ("store_threshold", "offload_prompt_only")
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
 FILES = ("exampleconnector", "sharedstorageconnector")
 SEVERAL = ("multiconnector", "multi")
-ALIASES: Mapping[str, str] = {"nixlconnector": "nixl", "nixlpullconnector": "nixl"}
+ALIASES: Mapping[str, str] = {
+    "nixlconnector": "nixl",
+    "nixlpullconnector": "nixl",
+    "mooncakeconnector": "mooncake",
+}
 """vLLM's names for connectors that hand blocks to other engines → ours."""
-HANDS_ON = ("tcp", "nixl")
+HANDS_ON = ("tcp", "nixl", "mooncake")
 """The connectors that have roles (`kv_roles`)."""
 
 

@@ -1,4 +1,4 @@
-"""Handoffs of KV pages as a KV connector: what `tcp` is where it has a role, and `nixl` always.
+"""Handoffs of KV pages as a KV connector: what `tcp` is where it has a role, `nixl` and `mooncake` always.
 
 Owns: `Handoff`: leases of this engine's blocks, claims on those of others, and the copies of blocks that leases need. Never
 does: know requests (the observer of handoffs does), or share anything without a ticket. Called by: `KVConnectors`, the observer

@@ -21,7 +21,7 @@ RECOMPUTE, FAIL = "recompute", "fail"
 """What becomes of a request whose pages cannot be loaded: it is computed here, or ends with an error."""
 PLACE, PEERS = "--kv-transfer-config.kv_ip", "--kv-peers"
 """Arguments that name addresses, for messages."""
-HANDS_ON: Final = ("kv_connector.tcp", "kv_connector.nixl")
+HANDS_ON: Final = ("kv_connector.tcp", "kv_connector.nixl", "kv_connector.mooncake")
 """The connectors that have roles."""
 ROLES: Final = (PRODUCER, CONSUMER, BOTH)
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # refused, never listened at

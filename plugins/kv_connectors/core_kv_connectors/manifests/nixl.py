@@ -34,14 +34,6 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the connector. Raises ConfigError where NIXL is not installed."""
-    from core.api.errors import ConfigError
-    from core_kv_connectors.handoff.fabrics.fabric import FabricTransport
     from core_kv_connectors.handoff.fabrics.nixl import NixlFabric
 
-    config = context.config
-    own = context.arguments
-    assert config is not None
-    if not config.cache.enable_prefix_caching:
-        raise ConfigError(["the KV connector nixl hands over cached blocks; leave out --no-enable-prefix-caching."])
-    fabric = NixlFabric(own.backends)
-    return tcp.handoff(context, lambda page_bytes: FabricTransport(fabric, page_bytes))
+    return tcp.moved(context, lambda: NixlFabric(context.arguments.backends))

@@ -110,6 +110,19 @@ def handoff(context: LoadContext, transport: Callable[[int], Any] | None = None)
     )
 
 
+def moved(context: LoadContext, fabric: Callable[[], Any]) -> Any:
+    """Build a connector whose pages a library moves. fabric: opens it. Raises ConfigError, without prefix caching too."""
+    from core.api.errors import ConfigError
+    from core_kv_connectors.handoff.fabrics.fabric import FabricTransport
+
+    config = context.config
+    assert config is not None
+    if not config.cache.enable_prefix_caching:
+        raise ConfigError(["this KV connector hands over cached blocks; leave out --no-enable-prefix-caching."])
+    opened = fabric()
+    return handoff(context, lambda page_bytes: FabricTransport(opened, page_bytes))
+
+
 def _common(context: LoadContext) -> tuple[Any, ...]:
     """Return what every connector of peers is given."""
     options = context.options

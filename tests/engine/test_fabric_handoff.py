@@ -1,4 +1,4 @@
-"""Two engines, the second of which answers on pages that NIXL has brought from the first. For `make test-nixl`."""
+"""Two engines, the second of which answers on pages that a library has brought from the first. For `make test-fabrics`."""
 
 from pathlib import Path
 from typing import Any
@@ -9,24 +9,26 @@ from core import LLM, SamplingParams
 from tests.engine.kv_handoffs import connector_of, consuming, decode, new_port, prefill, producing, told
 from tests.tiny_models import save_checkpoint
 
-pytest.importorskip("nixl_cu12", reason="make test-nixl installs it")
+PACKAGES = {"NixlConnector": "nixl_cu12", "MooncakeConnector": "mooncake"}
 PROMPT = [1, *(3 + 7 * index % 250 for index in range(200))]
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, seed=5, n=2, logprobs=2, ignore_eos=True)
 SIZES: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 4, "dtype": "float32", "skip_tokenizer_init": True}
 
 
-def with_nixl(given: dict[str, Any]) -> dict[str, Any]:
-    transfer = {**given["kv_transfer_config"], "kv_connector": "NixlConnector"}
+def moved_by(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    transfer = {**given["kv_transfer_config"], "kv_connector": name}
     return {**SIZES, **given, "kv_transfer_config": transfer}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "lfm2"])
-def test_two_engines_answer_as_one(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize("name", PACKAGES)
+def test_two_engines_answer_as_one(tmp_path: Path, family: str, name: str) -> None:
+    pytest.importorskip(PACKAGES[name], reason="make test-fabrics installs it")
     model = str(save_checkpoint(tmp_path / "model", family=family))
     port = new_port()
     with LLM(model, **SIZES) as alone:
         expected = told(alone.generate([{"prompt_token_ids": PROMPT}], PARAMS)[0])
-    with LLM(model, **with_nixl(producing(port))) as one, LLM(model, **with_nixl(consuming(port))) as other:
+    with LLM(model, **moved_by(name, producing(port))) as one, LLM(model, **moved_by(name, consuming(port))) as other:
         for number in range(3):
             output = decode(other, f"r{number}", PROMPT, PARAMS, prefill(one, f"p{number}", PROMPT))
             assert told(output) == expected
