@@ -9,6 +9,7 @@ than *its wait and prefill here*, so that a server with others beside it is not 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Link:
         excess = self._seconds_a_byte - FIRST_SECONDS_A_BYTE
         if excess <= 0.0:
             return self._seconds_a_byte
-        return FIRST_SECONDS_A_BYTE + excess * 0.5 ** ((self._clock() - self._at) / FORGET_S)
+        return FIRST_SECONDS_A_BYTE + excess * math.exp2((self._at - self._clock()) / FORGET_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,9 @@ class FabricTransport(Transport):
 
         def receive_page(connection: socket.socket, found: Found, page: Page, limit_s: float) -> None:
             slot = self._memory[ring, 0]
-            for start in range(0, page.nbytes, PIECE_BYTES) if pace is not None else ():
-                pace.take(min(PIECE_BYTES, page.nbytes - start))
+            if pace is not None:
+                for start in range(0, page.nbytes, PIECE_BYTES):
+                    pace.take(min(PIECE_BYTES, page.nbytes - start))
             self._fabric.read(place, found.address, slot.ctypes.data, page.nbytes, limit_s)
             page[:] = slot
 
