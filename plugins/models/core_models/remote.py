@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from core_models import bailing, gte
+from core_models import bailing, gte, nemotron_nas, pangu, plamo3, solar, step3
 from core_models.alibi import slopes, with_slopes
 from core_models.scaled import scaled_by_depth
 from core_runtime.models.configuration import Configuration, configuration
@@ -90,6 +90,11 @@ def teleflm_scalars(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
 ROWS: tuple[Family, ...] = (
     gte.FIRST,
     *bailing.ROWS,
+    *nemotron_nas.ROWS,
+    *solar.ROWS,
+    *plamo3.ROWS,
+    *step3.ROWS,
+    *pangu.ROWS,
     Family(
         name="qwen",
         model_types=("qwen",),

@@ -188,6 +188,8 @@ class Decoder:
         steps = iter(metadata)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
+            if spec.keeps_as or spec.blends:
+                self._keep_and_blend(spec, views)
             # Before the mixer, which may add its branch to the residual stream directly.
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
@@ -354,6 +356,16 @@ class Decoder:
         self.kernels.add(views.branch, views.residual)
         if norm is not None and on_stream:
             norm(views.residual, views.residual)
+
+    def _keep_and_blend(self, spec: BlockSpec, views: StepViews) -> None:
+        """Keep the residual stream for later blocks, and blend it with the stream that an earlier one kept."""
+        for name in spec.keeps_as:
+            views.kept[name].copy_(views.residual)
+        for name, share in spec.blends:
+            views.branch.copy_(views.kept[name])
+            self._scale(views.branch, share)
+            self._scale(views.residual, 1.0 - share)
+            self.kernels.add(views.branch, views.residual)
 
     def _add(self, rows: Tensor, values: Tensor, index: int, views: StepViews) -> None:
         """Add rows to the result of block `index`; see `set_added`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from core_runtime.layers.workspace import Workspace
+from core_runtime.specs.block_parts import kept_buffer
 from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
 
 
@@ -24,6 +25,7 @@ class StepViews:
         "expert_ids",
         "expert_slots",
         "expert_weights",
+        "kept",
         "late",
         "normed",
         "normed_mlp",
@@ -56,6 +58,8 @@ class StepViews:
         self.beside = view("beside", "branch")
         self.pair = view("pair", "residual")
         self.late = view("late", "branch")
+        names = {name for block in spec.blocks for name in block.keeps_as}
+        self.kept = {name: workspace.view(kept_buffer(name), num_tokens) for name in names}
         self.shared_gate = view("shared_gate", "branch")
         self.shared_out = view("shared_out", "branch")
 

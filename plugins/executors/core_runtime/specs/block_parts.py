@@ -39,7 +39,7 @@ def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts
     pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
         return latent_parts(mixer, prefix, hidden, heads, interleaved=pairs > 0, width=width)
-    return attention_parts(mixer, prefix, hidden, heads, pairs, width)
+    return attention_parts(mixer, prefix, hidden, heads, pairs, spec.norm, width)
 
 
 def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
@@ -124,8 +124,11 @@ def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
     """Return the norms of a block around mixer and MLP, and within the MLP."""
     prefix = spec.block_name(index)
     norms: dict[str, NormTensor] = {}
+    behind = spec.blocks[index].behind_offsets
+    offsets = {} if behind is None else {"post_attention": behind[0], "post_mlp": behind[1]}
     for role, name in _norm_names(spec, index).items():
-        norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), spec.norm)
+        how = msgspec.structs.replace(spec.norm, offset=offsets.get(role, spec.norm.offset))
+        norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), how)
     norms |= _norms_of_experts(spec, index)
     mlp = spec.block_mlp(index)
     if mlp is not None and mlp.inner_norm is not None:
@@ -207,4 +210,11 @@ def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
         widths["shared_out"] = spec.hidden_size
     if block.experts is not None and (block.experts.late or block.experts.beside):
         widths["late"] = spec.hidden_size
+    for name in block.keeps_as:
+        widths[kept_buffer(name)] = spec.hidden_size
     return widths
+
+
+def kept_buffer(name: str) -> str:
+    """Return the name of the step buffer of a residual stream that a block keeps; see `BlockSpec.keeps_as`."""
+    return f"kept_{name}"

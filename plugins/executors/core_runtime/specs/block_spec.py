@@ -82,9 +82,12 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: limit to which queries, keys and values are clamped, or None.
     temperature: scaling of the queries, or None.
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
+    latent_eps: epsilon of the norms of these latents.
     lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
         under which such a block finds them. It has no projections of its own for them, but stores them on its own.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
+    query_rank: size of a latent that is normalized and from which a further matrix, `wq`, computes the queries (Step 3); 0:
+        queries have a projection of their own.
     """
 
     norm: HeadNormSpec | None = None
@@ -100,9 +103,11 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     latent_scales: tuple[float, float] = (1.0, 1.0)
+    latent_eps: float = 1e-6
     lends: str = ""
     borrows: str = ""
     slopes: tuple[float, ...] = ()
+    query_rank: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -205,6 +210,10 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     layer_scalar: whether the residual stream is multiplied by one number of the checkpoint after the block.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
+    behind_offsets: offsets of the norms after mixer and after MLP; None: that of the model's other norms.
+    keeps_as: names under which the residual stream at the entry of the block is kept for later blocks.
+    blends: name of a kept stream → its share of the residual stream at the entry of the block; the current stream has the
+        rest. What the block keeps is kept first.
     """
 
     mixer: MixerSpec | None
@@ -224,6 +233,9 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: BlockOrder | None = None
     layer_scalar: bool = False
     wide: bool = False
+    behind_offsets: tuple[float, float] | None = None
+    keeps_as: tuple[str, ...] = ()
+    blends: tuple[tuple[str, float], ...] = ()
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -32,12 +32,13 @@ class AttentionViews:
     """The buffers of one step.
 
     qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values.
-    q: [T, Hq, D], a part of qkv.
+    q: [T, Hq, D], a part of qkv, or made from the latent.
     k: [T, Hkv, D], a part of qkv.
     v: [T, Hkv, Dv], a part of qkv.
     gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
     k_all: [T, Hkv * D], all keys of a token.
+    latent: [T, rank], the latent of queries, a part of qkv; None: there is none, and q is a part of qkv.
     queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
     keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
     attention: [T, Hq * Dv], the output of the heads.
@@ -51,6 +52,7 @@ class AttentionViews:
         "k",
         "k_all",
         "keys_values",
+        "latent",
         "lent",
         "q",
         "q_all",
@@ -65,7 +67,9 @@ class AttentionViews:
         values = spec.num_kv_heads * spec.head_size_v
         width_out = spec.num_heads * spec.head_size_v
         gate_size = {"": 0, "own_heads": 1}.get(heads.gate, spec.head_size_v)
-        first_k = queries + spec.num_heads * gate_size
+        # A latent of queries lies where the queries would; they have a buffer of their own then.
+        latent = heads.query_rank
+        first_k = latent or queries + spec.num_heads * gate_size
         first_v = first_k + keys
         self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
@@ -74,7 +78,8 @@ class AttentionViews:
         self.lent: Tensor | None = None
         if heads.lends or heads.borrows:
             self.lent = workspace.view(f"lent_{heads.lends or heads.borrows}", num_tokens, keys + values)
-        self.q_all = self.qkv[:, :queries]
+        self.latent: Tensor | None = self.qkv[:, :latent] if latent else None
+        self.q_all = workspace.view("latent_q", num_tokens, queries) if latent else self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
         self.k = by_heads(self.k_all, spec.num_kv_heads)
@@ -115,7 +120,9 @@ class AttentionMixer(KeyedMixer):
         self.k_norm = norms.get("k")
         self.v_norm = norms.get("v")
         self.out_norm = norms.get("heads_out")
-        self.nbytes = self.qkv.nbytes + self.o.nbytes
+        self.wq = linears.get("wq")
+        self.latent_norm = norms.get("q_latent")
+        self.nbytes = self.qkv.nbytes + self.o.nbytes + (0 if self.wq is None else self.wq.nbytes)
         self._sinks = sinks
         self._clip = heads.clip
         self._temperature = heads.temperature
@@ -128,7 +135,7 @@ class AttentionMixer(KeyedMixer):
     @property
     def linears(self) -> list[LinearKernel]:
         """Return all kernels that a runtime must be able to record."""
-        return [*self.qkv.kernels, *self.o.kernels]
+        return [*self.qkv.kernels, *([] if self.wq is None else self.wq.kernels), *self.o.kernels]
 
     @property
     def is_plain(self) -> bool:
@@ -215,6 +222,10 @@ class AttentionMixer(KeyedMixer):
             self.qkv(x, views.qkv)
             if views.lent is not None:
                 views.lent.copy_(views.keys_values)
+            if self.wq is not None:
+                assert self.latent_norm is not None and views.latent is not None
+                self.latent_norm(views.latent, views.latent)
+                self.wq(views.latent, views.q_all)
             return
         assert views.lent is not None
         self.qkv(x, views.queries)
