@@ -1,6 +1,7 @@
 """Rows of checkpoints whose code transformers does not have, and that are more than a llama under other names: a model of
 transformers that was changed by hand, as their published code differs from it, gives the same logits."""
 
+import json
 from typing import Any
 
 import pytest
@@ -10,10 +11,44 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausa
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from core.api.errors import UserError
+from core_loaders.pt.loader import PtLoader
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.model_part import Part
-from tests.families.converted import SIZES, Config, Tensors, assert_equal, joined, llama, renamed
-from tests.families.oracle import randomize
+from tests.families.comparison import distances
+from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, joined, llama, renamed
+from tests.families.expected import TOLERANCE
+from tests.families.harness import Harness
+from tests.families.oracle import Reference, randomize
+
+
+def test_fairseq2_saves_a_llama_under_names_of_its_own(tmp_path):
+    model = llama(num_key_value_heads=2, rms_norm_eps=1e-5)
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([IDS]), use_cache=False).logits
+    tensors = dict(model.state_dict())
+    for name in tensors:
+        if "q_proj" in name or "k_proj" in name:  # from halves of a head to neighbours
+            tensors[name] = tensors[name].unflatten(0, (-1, 2, 4)).transpose(1, 2).flatten(0, 2).contiguous()
+    renamed(
+        tensors,
+        (r"self_attn\.o_proj", "self_attn.output_proj"),
+        ("post_attention_layernorm", "ffn_layer_norm"),
+        ("input_layernorm", "self_attn_layer_norm"),
+        (r"mlp\.gate_proj", "ffn.gate_proj"),
+        (r"mlp\.up_proj", "ffn.inner_proj"),
+        (r"mlp\.down_proj", "ffn.output_proj"),
+        (r"^model\.norm", "decoder.layer_norm"),
+        (r"^model\.embed_tokens", "decoder_frontend.embed"),
+        (r"^model\.layers", "decoder.layers"),
+        ("lm_head", "final_proj"),
+    )
+    torch.save({"model_key": "model", "model": tensors}, tmp_path / "model.pt")
+    config = {**SIZES, "model_type": "llama", "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
+    config["architectures"] = ["Fairseq2LlamaForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = Reference(tmp_path, [IDS], [logits[0]], [], [], encodes=False)
+    found = distances(Harness(tmp_path, loader=PtLoader()), expected)
+    assert max(found.values()) < TOLERANCE, found
 
 
 class Nothing(nn.Module):
