@@ -33,6 +33,7 @@ from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
 from core_runtime.models.step_views import StepViews
+from core_runtime.models.streams import StreamsStep
 from core_runtime.models.taps import Taps
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
@@ -144,6 +145,9 @@ class Decoder:
         self.layer_inputs: LayerInputsStep | None = None
         if weights.layer_inputs is not None:
             self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
+        self.streams: StreamsStep | None = None
+        if weights.streams is not None:
+            self.streams = StreamsStep(spec, weights.streams, kernels, workspace)
         self.spare: SpareRows | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
@@ -186,6 +190,8 @@ class Decoder:
         """
         views = self._views(positions.shape[0])
         steps = iter(metadata)
+        if self.streams is not None:
+            self.streams.begin(views)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
             if spec.keeps_as or spec.blends:
@@ -193,14 +199,16 @@ class Decoder:
             # Before the mixer, which may add its branch to the residual stream directly.
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
+            if self.streams is not None and block.streams is not None:
+                self.streams.predict(block.streams, views)
             if block.mixers:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
+            if self.streams is not None and block.streams is not None:
+                self.streams.join(block.streams, views)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
             if self.layer_inputs is not None:
-                gate, out = block.linears["layer_gate"], block.linears["layer_out"]
-                norm = block.norms["post_layer"]
-                self.layer_inputs.add(self.spec.first_block + index, gate, out, norm, views.residual, views.branch)
+                self._add_inputs(self.layer_inputs, index, block, views)
             self._scale(views.residual, block.scalar)
             if index in self._late:
                 self.kernels.add(views.late, views.residual)
@@ -208,6 +216,8 @@ class Decoder:
                 self._add(*self._added, index, views)
             if self._taps is not None:
                 self._taps.after_block(index, views.residual)
+        if self.streams is not None:
+            self.streams.finish(views)
         if self._taps is not None:
             self._taps.after_blocks(views.residual)
         return views.residual
@@ -317,6 +327,19 @@ class Decoder:
             self._scale(views.beside, spec.beside_scale)
             self.kernels.add(views.beside, views.branch)
         self._join(half, views)
+
+    def _add_inputs(self, inputs: LayerInputsStep, index: int, block: BlockWeights, views: StepViews) -> None:
+        """Add a block's own embeddings to the residual stream, or to all streams that no block computes."""
+        x = views.residual
+        if self.streams is not None and block.streams is not None:
+            self.streams.correct(block.streams, views)
+            x = views.normed
+        gate, out = block.linears["layer_gate"], block.linears["layer_out"]
+        inputs(self.spec.first_block + index, gate, out, block.norms["post_layer"], x, views.branch)
+        if self.streams is None:
+            self.kernels.add(views.branch, views.residual)
+        else:
+            self.streams.add(views.branch)
 
     def _mlp(self, mlp: BlockMLP | ExpertsBeside, half: Half, views: StepViews) -> None:
         """Run the MLP, the second half of a block."""

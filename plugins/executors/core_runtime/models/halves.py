@@ -106,6 +106,7 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
         )
         (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar or spec.layer_inputs is not None
         (mixer if block.mixers else mlp).blends = bool(block.blends)
+        mlp.blends |= spec.streams is not None
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -45,14 +46,14 @@ class DenseMLP:
         self._activated_gate_up: ActivatedLinear | None = None
         if not spec.gated:
             self._activated_gate_up = kernels.activate_within(gate_up, spec.activation)
-        elif spec.gate_scale == 1.0:
+        elif spec.gate_scale == 1.0 and not spec.sparsity:
             self._activated_gate_up = kernels.gate_within(gate_up, spec.activation)
 
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
         linears = [*self.gate_up.kernels, *self.down.kernels]
-        return all(is_recordable(linear) for linear in linears)
+        return not self.spec.sparsity and all(is_recordable(linear) for linear in linears)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the MLP of x [T, H]."""
@@ -77,7 +78,16 @@ class DenseMLP:
             return
         if spec.gate_scale != 1.0:
             self.kernels.scale(first[:, : spec.size], spec.gate_scale)
+        if spec.sparsity:
+            _cut(first[:, : spec.size], spec.sparsity)
         self.kernels.gated(first, spec.activation, inner)
+
+
+def _cut(gate: Tensor, sparsity: float) -> None:
+    """Subtract each row's bound from gate [T, I], in place, and set what is below it to zero; see `MLPSpec.sparsity`."""
+    values = gate.float()
+    spread, mean = torch.std_mean(values, dim=-1, correction=0, keepdim=True)
+    gate.copy_((values - (mean + NormalDist().inv_cdf(sparsity) * spread)).clamp(min=0.0))
 
 
 @dataclass(frozen=True, slots=True)

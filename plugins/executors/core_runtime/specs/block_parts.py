@@ -65,10 +65,12 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
 
 
 def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-    """Return the matrices of a block's own part of the embeddings for each layer."""
-    if spec.layer_inputs is None:
-        return {}
-    return spec.layer_inputs.linears(spec.block_name(index), spec.hidden_size)
+    """Return the matrices of a block's own part of the embeddings for each layer, and those for several streams."""
+    found: dict[str, tuple[LayerSpec, ...]] = {}
+    for part in (spec.layer_inputs, spec.streams):
+        if part is not None:
+            found |= part.linears(spec.block_name(index), spec.hidden_size)
+    return found
 
 
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
@@ -176,6 +178,8 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
         names |= _mlp_norm_names(order, mixes=mixes, behind=block.norm_behind_mlp)
     if spec.layer_inputs is not None:
         names["post_layer"] = "post_per_layer_input_norm"
+    if spec.streams is not None:
+        names |= spec.streams.norms()
     return names
 
 

@@ -127,6 +127,8 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     bias: whether gate and up have biases. down_bias: whether down has one.
     fused: whether the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
     inner_norm: norm of the inner numbers, before down, or None.
+    sparsity: share of the gate's numbers that become zero: those below the quantile of a normal distribution with their mean
+        and standard deviation, which is subtracted from the others (Gemma 3n); 0: none.
     gate_scale: factor of the gate before the activation. out_scale: factor of the MLP's output, before the bias
         of down.
     """
@@ -139,6 +141,7 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     down_bias: bool = False
     fused: bool = False
     inner_norm: NormSpec | None = None
+    sparsity: float = 0.0
     gate_scale: float = 1.0
     out_scale: float = 1.0
 
