@@ -133,7 +133,9 @@ class StreamsStep:
         factors = (shares[:, None, :] * block.correct).sum(-1) + 1.0
         change = views.residual.float() - streams[:, 0].float()
         for number in range(self._count):
-            streams[:, number] = torch.addcmul(streams[:, number].float(), change, factors[:, number, None]).to(streams.dtype)
+            streams[:, number] = torch.addcmul(streams[:, number].float(), change, factors[:, number, None]).to(
+                streams.dtype
+            )
         views.residual.copy_(streams[:, 0])
         scaled = views.residual if block.scale is None else (views.residual * block.scale).to(views.residual.dtype)
         views.normed.copy_(scaled)

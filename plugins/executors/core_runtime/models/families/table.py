@@ -7,6 +7,7 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import translate
@@ -128,7 +129,11 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
         rules = [BODY_ALONE, *rules]
     if manifest.tensors.keys() >= shapes.keys():  # as for dummy weights: the names are canonical already
-        rules = [rule for rule in rules if isinstance(rule, Ignored)]
+        rules = [
+            rule
+            for rule in rules
+            if isinstance(rule, Ignored) and not any(re.fullmatch(rule.pattern, one) for one in shapes)
+        ]
     settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
     return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
 
