@@ -26,9 +26,9 @@ def test_fairseq2_saves_a_llama_under_names_of_its_own(tmp_path):
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([IDS]), use_cache=False).logits
     tensors = dict(model.state_dict())
-    for name in tensors:
+    for name, tensor in tensors.items():
         if "q_proj" in name or "k_proj" in name:  # from halves of a head to neighbours
-            tensors[name] = tensors[name].unflatten(0, (-1, 2, 4)).transpose(1, 2).flatten(0, 2).contiguous()
+            tensors[name] = tensor.unflatten(0, (-1, 2, 4)).transpose(1, 2).flatten(0, 2).contiguous()
     renamed(
         tensors,
         (r"self_attn\.o_proj", "self_attn.output_proj"),

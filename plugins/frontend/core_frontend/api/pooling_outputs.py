@@ -29,6 +29,19 @@ def cosine(left: Float32, right: Float32) -> float:
     return max(-1.0, min(1.0, float(a @ b) / lengths))
 
 
+def late_interaction(query: Float32, document: Float32) -> float:
+    """Return the sum, over the query's vectors [T, H], of each one's largest dot product with one of the document's [U, H]
+    (MaxSim, arXiv 2004.12832, section 3.3).
+    """
+    products = query.astype(np.float64) @ document.astype(np.float64).T
+    return float(products.max(axis=1).sum())
+
+
+def similarity(left: Float32, right: Float32) -> float:
+    """Return how well two texts match: the cosine of their vectors, or the late interaction of the vectors of their tokens."""
+    return cosine(left, right) if left.ndim == 1 else late_interaction(left, right)
+
+
 @dataclass(slots=True)
 class PoolingOutput(Generic[Numbers]):
     """The pooled numbers of one text.

@@ -75,14 +75,16 @@ class Reading(NamedTuple):
 def family_for(hf_config: Mapping[str, Any]) -> Family:
     """Return the row that serves a configuration.
 
-    Raises UnknownArchitecture naming the nearest rows, UserError when several rows claim the configuration.
+    Of several rows, the row of the configuration's first known architecture counts.
+
+    Raises UnknownArchitecture naming the nearest rows, UserError when several rows claim that architecture.
     """
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
     architectures = [str(name) for name in text.get("architectures") or ()]
     by_type = [family for family in families() if model_type in family.model_types]
     by_name = [family for family in families() if any(name in family.architectures for name in architectures)]
-    claims = by_type or by_name
+    claims = _first_named(by_type or by_name, architectures)
     if len(claims) > 1:
         rows = " and ".join(f"'{family.name}'" for family in claims)
         raise UserError(
@@ -103,6 +105,17 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
         f"Unknown model architecture '{what}'{whose}; of {len(families())} known families, the nearest names are "
         f"{', '.join(_nearest(what))}. `core models` lists all."
     )
+
+
+def _first_named(claims: list[Family], architectures: list[str]) -> list[Family]:
+    """Return the rows of the first architecture that any of several rows has; all of them if none has one."""
+    if len(claims) < 2:
+        return claims
+    for name in architectures:
+        found = [family for family in claims if name in family.architectures]
+        if found:
+            return found
+    return claims
 
 
 def _nearest(what: str) -> list[str]:
