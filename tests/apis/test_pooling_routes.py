@@ -108,7 +108,7 @@ def test_a_server_whose_vectors_are_those_of_tokens() -> None:
             1.0,
         ]  # `a` and the token in front, each with its best
         ranked = post(running, "/rerank", query="ab", documents=["b", "ab", "c"]).json()["results"]
-        assert [(entry["index"], entry["relevance_score"]) for entry in ranked] == [(1, 3.0), (0, 2.0), (2, 1.0)]
+        assert [(entry["index"], entry["relevance_score"]) for entry in ranked] == [(1, 6.0), (0, 3.0), (2, 0.0)]
         refused = post(running, "/v1/embeddings", input="a", encoding_format="base64").json()["error"]
         assert refused["param"] == "encoding_format" and "Ask for 'float'" in refused["message"]
 

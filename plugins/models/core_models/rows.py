@@ -37,6 +37,7 @@ from core_models import (
     scaled,
     sigmoid_moe,
     whisper,
+    zamba2,
 )
 from core_runtime.models.families.row import Family
 
@@ -66,6 +67,7 @@ FAMILIES: tuple[Family, ...] = (
     *cohere_moe.ROWS,
     *mamba.ROWS,
     *hybrid.ROWS,
+    *zamba2.ROWS,
     *minimax.ROWS,
     *gpt2.ROWS,
     *opt.ROWS,

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.api.errors import UserError
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.partial_sums import PartialSums
 from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
+from core_runtime.models.around_blocks import keep_and_blend, late_experts, put_aside
 from core_runtime.models.decoder_weights import BlockWeights, DecoderWeights
 from core_runtime.models.draft_input import DraftEntry
 from core_runtime.models.embedding import Embedding
@@ -37,12 +37,6 @@ from core_runtime.models.streams import StreamsStep
 from core_runtime.models.taps import Taps
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
-
-
-def _behind_late_experts(spec: DecoderSpec) -> frozenset[int]:
-    """Return the indices of blocks behind which the output of the experts of the block before is added."""
-    experts = [block.experts for block in spec.blocks]
-    return frozenset(index + 1 for index, found in enumerate(experts) if found is not None and found.late)
 
 
 def rotary_tables(
@@ -65,24 +59,6 @@ def rotary_tables(
             shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
         found.append(shared[key])
     return found
-
-
-def spare_rows(spec: DecoderSpec, tables: Sequence[tuple[Tensor, Tensor] | None], first: int) -> SpareRows | None:
-    """Return the rows from `first` on of the tables, for rows of media; None for models whose media have one position.
-
-    Raises UserError for axes of another number of pairs than rotate.
-    """
-    axes = next((block.rope.axes for block in spec.blocks if block.rope is not None), ())
-    if not axes:
-        return None
-    distinct = list({id(table): table for table in tables if table is not None}.values())
-    pairs = distinct[0][0].shape[1]
-    if len(axes) != pairs:
-        raise UserError(
-            f"mrope_section of the model's configuration has {len(axes)} pairs; expected {pairs}, those of a head that rotate. "
-            "Start with --language-model-only, or correct the configuration."
-        )
-    return SpareRows(distinct, axes, first)
 
 
 class Decoder:
@@ -123,7 +99,8 @@ class Decoder:
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
-        self._late = _behind_late_experts(spec)
+        self._late = late_experts(spec)
+        self._keeps_entry = any(block.aside for block in spec.blocks)
         if reduce is not None:
             sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
             for block in weights.blocks:
@@ -192,19 +169,16 @@ class Decoder:
         steps = iter(metadata)
         if self.streams is not None:
             self.streams.begin(views)
+        if self._keeps_entry:
+            views.entry.copy_(views.residual)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
-            if spec.keeps_as or spec.blends:
-                self._keep_and_blend(spec, views)
-            # Before the mixer, which may add its branch to the residual stream directly.
-            if self.spec.order == "parallel_two":
-                block.norms["pre_mlp"](views.residual, views.normed_mlp)
-            if self.streams is not None and block.streams is not None:
-                self.streams.predict(block.streams, views)
+            if spec.aside:
+                put_aside(block, views, positions, next(steps))
+                continue
+            self._enter(spec, block, views)
             if block.mixers:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
-            if self.streams is not None and block.streams is not None:
-                self.streams.join(block.streams, views)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
             if self.layer_inputs is not None:
@@ -301,6 +275,15 @@ class Decoder:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
+    def _enter(self, spec: BlockSpec, block: BlockWeights, views: StepViews) -> None:
+        """Do what comes before the mixer, which may add its branch to the residual stream directly."""
+        if spec.keeps_as or spec.blends:
+            keep_and_blend(self.kernels, spec, views)
+        if self.spec.order == "parallel_two":
+            block.norms["pre_mlp"](views.residual, views.normed_mlp)
+        if self.streams is not None and block.streams is not None:
+            self.streams.predict(block.streams, views)
+
     def _mix(
         self,
         spec: BlockSpec,
@@ -314,6 +297,9 @@ class Decoder:
         takes its own.
         """
         x = views.pair if spec.wide else self._input(half, views)
+        if spec.takes_aside and half.norm is not None:
+            self.kernels.add(views.residual, views.aside)
+            half.norm(views.aside, views.normed)
         out = views.residual if half.direct else views.branch
         first = block.mixers[0]
         first(x, positions, next(steps), out, accumulate=half.direct)
@@ -327,6 +313,8 @@ class Decoder:
             self._scale(views.beside, spec.beside_scale)
             self.kernels.add(views.beside, views.branch)
         self._join(half, views)
+        if self.streams is not None and block.streams is not None:
+            self.streams.join(block.streams, views)
 
     def _add_inputs(self, inputs: LayerInputsStep, index: int, block: BlockWeights, views: StepViews) -> None:
         """Add a block's own embeddings to the residual stream, or to all streams that no block computes."""
@@ -334,8 +322,7 @@ class Decoder:
         if self.streams is not None and block.streams is not None:
             self.streams.correct(block.streams, views)
             x = views.normed
-        gate, out = block.linears["layer_gate"], block.linears["layer_out"]
-        inputs(self.spec.first_block + index, gate, out, block.norms["post_layer"], x, views.branch)
+        inputs(self.spec.first_block + index, block.linears, block.norms["post_layer"], x, views.branch)
         if self.streams is None:
             self.kernels.add(views.branch, views.residual)
         else:
@@ -379,16 +366,6 @@ class Decoder:
         self.kernels.add(views.branch, views.residual)
         if norm is not None and on_stream:
             norm(views.residual, views.residual)
-
-    def _keep_and_blend(self, spec: BlockSpec, views: StepViews) -> None:
-        """Keep the residual stream for later blocks, and blend it with the stream that an earlier one kept."""
-        for name in spec.keeps_as:
-            views.kept[name].copy_(views.residual)
-        for name, share in spec.blends:
-            views.branch.copy_(views.kept[name])
-            self._scale(views.branch, share)
-            self._scale(views.residual, 1.0 - share)
-            self.kernels.add(views.branch, views.residual)
 
     def _add(self, rows: Tensor, values: Tensor, index: int, views: StepViews) -> None:
         """Add rows to the result of block `index`; see `set_added`."""

@@ -105,7 +105,7 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
             block.mlp_keeps,
         )
         (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar or spec.layer_inputs is not None
-        (mixer if block.mixers else mlp).blends = bool(block.blends)
+        (mixer if block.mixers else mlp).blends = bool(block.blends) or block.takes_aside
         mlp.blends |= spec.streams is not None
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
@@ -117,9 +117,11 @@ def _is_plain(norms: Norms, before: str, behind: str) -> bool:
 
 
 def _in_order(blocks: Sequence[BlockSpec], halves: Sequence[Halves]) -> list[Half]:
-    """Return the halves that exist, in order."""
+    """Return the halves that change the residual stream, in order."""
     found = []
     for block, both in zip(blocks, halves, strict=True):
+        if block.aside:
+            continue
         if block.mixers:
             found.append(both.mixer)
         if block.has_mlp:

@@ -6,6 +6,7 @@ Owns: the order of their operations. Never does: allocate during a step. Called 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -71,11 +72,11 @@ class LayerInputsStep:
         self._kernels.add(views.tokens, views.inputs)
         self._kernels.scale(views.inputs, math.sqrt(0.5))
 
-    def __call__(self, index: int, gate: Linear, out: Linear, norm: Norm, x: Tensor, branch: Tensor) -> None:
-        """Write the part of block `index` to branch [T, H], from the stream x [T, H]."""
+    def __call__(self, index: int, linears: Mapping[str, Linear], norm: Norm, x: Tensor, branch: Tensor) -> None:
+        """Write the part of block `index` to branch [T, H], from the stream x [T, H]. linears: of the block, by role."""
         views = self._views(x.shape[0])
-        gate(x, views.gate)
+        linears["layer_gate"](x, views.gate)
         self._kernels.activate(views.gate, self._activation, views.activated)
         views.activated.mul_(views.by_block[:, index])
-        out(views.activated, branch)
+        linears["layer_out"](views.activated, branch)
         norm(branch, branch)

@@ -19,14 +19,17 @@ class StepViews:
         "_mlps",
         "_num_tokens",
         "_workspace",
+        "aside",
         "beside",
         "branch",
         "embedded",
+        "entry",
         "expert_ids",
         "expert_slots",
         "expert_weights",
         "kept",
         "late",
+        "mlp_low_rank",
         "normed",
         "normed_mlp",
         "pair",
@@ -58,6 +61,9 @@ class StepViews:
         self.beside = view("beside", "branch")
         self.pair = view("pair", "residual")
         self.late = view("late", "branch")
+        self.aside = view("aside", "branch")
+        self.entry = view("entry", "residual")
+        self.mlp_low_rank = view("mlp_low_rank", "router")
         names = {name for block in spec.blocks for name in block.keeps_as}
         self.kept = {name: workspace.view(kept_buffer(name), num_tokens) for name in names}
         self.shared_gate = view("shared_gate", "branch")

@@ -88,6 +88,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     query_rank: size of a latent that is normalized and from which a further matrix, `wq`, computes the queries (Step 3); 0:
         queries have a projection of their own.
+    low_rank: rank of two small matrices for each of queries, keys and values, whose product is added to its projection
+        (Zamba 2, whose blocks share the projections); 0: there are none.
     """
 
     norm: HeadNormSpec | None = None
@@ -108,6 +110,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     borrows: str = ""
     slopes: tuple[float, ...] = ()
     query_rank: int = 0
+    low_rank: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -129,6 +132,7 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     inner_norm: norm of the inner numbers, before down, or None.
     sparsity: share of the gate's numbers that become zero: those below the quantile of a normal distribution with their mean
         and standard deviation, which is subtracted from the others (Gemma 3n); 0: none.
+    low_rank: rank of two small matrices whose product is added to gate and up; 0: there are none.
     gate_scale: factor of the gate before the activation. out_scale: factor of the MLP's output, before the bias
         of down.
     """
@@ -142,6 +146,7 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool = False
     inner_norm: NormSpec | None = None
     sparsity: float = 0.0
+    low_rank: int = 0
     gate_scale: float = 1.0
     out_scale: float = 1.0
 
@@ -215,6 +220,9 @@ class BlockSpec(msgspec.Struct, frozen=True):
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
     behind_offsets: offsets of the norms after mixer and after MLP; None: that of the model's other norms.
     keeps_as: names under which the residual stream at the entry of the block is kept for later blocks.
+    aside: whether the block reads the residual stream and the embeddings side by side, and its MLP what the mixer gives,
+        and a projection of the result is not added to the stream, but to the input of the next block's mixer (Zamba 2).
+    takes_aside: whether the block's mixer reads the sum of the stream and what the block before has put aside.
     blends: name of a kept stream → its share of the residual stream at the entry of the block; the current stream has the
         rest. What the block keeps is kept first.
     """
@@ -237,6 +245,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     layer_scalar: bool = False
     wide: bool = False
     behind_offsets: tuple[float, float] | None = None
+    aside: bool = False
+    takes_aside: bool = False
     keeps_as: tuple[str, ...] = ()
     blends: tuple[tuple[str, float], ...] = ()
 

@@ -47,6 +47,11 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
             f"blocks {start} to {stop} use keys and values of earlier blocks, which the same rank must hold; use one stage "
             "(--pipeline-parallel-size 1)"
         )
+    if stop - start < count and any(block.aside for block in spec.blocks):
+        raise UserError(
+            f"blocks {start} to {stop}: later blocks read the embeddings again, which every rank would need; use one stage "
+            "(--pipeline-parallel-size 1)"
+        )
     kept = {name for block in spec.blocks[start:stop] for name in block.keeps_as}
     blended = {name for block in spec.blocks[start:stop] for name, _ in block.blends}
     if not blended <= kept:
@@ -94,6 +99,8 @@ def _check_divisible(spec: DecoderShape, size: int) -> None:
             f"a model of family {spec.family} has embeddings for each layer, and cannot be divided into {size} parts; use one"
         )
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
+    if any(block.aside for block in spec.blocks):
+        raise UserError(f"{refused}: small matrices belong to uses of shared blocks; use one part")
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
         if heads.norm is not None and heads.norm.over == "all":
             raise UserError(f"{refused}: its queries and keys are normalized over all heads; use one part")

@@ -88,7 +88,8 @@ def attention_parts(
     width: size of the input of a token; None: the hidden size.
     """
     values = a.num_heads * a.head_size_v
-    inputs = _inputs(a, prefix, width or hidden, heads)
+    read = width or hidden
+    inputs = _inputs(a, prefix, read, heads)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
     linears: dict[str, tuple[LayerSpec, ...]] = {"qkv": inputs, "o": (output,)}
     width = sum(part.shape[0] for part in inputs)
@@ -104,6 +105,13 @@ def attention_parts(
         linears["wq"] = (LayerSpec(f"{prefix}.wq", "linear", (a.num_heads * a.head_size, heads.query_rank)),)
         norms["q_latent"] = NormTensor(f"{prefix}.inter_norm", (heads.query_rank,), around)
         buffers["latent_q"] = a.num_heads * a.head_size
+    if heads.low_rank:
+        sizes = {"q": a.num_heads * a.head_size, "k": a.num_kv_heads * a.head_size, "v": a.num_kv_heads * a.head_size_v}
+        names = {part: f"{prefix}.{part}_low_rank" for part in sizes}
+        linears["low"] = tuple(LayerSpec(f"{name}.0", "linear", (heads.low_rank, read)) for name in names.values())
+        for part, size in sizes.items():
+            linears[f"low_{part}"] = (LayerSpec(f"{names[part]}.1", "linear", (size, heads.low_rank)),)
+        buffers["heads_low_rank"] = len(sizes) * heads.low_rank
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)

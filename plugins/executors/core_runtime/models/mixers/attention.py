@@ -24,6 +24,8 @@ from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import HeadsSpec
 
+LOW_RANK = ("low", "low_q", "low_k", "low_v")
+"""Roles of the small matrices of a block whose projections are shared; see `HeadsSpec.low_rank`."""
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """Functions that gates of the output apply; see `HeadsSpec.opening`."""
 
@@ -37,7 +39,8 @@ class AttentionViews:
     v: [T, Hkv, Dv], a part of qkv.
     gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
-    k_all: [T, Hkv * D], all keys of a token.
+    k_all: [T, Hkv * D], all keys of a token. v_all: [T, Hkv * Dv], all its values.
+    low: [T, 3 * rank], products of the first small matrices of queries, keys and values, where the block has some.
     latent: [T, rank], the latent of queries, a part of qkv; None: there is none, and q is a part of qkv.
     queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
     keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
@@ -54,11 +57,13 @@ class AttentionViews:
         "keys_values",
         "latent",
         "lent",
+        "low",
         "q",
         "q_all",
         "qkv",
         "queries",
         "v",
+        "v_all",
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
@@ -83,7 +88,9 @@ class AttentionViews:
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
         self.k = by_heads(self.k_all, spec.num_kv_heads)
-        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
+        self.v_all = self.qkv[:, first_v:]
+        self.v = by_heads(self.v_all, spec.num_kv_heads)
+        self.low = workspace.view("heads_low_rank", num_tokens, 3 * heads.low_rank) if heads.low_rank else self.qkv
         self.gate: Tensor | None = None
         if gate_size:
             self.gate = self.qkv[:, queries:first_k]
@@ -122,7 +129,9 @@ class AttentionMixer(KeyedMixer):
         self.out_norm = norms.get("heads_out")
         self.wq = linears.get("wq")
         self.latent_norm = norms.get("q_latent")
+        self._low = [linears[role] for role in LOW_RANK if role in linears]
         self.nbytes = self.qkv.nbytes + self.o.nbytes + (0 if self.wq is None else self.wq.nbytes)
+        self.nbytes += sum(linear.nbytes for linear in self._low)
         self._sinks = sinks
         self._clip = heads.clip
         self._temperature = heads.temperature
@@ -135,7 +144,8 @@ class AttentionMixer(KeyedMixer):
     @property
     def linears(self) -> list[LinearKernel]:
         """Return all kernels that a runtime must be able to record."""
-        return [*self.qkv.kernels, *([] if self.wq is None else self.wq.kernels), *self.o.kernels]
+        low = [kernel for linear in self._low for kernel in linear.kernels]
+        return [*self.qkv.kernels, *([] if self.wq is None else self.wq.kernels), *low, *self.o.kernels]
 
     @property
     def is_plain(self) -> bool:
@@ -220,6 +230,7 @@ class AttentionMixer(KeyedMixer):
         """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""
         if not self.heads.borrows:
             self.qkv(x, views.qkv)
+            self._add_low_rank(x, views)
             if views.lent is not None:
                 views.lent.copy_(views.keys_values)
             if self.wq is not None:
@@ -230,6 +241,16 @@ class AttentionMixer(KeyedMixer):
         assert views.lent is not None
         self.qkv(x, views.queries)
         views.keys_values.copy_(views.lent)
+
+    def _add_low_rank(self, x: Tensor, views: AttentionViews) -> None:
+        """Add the products of small matrices to queries, keys and values."""
+        if not self._low:
+            return
+        first, *others = self._low
+        first(x, views.low)
+        places = (views.q_all, views.k_all, views.v_all)
+        for part, linear, place in zip(views.low.chunk(len(others), dim=1), others, places, strict=True):
+            linear(part, place, accumulate=True)
 
     def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
         """Apply norms, bounds and the rotary embedding to queries and keys, in place."""

@@ -154,7 +154,8 @@ class PendingBlock:
     def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
         first = self._linears[gate_up].built
         second = self._linears[down].built
-        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm)
+        low_rank = [self._linears[role].built for role in ("mlp_low", "mlp_low_out")] if mlp.low_rank else []
+        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm, low_rank)
 
 
 def build_norm(
