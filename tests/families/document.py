@@ -54,7 +54,7 @@ TAIL = """
 | DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index selects keys; up to there, it selects all of them |
 | A.X K2 | an index of its own, norms with a gate |
 | JetMoE | experts within attention |
-| Zamba, Zamba 2 | one attention that several layers share |
+| Zamba | one attention that several layers share |
 | RecurrentGemma, RWKV, xLSTM | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
 """

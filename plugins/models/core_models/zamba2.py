@@ -83,6 +83,7 @@ def with_small_matrices(hf_config: Mapping[str, Any], spec: DecoderSpec) -> Deco
     rank = config.positive("adapter_rank", 128)
     mlp = msgspec.structs.replace(spec.mlp, low_rank=rank)
     own = rank if config.flag("use_shared_attention_adapter") else 0
+    config.positive("num_mem_blocks", 1)  # read for the names of tensors
     return msgspec.structs.replace(spec, mlp=mlp, heads=msgspec.structs.replace(spec.heads, low_rank=own))
 
 

@@ -220,8 +220,19 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     @property
     def stretch(self) -> float:
         """Factor by which a context may exceed `max_position`: the smallest linear scaling of all layers."""
+        return self._scaling("linear")
+
+    @property
+    def growth(self) -> float:
+        """Factor by which a context may exceed `max_position` if that is asked for, as all sequences then have other rotary
+        angles: the smallest dynamic scaling of all layers.
+        """
+        return self._scaling("dynamic")
+
+    def _scaling(self, rope_type: str) -> float:
+        """Return the smallest factor of all layers that rotate, which is 1 for layers of another type."""
         ropes = [block.rope for block in self.blocks if block.rope is not None]
-        factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+        factors = [rope.factor if rope.rope_type == rope_type else 1.0 for rope in ropes]
         return min(factors, default=1.0)
 
     @property
