@@ -139,6 +139,27 @@ def test_rewards_are_those_of_the_published_head(architecture, labels, tmp_path)
         assert np.allclose(output.outputs.data, shares, atol=1e-3)
 
 
+def test_rewards_of_steps_are_those_behind_their_token(tmp_path):
+    model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)
+    _with_head(
+        tmp_path, _two_layers(model.config.hidden_size, 2), "score.", architectures=["Qwen2ForProcessRewardModel"]
+    )
+    with _llm(tmp_path) as llm:
+        whole = llm.reward(_given(), **NO_BAR)
+    keys = {"tok_pooling_type": "STEP", "step_tag_id": 9, "returned_token_ids": [1]}
+    with _llm(tmp_path, pooler_config=keys) as llm:
+        found = llm.reward(_given(), **NO_BAR)
+    for ids, every, steps in zip(PROMPTS, whole, found, strict=True):
+        place = ids.index(9)
+        assert np.array_equal(steps.outputs.data, every.outputs.data[place : place + 1, 1:])
+    with pytest.raises(ConfigError, match="needs step_tag_id"):
+        _llm(tmp_path, pooler_config={"tok_pooling_type": "STEP"})
+    with pytest.raises(
+        ConfigError, match=r"returned_token_ids \[2\]: expected numbers of this model's classes, 0 to 1"
+    ):
+        _llm(tmp_path, pooler_config={"returned_token_ids": [2]})
+
+
 def test_a_head_for_rankings_reads_the_last_token(tmp_path):
     """As the code of Jina's reranker m0 puts it together; its text part is a Qwen2."""
     model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)

@@ -13,9 +13,8 @@ import msgspec
 from core.api.errors import RequestError, nearest
 
 PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
-"""The reduction of a text's hidden states: to the first token's (`cls`), the last one's, the mean of all, the maximum of
-each column, a mean in which the n-th token weighs n times as much as the first, the sum divided by the square root of the
-number of tokens (`root_mean`), or not at all (`all`: one vector per token)."""
+"""The reduction of a text's hidden states: the first one (`cls`), the last one, the mean, the maximum of each column, a mean in
+which the n-th weighs n times the first, the sum over the root of their number (`root_mean`), or none (`all`: one per token)."""
 
 HeadKind = Literal["", "dense", "classes", "tokens"]
 """The head that is applied to vectors: none, the Dense modules of sentence-transformers' files, the checkpoint's own
@@ -69,8 +68,7 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
 class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     """A dense layer that follows the pooling, in files of its own.
 
-    directory:  directory of its weights.
-    shape:      (outputs, inputs).
+    directory, shape: of its weights; the shape is (outputs, inputs).
     bias:       whether it has a bias.
     activation: `tanh`, or a name of `core_runtime.layers.activations`; empty: none.
     """
@@ -103,6 +101,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     usual_task:    task of requests that name none; None: the first one of `tasks`.
     usual_dimensions: length of vectors when a request gives none; 0: not truncated.
     logit_mean, logit_sigma: see `Pooling`.
+    step_tag_id:   for classes of tokens, the only token whose classes are given; None: those of all tokens.
+    returned_token_ids: numbers of the classes that are given; empty: all.
     source:        where these settings come from, as text for people.
     """
 
@@ -126,6 +126,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     usual_dimensions: int = 0
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
+    step_tag_id: int | None = None
+    returned_token_ids: tuple[int, ...] = ()
     source: str = ""
 
     @property
@@ -177,11 +179,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         wanted = self.default_prompt if name is None else name
         if not isinstance(wanted, str):
             raise RequestError(f"prompt_name is {name!r}; expected a name.", param="prompt_name")
-        if not wanted:
-            return ""
-        if wanted not in self.prompts:
+        if wanted and wanted not in self.prompts:
             known = ", ".join(self.prompts) or "none, as its files name no prompts"
             raise RequestError(
                 f"prompt_name is {name!r}; the model knows {known}.{nearest(wanted, self.prompts)}", param="prompt_name"
             )
-        return self.prompts[wanted]
+        return self.prompts[wanted] if wanted else ""

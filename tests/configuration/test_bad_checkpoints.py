@@ -56,6 +56,7 @@ def test_two_rows_that_claim_one_checkpoint(problems_of, tiny_llama: Path, monke
 
 def test_the_first_known_of_several_architectures_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = msgspec.structs.replace(families()[0], name="twin", architectures=("TwinForCausalLM",))
+    rows = (*families(), twin)
     monkeypatch.setattr(table, "families", lambda: rows)
     for names, chosen in (
         (["NobodyForCausalLM", "TwinForCausalLM", "LlamaForCausalLM"], "twin"),

@@ -194,6 +194,7 @@ class PooledState(RequestState):
         assert request.pooling is not None, "the request asks for vectors"
         self._num_rows = request.pooling.num_rows(len(request.prompt_token_ids))
         self._chunk = request.pooling.chunk
+        self._steps = entry.steps
 
     def update(self, output: EngineOutput, now: float) -> bool:
         """Add the vectors, which come with the end, as in `RequestState`."""
@@ -225,6 +226,7 @@ class PooledState(RequestState):
             pooled=self._pooled,
             num_rows=self._num_rows,
             chunk=self._chunk,
+            steps=self._steps,
         )
 
 

@@ -77,7 +77,9 @@ class Uses:
 
     def _media(self) -> str:
         refusal = why_not(self.settings, self.path, self.manifest)
-        return f"none: {refusal}" if refusal else f"{_listed(modalities_of(self.manifest.config)) or 'audio'} in prompts"
+        return (
+            f"none: {refusal}" if refusal else f"{_listed(modalities_of(self.manifest.config)) or 'audio'} in prompts"
+        )
 
     def _quantization(self) -> str:
         if self.quantization is not None:

@@ -5,6 +5,7 @@ Owns: these objects. Never does: pool. Called by: the output processor, `LLM` an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -40,6 +41,23 @@ def late_interaction(query: Float32, document: Float32) -> float:
 def similarity(left: Float32, right: Float32) -> float:
     """Return how well two texts match: the cosine of their vectors, or the late interaction of the vectors of their tokens."""
     return cosine(left, right) if left.ndim == 1 else late_interaction(left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRewards:
+    """The classes of tokens that a process reward model is asked for (`--pooler-config.step_tag_id`, `.returned_token_ids`).
+
+    tag: token behind each step, whose classes are given; None: those of all tokens.
+    columns: numbers of the classes that are given; empty: all.
+    """
+
+    tag: int | None
+    columns: tuple[int, ...]
+
+    def of(self, numbers: Float32, token_ids: Sequence[int]) -> Float32:
+        """Return the rows and columns of numbers [T, N] that are given. token_ids: of the T tokens."""
+        rows = numbers if self.tag is None else numbers[np.asarray(token_ids) == self.tag]
+        return rows[:, list(self.columns)] if self.columns else rows
 
 
 @dataclass(slots=True)
@@ -163,17 +181,21 @@ class PooledOutput(RequestOutput):
     pooled: float32 [H] or [T, H] in the machine's byte order; empty if the request failed.
     num_rows: number of vectors in it; 0: a single vector, not a list.
     chunk: number of tokens per vector; 0: one.
+    steps: which classes of tokens are given; None: all.
     """
 
     pooled: bytes = b""
     num_rows: int = 0
     chunk: int = 0
+    steps: StepRewards | None = None
 
     def whole(self) -> WholeOutput:
         """Return the answer for users."""
         numbers: Float32 = np.frombuffer(self.pooled, np.float32)
         if self.num_rows:
             numbers = numbers.reshape(self.num_rows, -1)
+        if self.steps is not None:
+            numbers = self.steps.of(numbers, self.prompt_token_ids)
         return PoolingRequestOutput(
             self.request_id, PoolingOutput(numbers), self.prompt_token_ids, self.num_cached_tokens
         )

@@ -12,6 +12,7 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.pooling import Pooling, PoolingConfig
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core_frontend.api.pooling_outputs import StepRewards
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_parser import Prompt
 from core_frontend.request_terms import RequestTerms
@@ -66,6 +67,15 @@ class PoolingInput:
             pooling=pooling,
             flex=terms.flex,
         )
+
+    def steps(self, request: EngineRequest) -> StepRewards | None:
+        """Return which classes of its tokens a request is given; None: all of them, or the request asks for no such thing."""
+        config = self._model.pooling
+        assert config is not None and request.pooling is not None, "the request was made for this model"
+        asked = config.step_tag_id is not None or config.returned_token_ids
+        if not asked or not config.classifies or not request.pooling.tokenwise:
+            return None
+        return StepRewards(config.step_tag_id, config.returned_token_ids)
 
     def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
         """Return the tokens of a text if they fit, or the first `keep` of them."""
