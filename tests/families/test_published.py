@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
+from core import LLM, SamplingParams
 from core.api.errors import UserError
+from core_kit.checkpoints import write_tokenizer
 from core_loaders.pt.loader import PtLoader
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.model_part import Part
 from tests.families.comparison import distances
 from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, joined, llama, renamed
 from tests.families.expected import TOLERANCE
-from tests.families.harness import Harness
+from tests.families.harness import Harness, Piece
 from tests.families.oracle import Reference, randomize
 
 
@@ -161,6 +163,20 @@ def test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path):
         decoder_spec(config).local(Part(0, 1, blocks=(2, 5)))
     with pytest.raises(UserError, match=r"bskcn_4 is \[0\] .*from the first of bskcn_2 on"):
         decoder_spec({**config, "bskcn_4": [0]})
+
+
+def test_recorded_steps_blend_too(tmp_path):
+    """Decoding steps are recorded, and replay kernels alone."""
+    test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path)
+    write_tokenizer(tmp_path)
+    model = Harness(tmp_path)
+    tokens = list(IDS)
+    while len(tokens) < len(IDS) + 8:
+        tokens.append(int(model.logits([Piece(0, tokens, 0)])[-1].argmax()))
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    with LLM(str(tmp_path), dtype="float32", max_model_len=64, block_size=4, use_tqdm_on_load=False) as llm:
+        output = llm.generate({"prompt_token_ids": IDS}, greedy, use_tqdm=False)[0].outputs[0]
+    assert list(output.token_ids) == tokens[len(IDS) :]
 
 
 def test_plamo_3_has_norms_whose_weights_are_stored_less_other_numbers(tmp_path):

@@ -2,6 +2,8 @@
 
 Owns: streams that are kept and blended, results that are put aside, and where late experts are added. Never does: run a usual
 half of a block. Called by: the decoder.
+
+Rows are copied by a kernel, as torch's own copies would be missing from a recorded step.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ def late_experts(spec: DecoderSpec) -> frozenset[int]:
 def keep_and_blend(kernels: KernelSet, spec: BlockSpec, views: StepViews) -> None:
     """Keep the residual stream for later blocks, and blend it with the stream that an earlier one kept."""
     for name in spec.keeps_as:
-        views.kept[name].copy_(views.residual)
+        kernels.take_rows(views.residual, views.every_row, views.kept[name])
     for name, share in spec.blends:
-        views.branch.copy_(views.kept[name])
+        kernels.take_rows(views.kept[name], views.every_row, views.branch)
         kernels.scale(views.branch, share)
         kernels.scale(views.residual, 1.0 - share)
         kernels.add(views.branch, views.residual)
 
 
-def put_aside(block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:
+def put_aside(kernels: KernelSet, block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:
     """Compute a block whose result is added to the input of the next one alone; see `BlockSpec.aside`.
 
     metadata: of its mixer.
     """
     assert block.mlp is not None, "such a block has both halves"
     stream, entry = views.pair.chunk(2, dim=1)
-    stream.copy_(views.residual)
-    entry.copy_(views.entry)
+    kernels.take_rows(views.residual, views.every_row, stream)
+    kernels.take_rows(views.entry, views.every_row, entry)
     block.norms["input"](views.pair, views.pair)
     block.mixers[0](views.pair, positions, metadata, views.branch, accumulate=False)
     block.norms["pre_mlp"](views.branch, views.normed)

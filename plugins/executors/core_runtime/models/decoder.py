@@ -95,6 +95,8 @@ class Decoder:
             workspace.reserve(name, max_tokens, width, dtype)
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
+        workspace.reserve("every_row", max_tokens, 1, torch.int64)
+        torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
@@ -170,11 +172,11 @@ class Decoder:
         if self.streams is not None:
             self.streams.begin(views)
         if self._keeps_entry:
-            views.entry.copy_(views.residual)
+            self.kernels.take_rows(views.residual, views.every_row, views.entry)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
             if spec.aside:
-                put_aside(block, views, positions, next(steps))
+                put_aside(self.kernels, block, views, positions, next(steps))
                 continue
             self._enter(spec, block, views)
             if block.mixers:

@@ -24,6 +24,7 @@ class StepViews:
         "branch",
         "embedded",
         "entry",
+        "every_row",
         "expert_ids",
         "expert_slots",
         "expert_weights",
@@ -52,6 +53,7 @@ class StepViews:
         self.residual = workspace.view("residual", num_tokens)
         self.normed = workspace.view("normed", num_tokens)
         self.branch = workspace.view("branch", num_tokens)
+        self.every_row = workspace.view("every_row", num_tokens)[:, 0]
         self.router = workspace.view("router", num_tokens)
         self.expert_ids = workspace.view("expert_ids", num_tokens)
         self.expert_weights = workspace.view("expert_weights", num_tokens)
