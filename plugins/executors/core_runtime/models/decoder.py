@@ -265,6 +265,8 @@ class Decoder:
         for part in parts:
             if part is not None:
                 linears += part.linears
+        for block in self.weights.blocks:
+            linears += block.linears["layer_aside"].kernels if "layer_aside" in block.linears else ()
         return all(is_recordable(linear) for linear in linears)
 
     @property
