@@ -12,9 +12,9 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 
-PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
-"""The reduction of a text's hidden states: the first one (`cls`), the last one, the mean, the maximum of each column, a mean in
-which the n-th weighs n times the first, the sum over the root of their number (`root_mean`), or none (`all`: one per token)."""
+PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "rest", "all"]
+"""The reduction of a text's hidden states: the first (`cls`), the last, the mean, the maximum of each column, a mean in which
+the n-th weighs n times the first, the sum over the root of their number, the mean from `second` on (`rest`), none (`all`)."""
 
 HeadKind = Literal["", "dense", "classes", "tokens"]
 """The head that is applied to vectors: none, the Dense modules of sentence-transformers' files, the checkpoint's own
@@ -34,7 +34,7 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
     dimensions: length to which a vector is truncated; 0: not truncated.
     through_head: whether the model's head is applied to the vectors.
     squash:     activation applied to the head's scores, after `logit_mean` is subtracted and they are divided by `logit_sigma`.
-    second:     position of the first token of the second text of a pair; 0: there is one text.
+    second:     position of the first token of the second text of a pair, or behind an instruction; 0: there is one text.
     chunk:      where each token has an answer of its own: number of consecutive tokens that are averaged to one; 0: none are.
     """
 

@@ -67,7 +67,9 @@ def test_vectors_are_made_of_the_states_of_transformers(kind: str, tiny_diffllam
     limits = {"max_num_batched_tokens": 32, "max_model_len": 128, "use_tqdm_on_load": False}
     plain = PoolingParams(use_activation=False)
     tokenwise = PoolingParams(use_activation=False, task="token_embed")
-    llm = LLM(model=str(tiny_diffllama), runner="pooling", pooler_config={"pooling_type": kind}, **limits)
+    llm = LLM(
+        model=str(tiny_diffllama), runner="pooling", dtype="float32", pooler_config={"pooling_type": kind}, **limits
+    )
     try:
         vector, each = (llm.encode({"prompt_token_ids": ids}, one, use_tqdm=False)[0] for one in (plain, tokenwise))
     finally:

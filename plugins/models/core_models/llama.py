@@ -73,7 +73,7 @@ ROWS = (
     Family(
         name="mistral",
         model_types=("mistral", "ministral"),
-        architectures=("MistralForCausalLM", "MinistralForCausalLM"),
+        architectures=("MistralForCausalLM", "MinistralForCausalLM", "GritLM"),
         wrappers=("mistral3",),
         full_every=NEVER,
     ),

@@ -21,6 +21,9 @@ from core_tokens.tokenizer import Tokenizer
 NO_TOKENS = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 """The sampling parameters of a sequence that samples nothing."""
 
+INSTRUCTION_END = "<|embed|>\n"
+"""What ends the instruction of a text whose pooling leaves that out (GritLM)."""
+
 
 class PoolingInput:
     """The conversion for one model. tokenizer: None serves token ids only."""
@@ -49,8 +52,9 @@ class PoolingInput:
             raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
         pooling = resolved(params, config)
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
-        if prompt.second and prompt.second < len(token_ids):
-            pooling = msgspec.structs.replace(pooling, second=prompt.second)
+        second = self._behind_instruction(prompt.text, token_ids) if "rest" in pooling.kinds else prompt.second
+        if second and second < len(token_ids):
+            pooling = msgspec.structs.replace(pooling, second=second)
         return EngineRequest(
             request_id=request_id,
             choice=0,
@@ -67,6 +71,30 @@ class PoolingInput:
             pooling=pooling,
             flex=terms.flex,
         )
+
+    def _behind_instruction(self, text: str | None, ids: list[int]) -> int:
+        """Return the position of the first token behind the instruction of a text, which `INSTRUCTION_END` ends; 0 without one.
+
+        Raises RequestError for a text that is an instruction alone, and for tokens that the tokenizer does not give.
+        """
+        if self._tokenizer is None:
+            return 0
+        written = self._tokenizer.decode(ids) if text is None else text
+        end = written.find(INSTRUCTION_END)
+        if end < 0:
+            return 0
+        spans = self._tokenizer.spans(written)
+        if spans is None or len(spans) != len(ids):
+            raise RequestError(
+                f"The tokens of a text with the instruction before {INSTRUCTION_END!r} are not those that the tokenizer gives, "
+                "so its length is not known; give the text, and do not have it cut.",
+                param="prompt",
+            )
+        first = end + len(INSTRUCTION_END)
+        behind = [place for place, (begin, stop) in enumerate(spans) if begin >= first and stop > begin]
+        if not behind:
+            raise RequestError(f"There is no text behind {INSTRUCTION_END!r}; give some.", param="prompt")
+        return behind[0]
 
     def steps(self, request: EngineRequest) -> StepRewards | None:
         """Return which classes of its tokens a request is given; None: all of them, or the request asks for no such thing."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import LayerSpec
+from core.api.specs import AttentionSpec, LayerSpec
 from core.entry_points import named, offers
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.build import class_defaults, configuration_of, spec_of
@@ -136,6 +136,8 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     rules = _rules_of(family, manifest.config, spec)
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(user_ignored(manifest.config))
+    if text_config(manifest.config).get("is_causal") is False:
+        rules.append(Ignored(r"lm_head\..*", "is_causal is false, so the model gives no text"))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     shapes = spec.tensor_shapes()
@@ -243,8 +245,27 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
 def _whole(config: Configuration, row: Family) -> DecoderSpec:
     """Return the model's shape, with the classification head of its architecture if there is one."""
     spec = spec_of(config, row)
+    if config.values_given.get("is_causal") is False:
+        config.reads.add("is_causal")
+        spec = two_sided(spec)
     head = class_head(config.values_given, row.class_heads, spec)
     return spec if head is None else msgspec.structs.replace(spec, pooling_head=head)
+
+
+def two_sided(spec: DecoderSpec) -> DecoderSpec:
+    """Return a decoder whose tokens see all of their text, with `is_causal` false: it gives hidden states and no text.
+
+    Raises UserError for layers with a state, or with latents, which see earlier tokens alone.
+    """
+    blocks = []
+    for block in spec.blocks:
+        if block.beside is not None or not isinstance(block.mixer, AttentionSpec | None):
+            raise UserError(
+                f"is_causal is false, and layers of {spec.family} models see earlier tokens alone; leave it out."
+            )
+        mixer = None if block.mixer is None else msgspec.structs.replace(block.mixer, causal=False)
+        blocks.append(msgspec.structs.replace(block, mixer=mixer))
+    return msgspec.structs.replace(spec, blocks=tuple(blocks), causal_lm=False)
 
 
 def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:
