@@ -157,31 +157,6 @@ def test_what_the_user_says_of_the_pooler():
     assert cosines[0].outputs.score == pytest.approx(1.0) and cosines[1].outputs.score < 1.0
 
 
-def test_gritlm_sees_both_sides_and_leaves_its_instruction_out(tmp_path):
-    """Its model is a Mistral of transformers, whose tokens see all others of their text here."""
-    known = reference("mistral", "no window")
-    shutil.copytree(known.path, tmp_path / "grit")
-    overrides = {"architectures": ["GritLM"], "is_causal": False}
-    texts = ["<|user|>\nfind\n<|embed|>\nthe text", "<|embed|>\nanother one", "plain"]
-    with _llm(tmp_path / "grit", hf_overrides=overrides, runner="pooling") as llm:
-        found = llm.embed(texts, **NO_BAR)
-        with pytest.raises(RequestError, match="There is no text behind"):
-            llm.embed("<|embed|>\n", **NO_BAR)
-    model = load(known.path, "mistral")
-    for text, output in zip(texts, found, strict=True):
-        ids = output.prompt_token_ids
-        both = torch.zeros(1, 1, len(ids), len(ids))
-        with torch.inference_mode():
-            states = model.model(input_ids=torch.tensor([ids]), attention_mask=both, use_cache=False).last_hidden_state[
-                0
-            ]
-        behind = text.rpartition("<|embed|>\n")[2]
-        mean = states[len(ids) - len(behind) :] if behind != text else states  # a token for each character
-        assert np.allclose(output.outputs.embedding, _unit(mean.mean(0).numpy()), atol=1e-4)
-    with pytest.raises(ConfigError, match="which generates no text"):
-        _llm(tmp_path / "grit", hf_overrides=overrides, runner="generate")
-
-
 def test_late_chunks(bert):
     ids = list(range(5, 12))
     chunks = PoolingParams(late_chunking_params=LateChunkingParams(chunk_size=3), use_activation=False)

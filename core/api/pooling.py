@@ -94,13 +94,12 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     squash:        activation of the classes' scores, unless a request says otherwise.
     token_ids:     token of each class, for a `tokens` head.
     contrast:      for a `tokens` head with two tokens: the one class is how much likelier the second token is than the first.
-    prompts:       texts that are prepended to others, by name.
-    default_prompt: name of the prompt for requests that name none; empty: no prompt.
+    prompts, default_prompt: texts that are prepended to others, by name; the name of the usual one, or empty.
     pair_template: Jinja source that combines a query and a document to one text; empty: the tokenizer joins them.
     joins_pairs:   without a template, whether the second text directly follows the first, as one text.
     usual_task:    task of requests that name none; None: the first one of `tasks`.
-    usual_dimensions: length of vectors when a request gives none; 0: not truncated.
-    logit_mean, logit_sigma: see `Pooling`.
+    usual_dimensions: length of vectors when a request gives none; 0: not truncated. logit_mean, logit_sigma: see `Pooling`.
+    max_embed_len: tokens of the longest text whose pieces are pooled one by one; 0: a text has to fit the context.
     step_tag_id:   for classes of tokens, the only token whose classes are given; None: those of all tokens.
     returned_token_ids: numbers of the classes that are given; empty: all.
     source:        where these settings come from, as text for people.
@@ -126,6 +125,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     usual_dimensions: int = 0
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
+    max_embed_len: int = 0
     step_tag_id: int | None = None
     returned_token_ids: tuple[int, ...] = ()
     source: str = ""

@@ -55,6 +55,7 @@ def with_keys(settings: Settings, config: PoolingConfig) -> PoolingConfig:
     changes |= _dimensions(keys, config)
     changes |= _calibration(keys, config)
     changes |= _steps(keys, config)
+    changes |= _pieces(keys, config)
     return msgspec.structs.replace(config, **changes)
 
 
@@ -106,6 +107,23 @@ def _steps(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any]:
             f"{config.size - 1}."
         )
     return {"step_tag_id": tag, "returned_token_ids": tuple(columns or ())}
+
+
+def _pieces(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any]:
+    """Return how long a text may be that is pooled in pieces; empty without any. Raises UserError."""
+    longest = keys.get("max_embed_len")
+    if bool(keys.get("enable_chunked_processing")) != (longest is not None):
+        raise UserError(
+            "--pooler-config.enable_chunked_processing and .max_embed_len, the tokens of the longest text, go together; give "
+            "both or none."
+        )
+    if longest is None:
+        return {}
+    if config.classifies or not {"all", "rest"}.isdisjoint(config.kinds):
+        raise UserError(
+            "--pooler-config.enable_chunked_processing is of one vector for each text; leave it out for this model."
+        )
+    return {"max_embed_len": longest}
 
 
 def _keys(settings: Settings) -> dict[str, Any]:

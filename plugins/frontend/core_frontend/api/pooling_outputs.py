@@ -60,6 +60,26 @@ class StepRewards:
         return rows[:, list(self.columns)] if self.columns else rows
 
 
+@dataclass(frozen=True, slots=True)
+class TextPieces:
+    """A text beyond the context, which is pooled in pieces.
+
+    lengths: tokens of each piece. normalize: whether the text's vector gets length 1.
+    """
+
+    lengths: tuple[int, ...]
+    normalize: bool
+
+    def joined(self, pooled: Sequence[bytes]) -> bytes:
+        """Return the mean of the pieces' vectors, float32 [H], in which each counts as often as it has tokens."""
+        rows = np.stack([np.frombuffer(one, np.float32).astype(np.float64) for one in pooled])
+        mean = (rows * np.array(self.lengths)[:, None]).sum(axis=0) / sum(self.lengths)
+        length = float(np.linalg.norm(mean))
+        if self.normalize and length:
+            mean /= length
+        return mean.astype(np.float32).tobytes()
+
+
 @dataclass(slots=True)
 class PoolingOutput(Generic[Numbers]):
     """The pooled numbers of one text.

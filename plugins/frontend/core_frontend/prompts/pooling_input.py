@@ -12,7 +12,7 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.pooling import Pooling, PoolingConfig
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core_frontend.api.pooling_outputs import StepRewards
+from core_frontend.api.pooling_outputs import StepRewards, TextPieces
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_parser import Prompt
 from core_frontend.request_terms import RequestTerms
@@ -51,7 +51,7 @@ class PoolingInput:
         if prompt.embeds is not None:
             raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
         pooling = resolved(params, config)
-        token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
+        token_ids = self._fitting(prompt, params.truncate_prompt_tokens, self._longest(pooling))
         second = self._behind_instruction(prompt.text, token_ids) if "rest" in pooling.kinds else prompt.second
         if second and second < len(token_ids):
             pooling = msgspec.structs.replace(pooling, second=second)
@@ -96,6 +96,28 @@ class PoolingInput:
             raise RequestError(f"There is no text behind {INSTRUCTION_END!r}; give some.", param="prompt")
         return behind[0]
 
+    def divided(self, request: EngineRequest) -> tuple[list[EngineRequest], TextPieces | None]:
+        """Return a request for each piece of a text beyond the context; the request itself, and None, for any other text."""
+        size = self._model.max_model_len
+        ids = request.prompt_token_ids
+        if len(ids) <= size:
+            return [request], None
+        assert request.pooling is not None, "a text to pool"
+        plain = msgspec.structs.replace(request.pooling, normalize=False)
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+        requests = [
+            msgspec.structs.replace(request, choice=number, prompt_token_ids=part, pooling=plain)
+            for number, part in enumerate(parts)
+        ]
+        return requests, TextPieces(tuple(map(len, parts)), request.pooling.normalize)
+
+    def _longest(self, pooling: Pooling) -> int:
+        """Return the tokens of the longest text, which may have several pieces where it gets one vector."""
+        config = self._model.pooling
+        assert config is not None, "the model pools"
+        whole = pooling.tokenwise or config.classifies
+        return self._model.max_model_len if whole else max(self._model.max_model_len, config.max_embed_len)
+
     def steps(self, request: EngineRequest) -> StepRewards | None:
         """Return which classes of its tokens a request is given; None: all of them, or the request asks for no such thing."""
         config = self._model.pooling
@@ -105,8 +127,8 @@ class PoolingInput:
             return None
         return StepRewards(config.step_tag_id, config.returned_token_ids)
 
-    def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
-        """Return the tokens of a text if they fit, or the first `keep` of them."""
+    def _fitting(self, prompt: Prompt, keep: int | None, longest: int) -> list[int]:
+        """Return the tokens of a text if they are at most `longest`, or the first `keep` of them."""
         ids = prompt.token_ids
         limit = self._model.max_model_len
         if not ids:
@@ -114,9 +136,9 @@ class PoolingInput:
         most = kept(keep, limit)
         if most is not None:
             return self._cut(prompt, most)
-        if len(ids) > limit:
+        if len(ids) > longest:
             raise RequestError(
-                f"The text has {len(ids)} tokens, but the model takes at most {limit}. Shorten it, or have it cut: "
+                f"The text has {len(ids)} tokens, but the model takes at most {longest}. Shorten it, or have it cut: "
                 "truncate_prompt_tokens -1.",
                 param="prompt",
                 code="context_length_exceeded",

@@ -42,6 +42,16 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     logit_sigma: Annotated[float | None, Arg("What they are divided by then.")] = None
+    enable_chunked_processing: Annotated[
+        bool | None,
+        Arg(
+            "Whether a text beyond the context is pooled in pieces that fit it; its vector is their mean, in which each counts "
+            "as often as it has tokens."
+        ),
+    ] = None
+    max_embed_len: Annotated[
+        int | None, Arg("Tokens of the longest text that is pooled in pieces.", ge=1, le=1 << 22)
+    ] = None
     tok_pooling_type: Annotated[
         str | None,
         Arg(
