@@ -77,7 +77,8 @@ class TextPieces:
         length = float(np.linalg.norm(mean))
         if self.normalize and length:
             mean /= length
-        return mean.astype(np.float32).tobytes()
+        whole: bytes = mean.astype(np.float32).tobytes()
+        return whole
 
 
 @dataclass(slots=True)
