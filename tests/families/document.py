@@ -41,8 +41,8 @@ checkpoint who takes it and what is read.
 Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
 length that the model was trained with, where transformers changes over with each sequence's length.
 
-With dynamic scaling, `--max-model-len` beyond the trained length (up to the factor times it) gives all sequences the base of one that
-long, where transformers' base grows with each sequence.
+With dynamic scaling, `--max-model-len` beyond the trained length (up to the factor times it) gives all sequences the base of
+one that long, where transformers' base grows with each sequence.
 
 Every use of a shared block of Zamba 2 has its own copy of the block's matrices in memory.
 
