@@ -16,7 +16,9 @@ from core.api.errors import ConfigError, RequestError
 from core_config.pooled.rerankers import QWEN3
 from core_kit.checkpoints import write_tokenizer
 from tests.families.architectures import tiny_config
+from tests.families.converted import write
 from tests.families.oracle import randomize, reference
+from tests.families.test_remote import as_internlm2
 
 PROMPTS = [list(range(5, 40)), [7, 9, 200, 31]]
 NO_BAR = {"use_tqdm": False}
@@ -104,19 +106,28 @@ def test_classes_of_tokens_equal_transformers(tmp_path, model_type):
         assert np.allclose(output.outputs.data, _logits(model, ids).softmax(-1), atol=1e-3)
 
 
-def test_rewards_are_those_of_the_published_head(tmp_path):
+def _with_head(path, head, prefix, **changes):
+    """Put a head of torch's layers in place of a checkpoint's own, and its architecture."""
+    tensors = {name: tensor for name, tensor in load_file(path / "model.safetensors").items() if "score" not in name}
+    tensors |= {f"{prefix}{name}": tensor.detach() for name, tensor in head.state_dict().items()}
+    config = json.loads((path / "config.json").read_text())
+    for key in ("id2label", "label2id", "num_labels"):
+        config.pop(key, None)
+    config |= changes
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def _two_layers(size, labels):
+    return torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, labels))
+
+
+@pytest.mark.parametrize(("architecture", "labels"), [("Qwen2ForRewardModel", 1), ("Qwen2ForProcessRewardModel", 2)])
+def test_rewards_are_those_of_the_published_head(architecture, labels, tmp_path):
     """transformers has no class for it: its model and torch's layers, as the code of Qwen2.5-Math-RM puts them together."""
     model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)
-    size = model.config.hidden_size
-    head = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 1))
-    tensors = {
-        name: tensor for name, tensor in load_file(tmp_path / "model.safetensors").items() if "score" not in name
-    }
-    tensors |= {f"score.{name}": tensor.detach() for name, tensor in head.state_dict().items()}
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"architectures": ["Qwen2ForRewardModel"], "id2label": {"0": "a"}, "label2id": {"a": 0}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    head = _two_layers(model.config.hidden_size, labels)
+    _with_head(tmp_path, head, "score.", architectures=[architecture])
     with _llm(tmp_path) as llm:
         found = llm.reward(_given(), **NO_BAR)
         raw = llm.encode(_given(), PoolingParams(use_activation=False), **NO_BAR)
@@ -124,7 +135,59 @@ def test_rewards_are_those_of_the_published_head(tmp_path):
         with torch.inference_mode():
             rewards = head(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0])
         assert np.allclose(numbers.outputs.data, rewards, atol=1e-3)
-        assert np.allclose(output.outputs.data, rewards.sigmoid(), atol=1e-3)
+        shares = rewards.sigmoid() if labels == 1 else rewards.softmax(-1)
+        assert np.allclose(output.outputs.data, shares, atol=1e-3)
+
+
+def test_rewards_of_steps_are_those_behind_their_token(tmp_path):
+    model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)
+    _with_head(
+        tmp_path, _two_layers(model.config.hidden_size, 2), "score.", architectures=["Qwen2ForProcessRewardModel"]
+    )
+    with _llm(tmp_path) as llm:
+        whole = llm.reward(_given(), **NO_BAR)
+    keys = {"tok_pooling_type": "STEP", "step_tag_id": 9, "returned_token_ids": [1]}
+    with _llm(tmp_path, pooler_config=keys) as llm:
+        found = llm.reward(_given(), **NO_BAR)
+    for ids, every, steps in zip(PROMPTS, whole, found, strict=True):
+        place = ids.index(9)
+        assert np.array_equal(steps.outputs.data, every.outputs.data[place : place + 1, 1:])
+    with pytest.raises(ConfigError, match="needs step_tag_id"):
+        _llm(tmp_path, pooler_config={"tok_pooling_type": "STEP"})
+    with pytest.raises(
+        ConfigError, match=r"returned_token_ids \[2\]: expected numbers of this model's classes, 0 to 1"
+    ):
+        _llm(tmp_path, pooler_config={"returned_token_ids": [2]})
+
+
+def test_a_head_for_rankings_reads_the_last_token(tmp_path):
+    """As the code of Jina's reranker m0 puts it together; its text part is a Qwen2."""
+    model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)
+    head = _two_layers(model.config.hidden_size, 1)
+    _with_head(tmp_path, head, "score.", architectures=["Qwen2ForRanking"], problem_type="regression")
+    with _llm(tmp_path) as llm:
+        found = llm.classify(_given(), **NO_BAR)
+    for ids, output in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            score = head(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1])
+        assert np.allclose(output.outputs.probs, score, atol=1e-3)
+
+
+def test_rewards_of_internlm2_come_from_one_row(tmp_path):
+    """Its model is a llama of transformers in another layout; its reward is a matrix of one row for each token."""
+    model = _made(tmp_path, "llama", AutoModelForTokenClassification)
+    head = torch.nn.Linear(model.config.hidden_size, 1, bias=False)
+    _with_head(tmp_path, head, "v_head.", architectures=["InternLM2ForRewardModel"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors = load_file(tmp_path / "model.safetensors")
+    as_internlm2(config, tensors)
+    write(tmp_path, config, tensors)
+    with _llm(tmp_path) as llm:
+        raw = llm.encode(_given(), PoolingParams(use_activation=False), **NO_BAR)
+    for ids, numbers in zip(PROMPTS, raw, strict=True):
+        with torch.inference_mode():
+            rewards = head(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0])
+        assert np.allclose(numbers.outputs.data, rewards, atol=1e-3)
 
 
 @pytest.mark.slow

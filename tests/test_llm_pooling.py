@@ -142,11 +142,19 @@ def test_what_the_user_says_of_the_pooler():
         parts = llm.embed(prompt, pooling_params=chunks, **NO_BAR)[0]
         vector = _vectors(llm, [prompt], task="embed")[0]
         whole = _vectors(llm, [prompt], task="embed", dimensions=48, use_activation=False)[0]
-        scores = llm.score(prompt, [prompt, {"prompt_token_ids": [5, 6]}], tokenization_kwargs=None, **NO_BAR)
+        others = [prompt, {"prompt_token_ids": [5, 6]}]
+        scores = llm.score(prompt, others, tokenization_kwargs=None, **NO_BAR)
+        shorter = _vectors(llm, others[1:], task="token_embed")[0]
+        cosines = llm.score(prompt, others, pooling_params=PoolingParams(task="embed"), **NO_BAR)
     assert tokens.shape == (3, 48) and np.array_equal(tokens, embedded)
     assert parts.outputs.data.shape == (2, 48) and len(parts.late_chunking.chunks) == 2
     assert np.allclose(vector, _unit(whole[:8]), atol=1e-6)
-    assert scores[0].outputs.score == pytest.approx(1.0) and scores[1].outputs.score < 1.0
+    late = [
+        sum(max(float(one @ other) for other in document) for one in tokens.numpy())
+        for document in (tokens.numpy(), shorter)
+    ]
+    assert [score.outputs.score for score in scores] == pytest.approx(late, abs=1e-5) and late[0] == pytest.approx(3.0)
+    assert cosines[0].outputs.score == pytest.approx(1.0) and cosines[1].outputs.score < 1.0
 
 
 def test_late_chunks(bert):

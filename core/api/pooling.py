@@ -12,10 +12,9 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 
-PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
-"""The reduction of a text's hidden states: to the first token's (`cls`), the last one's, the mean of all, the maximum of
-each column, a mean in which the n-th token weighs n times as much as the first, the sum divided by the square root of the
-number of tokens (`root_mean`), or not at all (`all`: one vector per token)."""
+PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "rest", "all"]
+"""The reduction of a text's hidden states: the first (`cls`), the last, the mean, the maximum of each column, a mean in which
+the n-th weighs n times the first, the sum over the root of their number, the mean from `second` on (`rest`), none (`all`)."""
 
 HeadKind = Literal["", "dense", "classes", "tokens"]
 """The head that is applied to vectors: none, the Dense modules of sentence-transformers' files, the checkpoint's own
@@ -35,7 +34,7 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
     dimensions: length to which a vector is truncated; 0: not truncated.
     through_head: whether the model's head is applied to the vectors.
     squash:     activation applied to the head's scores, after `logit_mean` is subtracted and they are divided by `logit_sigma`.
-    second:     position of the first token of the second text of a pair; 0: there is one text.
+    second:     position of the first token of the second text of a pair, or behind an instruction; 0: there is one text.
     chunk:      where each token has an answer of its own: number of consecutive tokens that are averaged to one; 0: none are.
     """
 
@@ -69,8 +68,7 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
 class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     """A dense layer that follows the pooling, in files of its own.
 
-    directory:  directory of its weights.
-    shape:      (outputs, inputs).
+    directory, shape: of its weights; the shape is (outputs, inputs).
     bias:       whether it has a bias.
     activation: `tanh`, or a name of `core_runtime.layers.activations`; empty: none.
     """
@@ -96,13 +94,14 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     squash:        activation of the classes' scores, unless a request says otherwise.
     token_ids:     token of each class, for a `tokens` head.
     contrast:      for a `tokens` head with two tokens: the one class is how much likelier the second token is than the first.
-    prompts:       texts that are prepended to others, by name.
-    default_prompt: name of the prompt for requests that name none; empty: no prompt.
+    prompts, default_prompt: texts that are prepended to others, by name; the name of the usual one, or empty.
     pair_template: Jinja source that combines a query and a document to one text; empty: the tokenizer joins them.
     joins_pairs:   without a template, whether the second text directly follows the first, as one text.
     usual_task:    task of requests that name none; None: the first one of `tasks`.
-    usual_dimensions: length of vectors when a request gives none; 0: not truncated.
-    logit_mean, logit_sigma: see `Pooling`.
+    usual_dimensions: length of vectors when a request gives none; 0: not truncated. logit_mean, logit_sigma: see `Pooling`.
+    max_embed_len: tokens of the longest text whose pieces are pooled one by one; 0: a text has to fit the context.
+    step_tag_id:   for classes of tokens, the only token whose classes are given; None: those of all tokens.
+    returned_token_ids: numbers of the classes that are given; empty: all.
     source:        where these settings come from, as text for people.
     """
 
@@ -126,6 +125,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     usual_dimensions: int = 0
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
+    max_embed_len: int = 0
+    step_tag_id: int | None = None
+    returned_token_ids: tuple[int, ...] = ()
     source: str = ""
 
     @property
@@ -177,11 +179,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         wanted = self.default_prompt if name is None else name
         if not isinstance(wanted, str):
             raise RequestError(f"prompt_name is {name!r}; expected a name.", param="prompt_name")
-        if not wanted:
-            return ""
-        if wanted not in self.prompts:
+        if wanted and wanted not in self.prompts:
             known = ", ".join(self.prompts) or "none, as its files name no prompts"
             raise RequestError(
                 f"prompt_name is {name!r}; the model knows {known}.{nearest(wanted, self.prompts)}", param="prompt_name"
             )
-        return self.prompts[wanted]
+        return self.prompts[wanted] if wanted else ""

@@ -66,9 +66,11 @@ class PoolingClient(FakeClient):
         numbers = np.array(vector[: request.pooling.dimensions or self.SIZE], np.float32)
         if request.pooling.tokenwise:
             numbers = np.tile(numbers, request.pooling.num_rows(len(request.prompt_token_ids)))
-        output = EngineOutput(request.request_id, 0, 0, [], finish_reason="stop", pooled=numbers.tobytes())
+        output = EngineOutput(request.request_id, request.choice, 0, [], finish_reason="stop", pooled=numbers.tobytes())
         if "BROKEN" in text:
-            output = EngineOutput(request.request_id, 0, 0, [], finish_reason="error", stop_reason="It broke.")
+            output = EngineOutput(
+                request.request_id, request.choice, 0, [], finish_reason="error", stop_reason="It broke."
+            )
         self.live.pop(request.key, None)
         self.on_outputs(EngineOutputs(0, [output], self.stats()))
 

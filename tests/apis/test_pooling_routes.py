@@ -103,9 +103,28 @@ def test_a_server_whose_vectors_are_those_of_tokens() -> None:
         found = post(running, "/v1/embeddings", input="abcd", late_chunking_params=chunks).json()["data"][0]
         assert len(found["embedding"]) == len(found["late_chunking"]["chunks"]) == 3
         scored = post(running, "/score", text_1="a", text_2=["a", "b"]).json()
-        assert [entry["score"] for entry in scored["data"]] == [1.0, 0.0]
+        assert [entry["score"] for entry in scored["data"]] == [2.0, 0.0]  # two tokens, each with its best
+        ranked = post(running, "/rerank", query="ab", documents=["b", "ab", "c"]).json()["results"]
+        assert [(entry["index"], entry["relevance_score"]) for entry in ranked] == [(1, 6.0), (0, 3.0), (2, 0.0)]
         refused = post(running, "/v1/embeddings", input="a", encoding_format="base64").json()["error"]
         assert refused["param"] == "encoding_format" and "Ask for 'float'" in refused["message"]
+
+
+def test_long_texts_are_pooled_in_pieces() -> None:
+    config = msgspec.structs.replace(CONFIG, max_embed_len=400)
+    with run_server(client=PoolingClient, pooling=config, max_model_len=64) as running:
+        text = "ab" * 100
+        answer = post(running, "/v1/embeddings", input=text).json()
+        count = len(running.engine.tokenizer.encode(text))
+        assert answer["usage"]["prompt_tokens"] == count > 3 * 64
+        lengths = [64] * (count // 64) + [count % 64]
+        first, *_ = answer["data"][0]["embedding"]
+        pieces = [request.prompt_token_ids for request in running.fake.seen]  # type: ignore[attr-defined]
+        assert [len(piece) for piece in pieces] == lengths
+        numbers = [running.engine.tokenizer.decode(piece).count("a") for piece in pieces]
+        assert first == pytest.approx(np.average(numbers, weights=lengths), abs=1e-5)
+        refused = post(running, "/v1/embeddings", input="ab" * 300).json()["error"]
+        assert refused["code"] == "context_length_exceeded"
 
 
 def test_scores_are_cosines(server: RunningServer) -> None:

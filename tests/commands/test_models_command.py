@@ -7,6 +7,7 @@ import pytest
 
 from core.commands.main import main
 from core_runtime.models.families import families
+from tests.families.oracle import reference
 from tests.tiny_models import SHAPE
 from tests.torch_free import run_torch_free
 
@@ -44,6 +45,21 @@ def test_counts_and_bytes_are_those_of_the_file(tiny_llama, capsys):
     assert shape["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 4  # layers, K and V, heads of 16 numbers, float32
     assert told["keys_neutral"]["attention_dropout"] == "inference drops nothing"
     assert "hidden_size" in told["keys_read"] and "attention_dropout" not in told["keys_read"]
+
+
+def test_what_a_model_can_do_is_told(tiny_llama, capsys):
+    _, told = explained(capsys, tiny_llama)
+    uses = told["uses"]
+    assert list(uses) == ["text", "vectors", "classes", "adapters", "drafts", "media", "quantization"]
+    assert uses["classes"] == "none: the checkpoint has no head for classes"
+    assert uses["adapters"] == "LoRA on 21 matrices of blocks (--enable-lora)"  # 3 layers of 7
+    assert "from the text" in uses["drafts"] and "ngram" in uses["drafts"]
+    assert "eagle3" in uses["drafts"].partition("with a checkpoint of their own")[2]
+    assert uses["media"] == "none: the model takes text"
+    assert uses["quantization"].startswith("as it is loaded: ") and "fp8" in uses["quantization"]
+
+    _, encoder = explained(capsys, reference("bert").path)
+    assert encoder["uses"]["text"] == "none: it is an encoder" and encoder["uses"]["drafts"].startswith("none: ")
 
 
 def test_states_and_windows_are_told(tiny_lfm2, tiny_gemma3, capsys):

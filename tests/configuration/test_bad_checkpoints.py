@@ -54,6 +54,20 @@ def test_two_rows_that_claim_one_checkpoint(problems_of, tiny_llama: Path, monke
     assert "mean 'llama' and 'twin'" in problem and "--hf-overrides.model_type" in problem
 
 
+def test_the_first_known_of_several_architectures_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = msgspec.structs.replace(families()[0], name="twin", architectures=("TwinForCausalLM",))
+    rows = (*families(), twin)
+    monkeypatch.setattr(table, "families", lambda: rows)
+    for names, chosen in (
+        (["NobodyForCausalLM", "TwinForCausalLM", "LlamaForCausalLM"], "twin"),
+        (["LlamaForCausalLM", "TwinForCausalLM"], "llama"),
+        (["TwinForCausalLM"], "twin"),
+    ):
+        assert table.family_for({"model_type": "llama", "architectures": names}).name == chosen
+    either = {"model_type": "", "architectures": ["Qwen3ForCausalLM", "LlamaForCausalLM"]}
+    assert table.family_for(either).name == "qwen3"
+
+
 def test_an_unknown_architecture(problems_of, tiny_llama: Path) -> None:
     (problem,) = problems_of(tiny_llama, model_type="lama", architectures=["LamaForCausalLM"])
     for words in ("nearest names are LlamaForCausalLM", "`core models`", "core plugins new model NAME"):

@@ -128,7 +128,17 @@ DENSE: dict[str, dict[str, Changes]] = {
             "intermediate_size": [88, 88, 88, 88],
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
             "num_kv_shared_layers": 2,
-        }
+        },
+        "three streams": {
+            "vocab_size_per_layer_input": 200,
+            "hidden_size_per_layer_input": 12,
+            "laurel_rank": 6,
+            "activation_sparsity_pattern": [0.5, 0.95, 0.0, 0.8],
+            "intermediate_size": [88, 56, 72, 40],
+            "num_kv_shared_layers": 0,
+            "altup_num_inputs": 3,
+            "altup_correct_scale": False,
+        },
     },
     "gemma4_text": {
         "plain": {**NO_LAYER_INPUTS},

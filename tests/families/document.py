@@ -41,7 +41,12 @@ checkpoint who takes it and what is read.
 Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
 length that the model was trained with, where transformers changes over with each sequence's length.
 
-Layers of Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
+With dynamic scaling, `--max-model-len` beyond the trained length (up to the factor times it) gives all sequences the base of
+one that long, where transformers' base grows with each sequence.
+
+Every use of a shared block of Zamba 2 has its own copy of the block's matrices in memory.
+
+Layers of Gemma 3n and Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
 
 | family | model types, text of | made of | variants | difference | tokens |
 |---|---|---|---|---|---|
@@ -53,9 +58,8 @@ TAIL = """
 |---|---|
 | DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index selects keys; up to there, it selects all of them |
 | A.X K2 | an index of its own, norms with a gate |
-| Gemma 3n | several residual streams |
 | JetMoE | experts within attention |
-| Zamba, Zamba 2 | one attention that several layers share |
+| Zamba | one attention that several layers share |
 | RecurrentGemma, RWKV, xLSTM | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
 """

@@ -24,7 +24,18 @@ REFUSED: dict[tuple[str, str], str] = {
 """Architecture and variant that a row does not serve → what its error says."""
 UNMENDED: dict[tuple[str, str], str] = {}
 """Architecture and variant that a row serves wrongly → how. The entry goes when the row is right: its test fails then."""
-NAMED = ("aria", "aya_vision", "chatglm", "cohere2_vision", "cohere_compass", "phi4mm", "stablelm_epoch", "whisper")
+NAMED = (
+    "aria",
+    "aya_vision",
+    "chatglm",
+    "cohere2_vision",
+    "cohere_compass",
+    "gemma3n",
+    "phi4mm",
+    "stablelm_epoch",
+    "step3_vl",
+    "whisper",
+)
 """Names that a row claims beside those that are compared: older names, wholes whose text alone is compared, and Whisper, which
 `tests/media` compares."""
 MORE_TOKENS = (("gemma4_text", "inputs of layers"), ("gemma4_text", "experts"))

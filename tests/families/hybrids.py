@@ -94,6 +94,25 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
     "recurrent_gemma": {"plain": {"lru_width": 40, "attention_window_size": 7, "logits_soft_cap": 4.0}},
     "rwkv": {"plain": {"context_length": 128, "attention_hidden_size": 48}},
     "xlstm": {"plain": {}},
-    "zamba2": {"plain": {"layers_block_type": ["mamba", "mamba", "hybrid", "mamba"], "mamba_ngroups": 2}},
+    "zamba2": {
+        "plain": {
+            "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+            "num_hidden_layers": 5,
+            "num_mem_blocks": 2,
+            "n_mamba_heads": 6,
+            "mamba_ngroups": 2,
+            "num_key_value_heads": None,
+            "adapter_rank": 5,
+            "use_mem_rope": True,
+        },
+        "adapted": {
+            "layers_block_type": ["hybrid", "mamba", "hybrid", "mamba"],
+            "n_mamba_heads": 6,
+            "num_key_value_heads": None,
+            "adapter_rank": 7,
+            "use_shared_attention_adapter": True,
+            "add_bias_linear": True,
+        },
+    },
 }
 """Architecture → variant → values of its own, over the common ones."""

@@ -21,6 +21,10 @@ def in_words(spec: DecoderSpec) -> str:
         words.append("learned positions" if not spec.positions.computed else "sinusoids")
     if spec.logit_cap is not None:
         words.append("capped logits")
+    if spec.streams is not None:
+        words.append("several streams")
+    if any(block.aside for block in spec.blocks):
+        words.append("shared blocks")
     scalars = (spec.residual_scale, spec.logit_scale)
     if any(scale != 1.0 for scale in scalars):
         words.append("scalars")

@@ -11,6 +11,8 @@ from core.plugin.hookspecs import LoadContext
 from core_loaders.dummy import loader, manifest
 from core_loaders.dummy.loader import DummyLoader
 from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.models.families import decoder_spec, weight_map
+from tests.families.architectures import tiny_config
 
 
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
@@ -22,6 +24,14 @@ def test_shapes_are_those_of_the_real_checkpoint(fixture: str, request: pytest.F
     assert {name: info.shape for name, info in dummy.tensors.items()} == {
         name: info.shape for name, info in expected.items()
     }
+
+
+def test_layers_that_share_keys_and_values_start_with_invented_weights(tmp_path: Path) -> None:
+    """Such a layer's norm of keys is a copy in a checkpoint, and a tensor of its own among invented weights."""
+    tiny_config("gemma3n_text", "plain").save_pretrained(tmp_path)
+    dummy = DummyLoader().resolve(str(tmp_path))
+    spec = decoder_spec(dummy.config)
+    assert weight_map(dummy, spec).manifest.tensors.keys() == spec.tensor_shapes().keys()
 
 
 def test_values_repeat_and_norms_are_neutral(tiny_llama: Path, tiny_gemma3: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 import transformers
 from tiny_models import SHAPE, byte_tokenizer
 
-from core import LLM, SamplingParams
+from core import LLM, PoolingParams, SamplingParams
 from core.api.errors import ConfigError
 from core_config.resolve import resolve
 from core_runtime.models.fallback import description
@@ -55,6 +55,28 @@ def greedy(path: Path, **arguments: Any) -> list[list[int]]:
     finally:
         llm.close()
     return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.usefixtures("within")
+@pytest.mark.parametrize("kind", ["LAST", "MEAN"])
+def test_vectors_are_made_of_the_states_of_transformers(kind: str, tiny_diffllama: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_diffllama, attn_implementation="eager")
+    ids = list(range(5, 40))
+    with torch.no_grad():
+        states = model.model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    limits = {"max_num_batched_tokens": 32, "max_model_len": 128, "use_tqdm_on_load": False}
+    plain = PoolingParams(use_activation=False)
+    tokenwise = PoolingParams(use_activation=False, task="token_embed")
+    llm = LLM(
+        model=str(tiny_diffllama), runner="pooling", dtype="float32", pooler_config={"pooling_type": kind}, **limits
+    )
+    try:
+        vector, each = (llm.encode({"prompt_token_ids": ids}, one, use_tqdm=False)[0] for one in (plain, tokenwise))
+    finally:
+        llm.close()
+    expected = states[-1] if kind == "LAST" else states.mean(0)
+    torch.testing.assert_close(vector.outputs.data, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(each.outputs.data, states, atol=1e-4, rtol=0)
 
 
 def transformers_greedy(model: Any, ids: list[int], tokens: list[int]) -> list[int]:

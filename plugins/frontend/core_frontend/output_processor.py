@@ -189,15 +189,19 @@ class PooledState(RequestState):
 
     def __init__(self, entry: ProcessedInput) -> None:
         super().__init__(entry, None)
-        self._pooled = b""
+        self._pooled: dict[int, bytes] = {}
         request = entry.requests[0]
         assert request.pooling is not None, "the request asks for vectors"
         self._num_rows = request.pooling.num_rows(len(request.prompt_token_ids))
         self._chunk = request.pooling.chunk
+        self._steps = entry.steps
+        self._pieces = entry.pieces
+        if entry.pieces is not None:
+            self.prompt_token_ids = [one for piece in entry.requests for one in piece.prompt_token_ids]
 
     def update(self, output: EngineOutput, now: float) -> bool:
         """Add the vectors, which come with the end, as in `RequestState`."""
-        self._pooled = output.pooled
+        self._pooled[output.choice] = output.pooled
         return super().update(output, now)
 
     def take(self, interval: int = 1) -> RequestOutput | None:
@@ -210,21 +214,27 @@ class PooledState(RequestState):
 
     def failed(self, sentence: str) -> RequestOutput:
         """Return a last output without vectors, as in `RequestState`."""
-        self._pooled = b""
+        self._pooled = {}
         return self._pooled_output(super().failed(sentence))
 
     def _pooled_output(self, last: RequestOutput) -> PooledOutput:
+        # A text of which a piece failed has failed: its end is that of the piece.
+        ends = sorted(last.outputs, key=lambda end: end.finish_reason == "stop")
+        pooled = self._pooled.get(0, b"")
+        if self._pieces is not None and ends[0].finish_reason == "stop":
+            pooled = self._pieces.joined([self._pooled[number] for number in range(len(self._pieces.lengths))])
         return PooledOutput(
             request_id=last.request_id,
             prompt=last.prompt,
             prompt_token_ids=last.prompt_token_ids,
-            outputs=last.outputs,
+            outputs=ends[:1],
             finished=last.finished,
             metrics=last.metrics,
             num_cached_tokens=last.num_cached_tokens,
-            pooled=self._pooled,
+            pooled=pooled,
             num_rows=self._num_rows,
             chunk=self._chunk,
+            steps=self._steps,
         )
 
 

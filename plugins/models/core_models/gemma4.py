@@ -16,7 +16,7 @@ from core.api.specs import AttentionSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family
 from core_runtime.models.weight_rules import Copied, Ignored, Rename, WeightRule, experts
-from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.block_spec import BlockSpec, HeadsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.layer_inputs import LayerInputs
 
@@ -129,15 +129,11 @@ def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     """Set the norm of values, the embeddings for each layer, and the blocks that share keys and values."""
     config = configuration(hf_config)
     heads = msgspec.structs.replace(spec.heads, value_norm=msgspec.structs.replace(spec.norm, weighted=False))
-    shared = lenders(spec, config.count("num_kv_shared_layers", 0))
+    shared = config.count("num_kv_shared_layers", 0)
     wide = msgspec.structs.replace(spec.mlp, size=2 * spec.mlp.size) if config.flag("use_double_wide_mlp") else None
-    blocks = list(spec.blocks)
-    for index, lender in shared.items():
-        kind = spec.mixers[lender].kind
-        own = msgspec.structs.replace(heads, borrows=kind)
-        blocks[index] = msgspec.structs.replace(blocks[index], heads=own, mlp=wide)
-        lending = msgspec.structs.replace(heads, lends=kind)
-        blocks[lender] = msgspec.structs.replace(blocks[lender], heads=lending)
+    blocks = shared_blocks(spec, heads, shared)
+    for index in range(len(blocks) - shared, len(blocks)):
+        blocks[index] = msgspec.structs.replace(blocks[index], mlp=wide)
     size = config.count("hidden_size_per_layer_input", 0)
     inputs = None
     if size:
@@ -146,13 +142,21 @@ def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     return msgspec.structs.replace(spec, heads=heads, blocks=tuple(blocks), layer_inputs=inputs)
 
 
-def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """Return the rules for tensors: with `attention_k_eq_v`, values of full layers are the keys before their norm."""
+def shared_blocks(spec: DecoderSpec, heads: HeadsSpec, shared: int) -> list[BlockSpec]:
+    """Return the blocks of a model whose last `shared` ones have the keys and values of an earlier one."""
+    blocks = list(spec.blocks)
+    for index, lender in lenders(spec, shared).items():
+        kind = spec.mixers[lender].kind
+        blocks[index] = msgspec.structs.replace(blocks[index], heads=msgspec.structs.replace(heads, borrows=kind))
+        blocks[lender] = msgspec.structs.replace(blocks[lender], heads=msgspec.structs.replace(heads, lends=kind))
+    return blocks
+
+
+def sharing(shared: Mapping[int, int]) -> list[WeightRule]:
+    """Return the rules for blocks that have the keys and values of an earlier one: its norm of keys, and no tensors of
+    their own. shared: see `lenders`.
+    """
     rules: list[WeightRule] = []
-    if configuration(hf_config).flag("attention_k_eq_v"):
-        full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.kind == "full"]
-        rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", (r"\1.v_proj.\2",)))
-    shared = lenders(spec, configuration(hf_config).count("num_kv_shared_layers", 0))
     for lender in sorted(set(shared.values())):
         places = [f"model.layers.{index}.self_attn.k_norm.weight" for index, one in shared.items() if one == lender]
         rules.append(Copied(rf"model\.layers\.{lender}\.self_attn\.k_norm\.weight", tuple(places)))
@@ -160,6 +164,16 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
         layers = "|".join(map(str, shared))
         unused = rf"(model\.)?(language_model\.)?(model\.)?layers\.({layers})\.self_attn\.[kv]_(proj|norm)\..*"
         rules.append(Ignored(unused, "the layer has the keys and values of an earlier one"))
+    return rules
+
+
+def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    """Return the rules for tensors: with `attention_k_eq_v`, values of full layers are the keys before their norm."""
+    rules: list[WeightRule] = []
+    if configuration(hf_config).flag("attention_k_eq_v"):
+        full = [str(index) for index, mixer in enumerate(spec.mixers) if mixer.kind == "full"]
+        rules.append(Copied(rf"(model\.layers\.(?:{'|'.join(full)})\.self_attn)\.k_proj\.(.*)", (r"\1.v_proj.\2",)))
+    rules += sharing(lenders(spec, configuration(hf_config).count("num_kv_shared_layers", 0)))
     if configuration(hf_config).flag("enable_moe_block"):
         rules += (
             Rename(r"(\.layers\.\d+)\.mlp\.", r"\1.mlp.shared_experts."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from core_models import hunyuan, lfm2
+from core_models import fairseq2, hunyuan, lfm2
 from core_runtime.models.configuration import configuration
 from core_runtime.models.families.row import NEVER, Family, HeadNorm
 from core_runtime.models.weight_rules import Ignored, modules
@@ -65,13 +65,15 @@ ROWS = (
             "YiForCausalLM",
             "XverseForCausalLM",
             "AquilaForCausalLM",
-            "Fairseq2LlamaForCausalLM",
+            fairseq2.ARCHITECTURE,
         ),
+        block=fairseq2.neighbours,
+        weights=fairseq2.names,
     ),
     Family(
         name="mistral",
         model_types=("mistral", "ministral"),
-        architectures=("MistralForCausalLM", "MinistralForCausalLM"),
+        architectures=("MistralForCausalLM", "MinistralForCausalLM", "GritLM"),
         wrappers=("mistral3",),
         full_every=NEVER,
     ),

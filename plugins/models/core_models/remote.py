@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from core_models import bailing, gte
+from core_models import bailing, gte, nemotron_nas, pangu, plamo3, solar, step3
 from core_models.alibi import slopes, with_slopes
 from core_models.scaled import scaled_by_depth
 from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.models.families.class_heads import OF_INTERNLM2
 from core_runtime.models.families.row import Family
 from core_runtime.models.weight_rules import Cut, UnitRows, WeightRule, modules
 from core_runtime.specs.block_spec import HeadsSpec
@@ -90,6 +91,11 @@ def teleflm_scalars(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
 ROWS: tuple[Family, ...] = (
     gte.FIRST,
     *bailing.ROWS,
+    *nemotron_nas.ROWS,
+    *solar.ROWS,
+    *plamo3.ROWS,
+    *step3.ROWS,
+    *pangu.ROWS,
     Family(
         name="qwen",
         model_types=("qwen",),
@@ -161,6 +167,7 @@ ROWS: tuple[Family, ...] = (
     ),
     Family(
         name="internlm2",
+        class_heads=OF_INTERNLM2,
         model_types=("internlm2",),
         architectures=("InternLM2ForCausalLM",),
         keys={"attention_bias": "bias"},

@@ -15,6 +15,7 @@ from core_models import (
     exaone,
     falcon,
     gemma,
+    gemma3n,
     gemma4,
     glm,
     gpt2,
@@ -36,6 +37,7 @@ from core_models import (
     scaled,
     sigmoid_moe,
     whisper,
+    zamba2,
 )
 from core_runtime.models.families.row import Family
 
@@ -47,6 +49,7 @@ FAMILIES: tuple[Family, ...] = (
     *latent.ROWS,
     *remote.ROWS,
     *gemma.ROWS,
+    *gemma3n.ROWS,
     *gemma4.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -64,6 +67,7 @@ FAMILIES: tuple[Family, ...] = (
     *cohere_moe.ROWS,
     *mamba.ROWS,
     *hybrid.ROWS,
+    *zamba2.ROWS,
     *minimax.ROWS,
     *gpt2.ROWS,
     *opt.ROWS,

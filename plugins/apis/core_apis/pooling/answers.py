@@ -41,7 +41,7 @@ from core_apis.protocol.pooled import (
 from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest
 from core_apis.protocol.usage import Usage
 from core_frontend.api.late_chunking import LateChunkingMetadata
-from core_frontend.api.pooling_outputs import Float32, WholeOutput, cosine
+from core_frontend.api.pooling_outputs import Float32, WholeOutput, similarity
 from core_frontend.prompts.late_chunks import late_chunks
 from core_frontend.prompts.text_pairs import partnered
 
@@ -188,13 +188,13 @@ def embed_answer(texts: PooledTexts[EmbedRequest]) -> EmbedAnswer:
 
 
 def _scores(texts: PooledTexts[Any]) -> list[float]:
-    """Return the score of each pair: the model's, or the cosine of both vectors."""
+    """Return the score of each pair: the model's, or that of both texts' vectors."""
     vectors = texts.vectors
     if texts.prepared.pairs:
         return [float(numbers[0]) for numbers in vectors]
     first, _ = texts.body.sides()
     left, right = vectors[: len(first)], vectors[len(first) :]
-    return [cosine(one, other) for one, other in zip(partnered(left, right), right, strict=True)]
+    return [similarity(one, other) for one, other in zip(partnered(left, right), right, strict=True)]
 
 
 def _written(numbers: Float32, form: str, lists: JsonPieces, pack: Pack = packed) -> Any:

@@ -73,7 +73,8 @@ class Preparation:
         num_for_output = 1 if settings.pooling is None else 0
         markers = () if settings.format is None else markers_of(settings.format.row)
         contents = ContentEncoder.of(tokenizer, (*self.template.sources, *markers))
-        self.texts = TextTokens(tokenizer, contents, settings.max_model_len, settings.max_model_len - num_for_output)
+        longest = max(settings.max_model_len, 0 if settings.pooling is None else settings.pooling.max_embed_len)
+        self.texts = TextTokens(tokenizer, contents, longest, longest - num_for_output)
         self._made: dict[Callable[[Preparation], Any], Any] = {}
 
     def run(self, kind: str, data: Buffer) -> Any:

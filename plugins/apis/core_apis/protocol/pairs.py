@@ -27,8 +27,10 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     activation: bool | None = None
 
     def task_for(self, config: PoolingConfig | None) -> PoolingTask:
-        """Return the task of vectors, or of the model's scores of pairs."""
-        return "classify" if config is not None and config.scores_pairs else "embed"
+        """Return the task of vectors (of tokens, if these are the model's usual ones), or of the model's scores of pairs."""
+        if config is None:
+            return "embed"
+        return "classify" if config.scores_pairs else config.vectors
 
     def sides(self) -> tuple[list[Text], list[Text]]:
         """Return both sides of the comparison: one first text, or as many as second ones. Raises RequestError."""

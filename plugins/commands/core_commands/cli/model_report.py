@@ -19,6 +19,7 @@ from core.api.specs import KV_TYPES
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
+from core_commands.cli.model_uses import Uses
 from core_config.arguments.sources import merge
 from core_config.model_shape import ModelShape, model_shape
 from core_config.resolve import discover, find_model
@@ -53,6 +54,7 @@ class ModelReport(msgspec.Struct, kw_only=True):
         that no known model has.
     refused: every reason why it cannot be served.
     shape: None if it cannot be determined.
+    uses: what the model can do → how, or why not; see `Uses`. Empty where transformers' modules run it.
     """
 
     model: str
@@ -69,6 +71,7 @@ class ModelReport(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
     refused: list[str] = []
     shape: ModelShape | None = None
+    uses: dict[str, str] = {}
 
 
 @dataclass(slots=True)
@@ -107,6 +110,8 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
     _report_keys(report, found)
     if found.spec is not None and found.manifest is not None:
         _report_tensors(report, attempt, found, manifest, found.spec, found.manifest)
+        settings, plugins, path = attempt.settings, attempt.plugins, checkpoint.path
+        report.uses = Uses(settings, plugins, path, manifest, found.spec, report.quantization).all()
     elif found.manifest is not None:
         report.tensors = grouped((group_of(name), info) for name, info in found.manifest.tensors.items())
     report.warnings = attempt.warnings

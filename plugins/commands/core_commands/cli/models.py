@@ -128,6 +128,10 @@ def _print_report(report: ModelReport) -> None:
         print(f"warning       {warning}")
     if report.shape is not None:
         print(f"\n{textwrap.fill(report.shape.paragraph(), WIDTH)}")
+    if report.uses:
+        print("\nWhat it can do")
+        for name, how in report.uses.items():
+            print(textwrap.fill(how, WIDTH, initial_indent=f"  {name:<14}", subsequent_indent=" " * 16))
     _print_groups("Tensors that are read", report.tensors)
     _print_groups("Tensors that are ignored, because:", report.ignored)
     if report.keys_read:

@@ -54,6 +54,8 @@ def with_keys(settings: Settings, config: PoolingConfig) -> PoolingConfig:
         changes["usual_task"] = task
     changes |= _dimensions(keys, config)
     changes |= _calibration(keys, config)
+    changes |= _steps(keys, config)
+    changes |= _pieces(keys, config)
     return msgspec.structs.replace(config, **changes)
 
 
@@ -84,6 +86,44 @@ def _calibration(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, An
             f"--pooler-config: logit_mean is {mean} and logit_sigma {sigma}; expected finite numbers, the latter not 0."
         )
     return found
+
+
+def _steps(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any]:
+    """Return which classes of tokens are given; empty: all of all tokens. Raises UserError for a choice that is impossible."""
+    tag, columns = keys.get("step_tag_id"), keys.get("returned_token_ids")
+    by_step = str(keys.get("tok_pooling_type") or "").upper() == "STEP"
+    if by_step and tag is None:
+        raise UserError("--pooler-config.tok_pooling_type STEP needs step_tag_id, the token behind each step.")
+    if tag is None and columns is None:
+        return {}
+    if "token_classify" not in config.tasks:
+        raise UserError(
+            "--pooler-config.step_tag_id and .returned_token_ids are of classes of tokens, which this model does not give; "
+            "leave them out."
+        )
+    if columns is not None and (not columns or not all(0 <= one < config.size for one in columns)):
+        raise UserError(
+            f"--pooler-config.returned_token_ids {list(columns)}: expected numbers of this model's classes, 0 to "
+            f"{config.size - 1}."
+        )
+    return {"step_tag_id": tag, "returned_token_ids": tuple(columns or ())}
+
+
+def _pieces(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any]:
+    """Return how long a text may be that is pooled in pieces; empty without any. Raises UserError."""
+    longest = keys.get("max_embed_len")
+    if bool(keys.get("enable_chunked_processing")) != (longest is not None):
+        raise UserError(
+            "--pooler-config.enable_chunked_processing and .max_embed_len, the tokens of the longest text, go together; give "
+            "both or none."
+        )
+    if longest is None:
+        return {}
+    if config.classifies or not {"all", "rest"}.isdisjoint(config.kinds):
+        raise UserError(
+            "--pooler-config.enable_chunked_processing is of one vector for each text; leave it out for this model."
+        )
+    return {"max_embed_len": longest}
 
 
 def _keys(settings: Settings) -> dict[str, Any]:

@@ -29,6 +29,9 @@ WAY_TO_CLASSES = (
     "--hf-overrides"
 )
 
+GRITLM = "GritLM"
+"""Architecture whose vectors leave the instruction out (arXiv 2402.09906), with `is_causal` false."""
+
 
 def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingConfig | None:
     """Return how the model pools; None: it generates text. Raises UserError.
@@ -104,6 +107,9 @@ def _vector_config(
     if asked is not None:
         kinds = (asked,)
         source = "--pooler-config"
+    if not kinds and encodes and GRITLM in (checkpoint.manifest.config.get("architectures") or ()):
+        kinds = ("rest",)
+        source = f"usual for {GRITLM}: the mean behind the instruction"
     if not kinds:
         kinds = ("cls",) if encodes else ("last",)
         source = f"usual for {'encoders' if encodes else 'decoders'}: the checkpoint has no {MODULES}"

@@ -59,6 +59,9 @@ def length_fits_the_model(facts: Facts) -> Findings:
     if facts.spec is None or wanted in (None, AUTO):
         return
     limit, name, why = length_limit(facts)
+    grown = facts.spec.growth if isinstance(facts.spec, DecoderSpec) else 1.0
+    if grown > 1.0:
+        limit, why = math.floor(limit * grown), f"{why}, times {grown:g} of dynamic RoPE scaling"
     if wanted < 1:
         yield Problem(f"--max-model-len {wanted}: expected at least 1, or auto.")
     elif wanted > limit:

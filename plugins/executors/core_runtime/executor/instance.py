@@ -24,9 +24,10 @@ from core_runtime.executor.plugin_loading import attention_backends, quantizatio
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.decoder import Decoder, rotary_tables, spare_rows
+from core_runtime.models.decoder import Decoder, rotary_tables
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.embedding import lengthened
+from core_runtime.models.spare_rows import spare_rows
 from core_runtime.models.tensors.kv_scales import kv_scales
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
 from core_runtime.models.tensors.packing import Packing

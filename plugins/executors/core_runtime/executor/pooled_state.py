@@ -138,6 +138,22 @@ class _WeightedMean(_Mean):
         return count * (count + 1) / 2
 
 
+class _Rest(_Mean):
+    """Pooling by the mean of the states behind an instruction. first: position of the first token that counts."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def take(self, rows: Rows, begin: int) -> None:
+        skipped = max(self._first - begin, 0)
+        if skipped < len(rows):
+            super().take(rows[skipped:], begin + skipped)
+
+    def _divisor(self, count: int) -> float:
+        return count - self._first
+
+
 KEPT: Mapping[PoolingKind, Callable[[], Kept]] = {
     "cls": _First,
     "last": _Last,
@@ -161,7 +177,7 @@ class Pooled:
     def __init__(self, pooling: Pooling) -> None:
         self.pooling = pooling
         self.adapter_row = -1
-        self._kept: list[Kept] = [KEPT[kind]() for kind in pooling.kinds]
+        self._kept: list[Kept] = [_Rest(pooling.second) if kind == "rest" else KEPT[kind]() for kind in pooling.kinds]
         if pooling.chunk:
             self._kept = [_Chunks(pooling.chunk)]
 

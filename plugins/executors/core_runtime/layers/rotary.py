@@ -3,7 +3,7 @@
 Owns: the angles of each rope type, as cos and sin tables. Never does: apply them (a kernel does).
 Called by: the decoder, once when it is built; layers with equal `RopeSpec` share tables.
 Source: Su et al. 2021, arXiv 2104.09864; the llama3 scaling as in the Llama 3.1 model card's reference description;
-yarn: Peng et al. 2023, arXiv 2309.00071; longrope: Ding et al. 2024, arXiv 2402.13753.
+yarn and dynamic: Peng et al. 2023, arXiv 2309.00071; longrope: Ding et al. 2024, arXiv 2402.13753.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core_runtime.specs.rope_spec import RopeSpec
 def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Tensor:
     """Return the angle per position for each of the head_size / 2 pairs, float64. longest: length of the longest sequence."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
-    frequencies = 1.0 / rope.theta**exponents
+    frequencies = 1.0 / _base(rope, head_size, longest) ** exponents
     if rope.turning is not None:
         frequencies[rope.turning :] = 0.0
     if rope.rope_type == "linear":
@@ -33,6 +33,18 @@ def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Ten
         factors = rope.long_factors if longest > rope.original_max_position else rope.short_factors
         return frequencies / torch.tensor(factors, dtype=torch.float64)
     return frequencies
+
+
+def _base(rope: RopeSpec, head_size: int, longest: int) -> float:
+    """Return the base of the frequencies. With `dynamic` it is that of one sequence of the engine's longest length, for all.
+
+    Source: the NTK-aware scaling of transformers' `_compute_dynamic_ntk_parameters`.
+    """
+    original = rope.original_max_position
+    if rope.rope_type != "dynamic" or longest <= original or head_size <= 2:
+        return rope.theta
+    stretch = rope.factor * longest / original - (rope.factor - 1)
+    return float(rope.theta * stretch ** (head_size / (head_size - 2)))
 
 
 def _llama3(rope: RopeSpec, frequencies: Tensor) -> Tensor:
@@ -77,7 +89,7 @@ def tables(
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64.
 
-    longest: length of the longest sequence, which decides on the factors of longrope.
+    longest: length of the longest sequence, which decides on the factors of longrope and on the base of dynamic scaling.
     """
     positions = torch.arange(length, dtype=torch.float64)
     angles = torch.outer(positions, inverse_frequencies(rope, head_size, longest))

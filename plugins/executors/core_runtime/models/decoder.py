@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.api.errors import UserError
 from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.partial_sums import PartialSums
 from core_runtime.layers.rotary import SpareRows, tables
 from core_runtime.layers.workspace import Workspace
+from core_runtime.models.around_blocks import keep_and_blend, late_experts, put_aside
 from core_runtime.models.decoder_weights import BlockWeights, DecoderWeights
 from core_runtime.models.draft_input import DraftEntry
 from core_runtime.models.embedding import Embedding
@@ -32,16 +32,11 @@ from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
-from core_runtime.models.step_views import StepViews
+from core_runtime.models.step_views import StepViews, copies_rows
+from core_runtime.models.streams import StreamsStep
 from core_runtime.models.taps import Taps
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
-
-
-def _behind_late_experts(spec: DecoderSpec) -> frozenset[int]:
-    """Return the indices of blocks behind which the output of the experts of the block before is added."""
-    experts = [block.experts for block in spec.blocks]
-    return frozenset(index + 1 for index, found in enumerate(experts) if found is not None and found.late)
 
 
 def rotary_tables(
@@ -64,24 +59,6 @@ def rotary_tables(
             shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
         found.append(shared[key])
     return found
-
-
-def spare_rows(spec: DecoderSpec, tables: Sequence[tuple[Tensor, Tensor] | None], first: int) -> SpareRows | None:
-    """Return the rows from `first` on of the tables, for rows of media; None for models whose media have one position.
-
-    Raises UserError for axes of another number of pairs than rotate.
-    """
-    axes = next((block.rope.axes for block in spec.blocks if block.rope is not None), ())
-    if not axes:
-        return None
-    distinct = list({id(table): table for table in tables if table is not None}.values())
-    pairs = distinct[0][0].shape[1]
-    if len(axes) != pairs:
-        raise UserError(
-            f"mrope_section of the model's configuration has {len(axes)} pairs; expected {pairs}, those of a head that rotate. "
-            "Start with --language-model-only, or correct the configuration."
-        )
-    return SpareRows(distinct, axes, first)
 
 
 class Decoder:
@@ -118,11 +95,15 @@ class Decoder:
             workspace.reserve(name, max_tokens, width, dtype)
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
+        if copies_rows(spec):
+            workspace.reserve("every_row", max_tokens, 1, torch.int64)
+            torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
-        self._late = _behind_late_experts(spec)
+        self._late = late_experts(spec)
+        self._keeps_entry = any(block.aside for block in spec.blocks)
         if reduce is not None:
             sums = PartialSums(workspace, kernels, reduce, max_tokens, spec.hidden_size)
             for block in weights.blocks:
@@ -144,6 +125,9 @@ class Decoder:
         self.layer_inputs: LayerInputsStep | None = None
         if weights.layer_inputs is not None:
             self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
+        self.streams: StreamsStep | None = None
+        if weights.streams is not None:
+            self.streams = StreamsStep(spec, weights.streams, kernels, workspace)
         self.spare: SpareRows | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
@@ -186,19 +170,22 @@ class Decoder:
         """
         views = self._views(positions.shape[0])
         steps = iter(metadata)
+        if self.streams is not None:
+            self.streams.begin(views)
+        if self._keeps_entry:
+            self.kernels.take_rows(views.residual, views.every_row, views.entry)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
-            # Before the mixer, which may add its branch to the residual stream directly.
-            if self.spec.order == "parallel_two":
-                block.norms["pre_mlp"](views.residual, views.normed_mlp)
+            if spec.aside:
+                put_aside(self.kernels, block, views, positions, next(steps))
+                continue
+            self._enter(spec, block, views)
             if block.mixers:
                 self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, halves.mlp, views)
             if self.layer_inputs is not None:
-                gate, out = block.linears["layer_gate"], block.linears["layer_out"]
-                norm = block.norms["post_layer"]
-                self.layer_inputs.add(self.spec.first_block + index, gate, out, norm, views.residual, views.branch)
+                self._add_inputs(self.layer_inputs, index, block, views)
             self._scale(views.residual, block.scalar)
             if index in self._late:
                 self.kernels.add(views.late, views.residual)
@@ -206,6 +193,8 @@ class Decoder:
                 self._add(*self._added, index, views)
             if self._taps is not None:
                 self._taps.after_block(index, views.residual)
+        if self.streams is not None:
+            self.streams.finish(views)
         if self._taps is not None:
             self._taps.after_blocks(views.residual)
         return views.residual
@@ -277,6 +266,8 @@ class Decoder:
         for part in parts:
             if part is not None:
                 linears += part.linears
+        for block in self.weights.blocks:
+            linears += block.linears["layer_aside"].kernels if "layer_aside" in block.linears else ()
         return all(is_recordable(linear) for linear in linears)
 
     @property
@@ -288,6 +279,15 @@ class Decoder:
         if levels == {"any"}:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"
+
+    def _enter(self, spec: BlockSpec, block: BlockWeights, views: StepViews) -> None:
+        """Do what comes before the mixer, which may add its branch to the residual stream directly."""
+        if spec.keeps_as or spec.blends:
+            keep_and_blend(self.kernels, spec, views)
+        if self.spec.order == "parallel_two":
+            block.norms["pre_mlp"](views.residual, views.normed_mlp)
+        if self.streams is not None and block.streams is not None:
+            self.streams.predict(block.streams, views)
 
     def _mix(
         self,
@@ -302,6 +302,9 @@ class Decoder:
         takes its own.
         """
         x = views.pair if spec.wide else self._input(half, views)
+        if spec.takes_aside and half.norm is not None:
+            self.kernels.add(views.residual, views.aside)
+            half.norm(views.aside, views.normed)
         out = views.residual if half.direct else views.branch
         first = block.mixers[0]
         first(x, positions, next(steps), out, accumulate=half.direct)
@@ -315,6 +318,20 @@ class Decoder:
             self._scale(views.beside, spec.beside_scale)
             self.kernels.add(views.beside, views.branch)
         self._join(half, views)
+        if self.streams is not None and block.streams is not None:
+            self.streams.join(block.streams, views)
+
+    def _add_inputs(self, inputs: LayerInputsStep, index: int, block: BlockWeights, views: StepViews) -> None:
+        """Add a block's own embeddings to the residual stream, or to all streams that no block computes."""
+        x = views.residual
+        if self.streams is not None and block.streams is not None:
+            self.streams.correct(block.streams, views)
+            x = views.normed
+        inputs(self.spec.first_block + index, block.linears, block.norms["post_layer"], x, views.branch)
+        if self.streams is None:
+            self.kernels.add(views.branch, views.residual)
+        else:
+            self.streams.add(views.branch)
 
     def _mlp(self, mlp: BlockMLP | ExpertsBeside, half: Half, views: StepViews) -> None:
         """Run the MLP, the second half of a block."""

@@ -19,6 +19,7 @@ from core_runtime.models.layer_inputs import LayerInputWeights
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP, ExpertsMLP
 from core_runtime.models.norm import Norm
+from core_runtime.models.streams import BlockStreams, StreamWeights
 from core_runtime.models.vector_head import VectorHead
 
 
@@ -31,6 +32,7 @@ class BlockWeights:
     norms: norms by role, see `DecoderSpec.block_norms`.
     linears: linear layers of mixers and MLP by role, see `DecoderSpec.block_linears`.
     scalar: factor of the residual stream after the block.
+    streams: weights for several streams, or None.
     """
 
     mixers: tuple[Mixer, ...]
@@ -38,6 +40,7 @@ class BlockWeights:
     norms: dict[str, Norm]
     linears: dict[str, Linear]
     scalar: float = 1.0
+    streams: BlockStreams | None = None
 
     @property
     def nbytes(self) -> int:
@@ -66,6 +69,7 @@ class DecoderWeights:
     pooling_head: head that turns pooled vectors into class scores, or None.
     borrowed: kernels among these that belong to another model.
     layer_inputs: embeddings for each block, or None.
+    streams: matrices of several streams, or None.
     """
 
     embedding: EmbeddingWeights | None
@@ -75,6 +79,7 @@ class DecoderWeights:
     pooling_head: VectorHead | None = None
     borrowed: tuple[LinearKernel, ...] = ()
     layer_inputs: LayerInputWeights | None = None
+    streams: StreamWeights | None = None
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +94,8 @@ class DecoderWeights:
             kernels += self.draft_input.linears.values()
         if self.layer_inputs is not None:
             kernels += (self.layer_inputs.tokens, self.layer_inputs.project)
+        if self.streams is not None:
+            kernels += (*self.streams.into, *self.streams.back)
         counted = list(self.borrowed)
         for kernel in kernels:
             if kernel is None or any(kernel is other for other in counted):

@@ -32,6 +32,7 @@ class Half:
     joint: call that adds the output to the stream and normalizes the stream for the next half; None: separate calls.
     is_last_scaled: whether the stream is multiplied after the half, before the next one reads it.
     is_ready: whether the previous half has already normalized the stream for this one.
+    blends: whether the stream changes before the half reads it, see `BlockSpec.blends`.
     """
 
     norm: Norm | None
@@ -42,6 +43,7 @@ class Half:
     joint: Joint | None = None
     is_last_scaled: bool = False
     is_ready: bool = False
+    blends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms]) -> 
             block.mlp_keeps,
         )
         (mlp if block.has_mlp else mixer).is_last_scaled = block.layer_scalar or spec.layer_inputs is not None
+        (mixer if block.mixers else mlp).blends = bool(block.blends) or block.takes_aside
+        mlp.blends |= spec.streams is not None
         found.append(Halves(mixer, mlp))
     _join(spec, kernels, _in_order(spec.blocks, found))
     return found
@@ -113,9 +117,11 @@ def _is_plain(norms: Norms, before: str, behind: str) -> bool:
 
 
 def _in_order(blocks: Sequence[BlockSpec], halves: Sequence[Halves]) -> list[Half]:
-    """Return the halves that exist, in order."""
+    """Return the halves that change the residual stream, in order."""
     found = []
     for block, both in zip(blocks, halves, strict=True):
+        if block.aside:
+            continue
         if block.mixers:
             found.append(both.mixer)
         if block.has_mlp:
@@ -131,7 +137,7 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
     for half, following in pairwise(halves):
         norm = following.norm
         scaled = half.scale != 1.0 or half.keeps != 1.0 or half.is_last_scaled
-        if half.direct or scaled or norm is None or not _fits(norm, half.behind):
+        if half.direct or scaled or following.blends or norm is None or not _fits(norm, half.behind):
             continue
         half.joint = Joint(add_norm, kernels.add, half.behind, norm)
         following.is_ready = True

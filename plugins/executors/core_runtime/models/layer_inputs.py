@@ -6,6 +6,7 @@ Owns: the order of their operations. Never does: allocate during a step. Called 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -50,6 +51,7 @@ class LayerInputsStep:
         assert spec.layer_inputs is not None
         self._spec = spec.layer_inputs
         self._hidden = spec.hidden_size
+        self._is_smaller = self._spec.vocab_size < spec.vocab_size
         self._activation = spec.mlp.activation
         self._weights = weights
         self._kernels = kernels
@@ -59,6 +61,9 @@ class LayerInputsStep:
     def embed(self, token_ids: Tensor, embedded: Tensor) -> None:
         """Compute the inputs of all blocks from token_ids, int64 [T], and the usual embeddings [T, H]."""
         views = self._views(token_ids.shape[0])
+        if self._is_smaller:
+            # Tokens beyond the second embedding have the row of the first token there.
+            token_ids = token_ids.masked_fill(token_ids >= self._spec.vocab_size, 0)
         self._weights.tokens.rows(token_ids, views.tokens)
         self._kernels.scale(views.tokens, math.sqrt(self._spec.size))
         self._weights.project(embedded, views.inputs)
@@ -67,12 +72,11 @@ class LayerInputsStep:
         self._kernels.add(views.tokens, views.inputs)
         self._kernels.scale(views.inputs, math.sqrt(0.5))
 
-    def add(self, index: int, gate: Linear, out: Linear, norm: Norm, residual: Tensor, branch: Tensor) -> None:
-        """Add the part of block `index` to residual [T, H]. branch: [T, H], scratch."""
-        views = self._views(residual.shape[0])
-        gate(residual, views.gate)
+    def __call__(self, index: int, linears: Mapping[str, Linear], norm: Norm, x: Tensor, branch: Tensor) -> None:
+        """Write the part of block `index` to branch [T, H], from the stream x [T, H]. linears: of the block, by role."""
+        views = self._views(x.shape[0])
+        linears["layer_gate"](x, views.gate)
         self._kernels.activate(views.gate, self._activation, views.activated)
         views.activated.mul_(views.by_block[:, index])
-        out(views.activated, branch)
+        linears["layer_out"](views.activated, branch)
         norm(branch, branch)
-        self._kernels.add(branch, residual)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -31,28 +32,38 @@ class DenseMLP:
     spec: spec with all parameters in the activation's name.
     gate_up: gate and up side by side, or up alone.
     inner_norm: norm before down, or None.
+    low_rank: two small matrices whose product is added to gate and up; none without them.
     """
 
     def __init__(
-        self, kernels: KernelSet, spec: MLPSpec, gate_up: Linear, down: Linear, inner_norm: Norm | None = None
+        self,
+        kernels: KernelSet,
+        spec: MLPSpec,
+        gate_up: Linear,
+        down: Linear,
+        inner_norm: Norm | None = None,
+        low_rank: Sequence[Linear] = (),
     ) -> None:
         self.kernels = kernels
         self.spec = spec
         self.gate_up = gate_up
         self.down = down
         self.inner_norm = inner_norm
-        self.nbytes = gate_up.nbytes + down.nbytes
+        self.low_rank = tuple(low_rank)
+        self.nbytes = gate_up.nbytes + down.nbytes + sum(linear.nbytes for linear in low_rank)
         self._activated_gate_up: ActivatedLinear | None = None
-        if not spec.gated:
+        if low_rank:
+            pass  # the product is changed before its activation
+        elif not spec.gated:
             self._activated_gate_up = kernels.activate_within(gate_up, spec.activation)
-        elif spec.gate_scale == 1.0:
+        elif spec.gate_scale == 1.0 and not spec.sparsity:
             self._activated_gate_up = kernels.gate_within(gate_up, spec.activation)
 
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
-        linears = [*self.gate_up.kernels, *self.down.kernels]
-        return all(is_recordable(linear) for linear in linears)
+        linears = [kernel for one in (self.gate_up, self.down, *self.low_rank) for kernel in one.kernels]
+        return not self.spec.sparsity and all(is_recordable(linear) for linear in linears)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the MLP of x [T, H]."""
@@ -63,6 +74,10 @@ class DenseMLP:
             self._activated_gate_up(x, spec.activation, inner)
         else:
             self.gate_up(x, first)
+            if self.low_rank:
+                left, right = self.low_rank
+                left(x, views.mlp_low_rank)
+                right(views.mlp_low_rank, first, accumulate=True)
             self._activate(first, inner)
         if self.inner_norm is not None:
             self.inner_norm(inner, inner)
@@ -77,7 +92,16 @@ class DenseMLP:
             return
         if spec.gate_scale != 1.0:
             self.kernels.scale(first[:, : spec.size], spec.gate_scale)
+        if spec.sparsity:
+            _cut(first[:, : spec.size], spec.sparsity)
         self.kernels.gated(first, spec.activation, inner)
+
+
+def _cut(gate: Tensor, sparsity: float) -> None:
+    """Subtract each row's bound from gate [T, I], in place, and set what is below it to zero; see `MLPSpec.sparsity`."""
+    values = gate.float()
+    spread, mean = torch.std_mean(values, dim=-1, correction=0, keepdim=True)
+    gate.copy_((values - (mean + NormalDist().inv_cdf(sparsity) * spread)).clamp(min=0.0))
 
 
 @dataclass(frozen=True, slots=True)

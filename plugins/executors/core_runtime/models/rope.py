@@ -42,7 +42,7 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         attention_factor = _long_attention_factor(values, factor, original)
         short_factors = values.list_of("short_factor", float)
         long_factors = values.list_of("long_factor", float)
-    if rope_type == "dynamic":
+    if rope_type == "dynamic" and values.optional_number("alpha", 0.0):
         # The base then holds the whole stretch, so angles and scores need no other one.
         theta *= _dynamic_stretch(config, values)
         rope_type, factor = "default", 1.0
@@ -149,12 +149,8 @@ def _original_length(config: Configuration, values: Configuration, rope_type: st
 
 
 def _dynamic_stretch(config: Configuration, values: Configuration) -> float:
-    """Return the factor of the base. Without an `alpha` (Hunyuan) it would grow with sequences beyond the configured
-    length, which is not supported here: it is 1.
-    """
-    alpha = values.optional_number("alpha", 0.0)
-    if not alpha:
-        return 1.0
+    """Return the factor of the base with an `alpha` (Hunyuan); without one it follows from the length that is served."""
+    alpha = values.number("alpha")
     usual = config.positive("hidden_size") // config.positive("num_attention_heads")
     size = config.positive("head_dim", usual)
     if size < 4:

@@ -8,7 +8,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from core_runtime.layers.workspace import Workspace
+from core_runtime.specs.block_parts import kept_buffer
 from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
+
+
+def copies_rows(spec: DecoderSpec) -> bool:
+    """Whether blocks copy rows of a step, and so need a buffer `every_row` with the number of each."""
+    return any(block.aside or block.keeps_as for block in spec.blocks)
 
 
 class StepViews:
@@ -18,13 +24,18 @@ class StepViews:
         "_mlps",
         "_num_tokens",
         "_workspace",
+        "aside",
         "beside",
         "branch",
         "embedded",
+        "entry",
+        "every_row",
         "expert_ids",
         "expert_slots",
         "expert_weights",
+        "kept",
         "late",
+        "mlp_low_rank",
         "normed",
         "normed_mlp",
         "pair",
@@ -56,6 +67,12 @@ class StepViews:
         self.beside = view("beside", "branch")
         self.pair = view("pair", "residual")
         self.late = view("late", "branch")
+        self.aside = view("aside", "branch")
+        self.entry = view("entry", "residual")
+        self.mlp_low_rank = view("mlp_low_rank", "router")
+        names = {name for block in spec.blocks for name in block.keeps_as}
+        self.kept = {name: workspace.view(kept_buffer(name), num_tokens) for name in names}
+        self.every_row = workspace.view("every_row", num_tokens)[:, 0] if copies_rows(spec) else self.expert_ids
         self.shared_gate = view("shared_gate", "branch")
         self.shared_out = view("shared_out", "branch")
 

@@ -30,7 +30,7 @@ def mixer_parts(spec: DecoderShape, index: int) -> MixerParts:
 def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts:
     block = spec.blocks[index]
     hidden = spec.hidden_size
-    width = 2 * hidden if block.wide else hidden
+    width = 2 * hidden if block.wide or block.aside else hidden
     layer = spec.block_name(index)
     if isinstance(mixer, StateSpec):
         return state_parts(mixer, f"{layer}.mixer", hidden)
@@ -39,7 +39,7 @@ def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts
     pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
         return latent_parts(mixer, prefix, hidden, heads, interleaved=pairs > 0, width=width)
-    return attention_parts(mixer, prefix, hidden, heads, pairs, width)
+    return attention_parts(mixer, prefix, hidden, heads, pairs, spec.norm, width)
 
 
 def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
@@ -65,10 +65,17 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
 
 
 def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-    """Return the matrices of a block's own part of the embeddings for each layer."""
-    if spec.layer_inputs is None:
-        return {}
-    return spec.layer_inputs.linears(spec.block_name(index), spec.hidden_size)
+    """Return the matrices of a block's own part of the embeddings for each layer, those for several streams, and the one of
+    a result that is put aside.
+    """
+    found: dict[str, tuple[LayerSpec, ...]] = {}
+    if spec.blocks[index].aside:
+        shape = (spec.hidden_size, spec.hidden_size)
+        found["layer_aside"] = (LayerSpec(f"{spec.block_name(index)}.aside_proj", "linear", shape),)
+    for part in (spec.layer_inputs, spec.streams):
+        if part is not None:
+            found |= part.linears(spec.block_name(index), spec.hidden_size)
+    return found
 
 
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
@@ -83,7 +90,12 @@ def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[La
     elif mlp.fused:
         both = LayerSpec(f"{module}.gate_up_proj", "linear", (2 * size, hidden), mlp.bias, sections=(size, size))
         inputs = (both,)
-    return {"gate_up": inputs, "down": (down,)}
+    found: dict[str, tuple[LayerSpec, ...]] = {"gate_up": inputs, "down": (down,)}
+    if mlp.low_rank:
+        rows = sum(part.shape[0] for part in inputs)
+        found["mlp_low"] = (LayerSpec(f"{module}.low_rank.0", "linear", (mlp.low_rank, hidden)),)
+        found["mlp_low_out"] = (LayerSpec(f"{module}.low_rank.1", "linear", (rows, mlp.low_rank)),)
+    return found
 
 
 def expert_linears(spec: DecoderShape, index: int) -> list[ExpertLinears]:
@@ -124,8 +136,12 @@ def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
     """Return the norms of a block around mixer and MLP, and within the MLP."""
     prefix = spec.block_name(index)
     norms: dict[str, NormTensor] = {}
+    behind = spec.blocks[index].behind_offsets
+    offsets = {} if behind is None else {"post_attention": behind[0], "post_mlp": behind[1]}
     for role, name in _norm_names(spec, index).items():
-        norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), spec.norm)
+        how = msgspec.structs.replace(spec.norm, offset=offsets.get(role, spec.norm.offset))
+        width = 2 * spec.hidden_size if role == "input" and spec.blocks[index].aside else spec.hidden_size
+        norms[role] = NormTensor(f"{prefix}.{name}", (width,), how)
     norms |= _norms_of_experts(spec, index)
     mlp = spec.block_mlp(index)
     if mlp is not None and mlp.inner_norm is not None:
@@ -173,6 +189,8 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
         names |= _mlp_norm_names(order, mixes=mixes, behind=block.norm_behind_mlp)
     if spec.layer_inputs is not None:
         names["post_layer"] = "post_per_layer_input_norm"
+    if spec.streams is not None:
+        names |= spec.streams.norms()
     return names
 
 
@@ -207,4 +225,14 @@ def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
         widths["shared_out"] = spec.hidden_size
     if block.experts is not None and (block.experts.late or block.experts.beside):
         widths["late"] = spec.hidden_size
+    if block.aside:
+        widths |= {"pair": 2 * spec.hidden_size, "entry": spec.hidden_size, "aside": spec.hidden_size}
+    widths["mlp_low_rank"] = max((mlp.low_rank for mlp in mlps if mlp is not None), default=0)
+    for name in block.keeps_as:
+        widths[kept_buffer(name)] = spec.hidden_size
     return widths
+
+
+def kept_buffer(name: str) -> str:
+    """Return the name of the step buffer of a residual stream that a block keeps; see `BlockSpec.keeps_as`."""
+    return f"kept_{name}"

@@ -82,9 +82,14 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: limit to which queries, keys and values are clamped, or None.
     temperature: scaling of the queries, or None.
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
+    latent_eps: epsilon of the norms of these latents.
     lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
         under which such a block finds them. It has no projections of its own for them, but stores them on its own.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
+    query_rank: size of a latent that is normalized and from which a further matrix, `wq`, computes the queries (Step 3); 0:
+        queries have a projection of their own.
+    low_rank: rank of two small matrices for each of queries, keys and values, whose product is added to its projection
+        (Zamba 2, whose blocks share the projections); 0: there are none.
     """
 
     norm: HeadNormSpec | None = None
@@ -100,9 +105,12 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     latent_scales: tuple[float, float] = (1.0, 1.0)
+    latent_eps: float = 1e-6
     lends: str = ""
     borrows: str = ""
     slopes: tuple[float, ...] = ()
+    query_rank: int = 0
+    low_rank: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -122,6 +130,9 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     bias: whether gate and up have biases. down_bias: whether down has one.
     fused: whether the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
     inner_norm: norm of the inner numbers, before down, or None.
+    sparsity: share of the gate's numbers that become zero: those below the quantile of a normal distribution with their mean
+        and standard deviation, which is subtracted from the others (Gemma 3n); 0: none.
+    low_rank: rank of two small matrices whose product is added to gate and up; 0: there are none.
     gate_scale: factor of the gate before the activation. out_scale: factor of the MLP's output, before the bias
         of down.
     """
@@ -134,6 +145,8 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     down_bias: bool = False
     fused: bool = False
     inner_norm: NormSpec | None = None
+    sparsity: float = 0.0
+    low_rank: int = 0
     gate_scale: float = 1.0
     out_scale: float = 1.0
 
@@ -205,6 +218,13 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     layer_scalar: whether the residual stream is multiplied by one number of the checkpoint after the block.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
+    behind_offsets: offsets of the norms after mixer and after MLP; None: that of the model's other norms.
+    keeps_as: names under which the residual stream at the entry of the block is kept for later blocks.
+    aside: whether the block reads the residual stream and the embeddings side by side, and its MLP what the mixer gives,
+        and a projection of the result is not added to the stream, but to the input of the next block's mixer (Zamba 2).
+    takes_aside: whether the block's mixer reads the sum of the stream and what the block before has put aside.
+    blends: name of a kept stream → its share of the residual stream at the entry of the block; the current stream has the
+        rest. What the block keeps is kept first.
     """
 
     mixer: MixerSpec | None
@@ -224,6 +244,11 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: BlockOrder | None = None
     layer_scalar: bool = False
     wide: bool = False
+    behind_offsets: tuple[float, float] | None = None
+    aside: bool = False
+    takes_aside: bool = False
+    keeps_as: tuple[str, ...] = ()
+    blends: tuple[tuple[str, float], ...] = ()
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -13,6 +13,7 @@ from core_runtime.specs.block_spec import BlockOrder, BlockSpec, HeadsSpec, MLPS
 from core_runtime.specs.draft_input import DraftInput
 from core_runtime.specs.layer_inputs import LayerInputs
 from core_runtime.specs.pooling_head import PoolingHead
+from core_runtime.specs.streams import Streams
 
 
 class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     embed_size: size of an embedding that is projected to `hidden_size` (and back before the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
     layer_inputs: embeddings for each block, or None.
+    streams: several residual streams of which each block computes the first, or None: there is one.
     positions: learned positions, or None.
     token_types: rows of an embedding of segments, which is added to each token by its segment, usually 0; 0: there is none.
     final_norm: whether there is a norm before the head.
@@ -64,6 +66,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     embed_size: int | None = None
     embed_norm: bool = False
     layer_inputs: LayerInputs | None = None
+    streams: Streams | None = None
     positions: PositionsSpec | None = None
     token_types: int = 0
     final_norm: bool = True

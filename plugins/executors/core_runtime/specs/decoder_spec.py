@@ -105,6 +105,10 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         """Return the name of the tensor of one number that multiplies the residual stream after a block, or None."""
         return f"{self.block_name(index)}.layer_scalar" if self.blocks[index].layer_scalar else None
 
+    def stream_tensors(self, index: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return name and shape of a block's small tensors for several streams, by role; see `Streams.tensors`."""
+        return {} if self.streams is None else self.streams.tensors(self.block_name(index), self.hidden_size)
+
     def correction(self, index: int) -> tuple[str, int] | None:
         """Return tensor name and size of a router bias that affects the choice only, or None."""
         return correction_tensor(self, index)
@@ -128,6 +132,8 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             widths["embedded"] = self.embed_size
         if self.layer_inputs is not None:
             widths.update(self.layer_inputs.buffers())
+        if self.streams is not None:
+            widths.update(self.streams.buffers(self.hidden_size))
         if self.taps:
             widths["taps"] = len(self.taps) * self.hidden_size
         if self.draft_input is not None:
@@ -151,9 +157,12 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         return LayerSpec("lm_head", "head", (self.head_size or self.vocab_size, size), self.head_bias)
 
     def projections(self) -> dict[str, LayerSpec]:
-        """Return the projections from embedding size to hidden size, `in`, and back, `out`; empty if the sizes are equal."""
+        """Return the projections from embedding size to hidden size, `in`, and back, `out`, none if the sizes are equal;
+        and those of `layer_inputs` and `streams`.
+        """
         if self.layer_inputs is not None:
-            return {"layers": self.layer_inputs.projection(self.hidden_size)}
+            streams = {} if self.streams is None else self.streams.projections(self.hidden_size)
+            return {"layers": self.layer_inputs.projection(self.hidden_size), **streams}
         if self.embed_size is None:
             return {}
         into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
@@ -211,8 +220,19 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     @property
     def stretch(self) -> float:
         """Factor by which a context may exceed `max_position`: the smallest linear scaling of all layers."""
+        return self._scaling("linear")
+
+    @property
+    def growth(self) -> float:
+        """Factor by which a context may exceed `max_position` if that is asked for, as all sequences then have other rotary
+        angles: the smallest dynamic scaling of all layers.
+        """
+        return self._scaling("dynamic")
+
+    def _scaling(self, rope_type: str) -> float:
+        """Return the smallest factor of all layers that rotate, which is 1 for layers of another type."""
         ropes = [block.rope for block in self.blocks if block.rope is not None]
-        factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+        factors = [rope.factor if rope.rope_type == rope_type else 1.0 for rope in ropes]
         return min(factors, default=1.0)
 
     @property
@@ -270,6 +290,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
                 shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
             shapes.update(self.activation_tensors(index))
+            shapes.update(self.stream_tensors(index).values())
             scalar = self.layer_scalar(index)
             if scalar is not None:
                 shapes[scalar] = (1,)

@@ -47,6 +47,18 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
             f"blocks {start} to {stop} use keys and values of earlier blocks, which the same rank must hold; use one stage "
             "(--pipeline-parallel-size 1)"
         )
+    if stop - start < count and any(block.aside for block in spec.blocks):
+        raise UserError(
+            f"blocks {start} to {stop}: later blocks read the embeddings again, which every rank would need; use one stage "
+            "(--pipeline-parallel-size 1)"
+        )
+    kept = {name for block in spec.blocks[start:stop] for name in block.keeps_as}
+    blended = {name for block in spec.blocks[start:stop] for name, _ in block.blends}
+    if not blended <= kept:
+        raise UserError(
+            f"blocks {start} to {stop} use the residual stream of earlier blocks, which the same rank must hold; use one stage "
+            "(--pipeline-parallel-size 1)"
+        )
     last = spec.blocks[stop - 1].experts
     if last is not None and last.late:
         raise UserError(
@@ -87,9 +99,13 @@ def _check_divisible(spec: DecoderShape, size: int) -> None:
             f"a model of family {spec.family} has embeddings for each layer, and cannot be divided into {size} parts; use one"
         )
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
+    if any(block.aside for block in spec.blocks):
+        raise UserError(f"{refused}: small matrices belong to uses of shared blocks; use one part")
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
         if heads.norm is not None and heads.norm.over == "all":
             raise UserError(f"{refused}: its queries and keys are normalized over all heads; use one part")
+        if heads.query_rank:
+            raise UserError(f"{refused}: its queries share a latent, which every rank would need; use one part")
         if heads.out_norm is not None:
             raise UserError(f"{refused}: the output of its heads is normalized; use one part")
     for mlp in [spec.mlp, *(block.mlp for block in spec.blocks if block.mlp is not None)]:

@@ -7,16 +7,12 @@ through it by the weight loading and the memory plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
 from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryPairs, RowOrder, StateSpec
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
 from core_runtime.specs.local_state import state_sections
-
-LATENT_NORM: Final = NormSpec(eps=1e-6)
-"""Norm of the latents of queries and keys; all other norms use the configuration's epsilon."""
 
 
 class NormTensor(msgspec.Struct, frozen=True):
@@ -83,16 +79,19 @@ def merged(parts: Sequence[MixerParts]) -> MixerParts:
 
 
 def attention_parts(
-    a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int, width: int | None = None
+    a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int, around: NormSpec, width: int | None = None
 ) -> MixerParts:
     """Return the parts of attention: q, the gate of the output, k and v concatenated, and the output projection.
 
     pairs: number of leading values in a head that rotate in pairs (2i, 2i + 1); 0: none.
+    around: the model's usual norm, which a latent of queries has, too.
     width: size of the input of a token; None: the hidden size.
     """
     values = a.num_heads * a.head_size_v
-    inputs = _inputs(a, prefix, width or hidden, heads)
+    read = width or hidden
+    inputs = _inputs(a, prefix, read, heads)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
+    linears: dict[str, tuple[LayerSpec, ...]] = {"qkv": inputs, "o": (output,)}
     width = sum(part.shape[0] for part in inputs)
     keys_and_values = a.num_kv_heads * (a.head_size + a.head_size_v)
     if heads.borrows:
@@ -102,6 +101,17 @@ def attention_parts(
         buffers[f"lent_{heads.lends}"] = keys_and_values
     orders = _orders(a, prefix, heads, pairs)
     norms: dict[str, NormTensor] = {}
+    if heads.query_rank:
+        linears["wq"] = (LayerSpec(f"{prefix}.wq", "linear", (a.num_heads * a.head_size, heads.query_rank)),)
+        norms["q_latent"] = NormTensor(f"{prefix}.inter_norm", (heads.query_rank,), around)
+        buffers["latent_q"] = a.num_heads * a.head_size
+    if heads.low_rank:
+        sizes = {"q": a.num_heads * a.head_size, "k": a.num_kv_heads * a.head_size, "v": a.num_kv_heads * a.head_size_v}
+        names = {part: f"{prefix}.{part}_low_rank" for part in sizes}
+        linears["low"] = tuple(LayerSpec(f"{name}.0", "linear", (heads.low_rank, read)) for name in names.values())
+        for part, size in sizes.items():
+            linears[f"low_{part}"] = (LayerSpec(f"{names[part]}.1", "linear", (size, heads.low_rank)),)
+        buffers["heads_low_rank"] = len(sizes) * heads.low_rank
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
@@ -112,7 +122,7 @@ def attention_parts(
         norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
     if a.sinks:
         params["sinks"] = (f"{prefix}.sinks", (a.num_heads,))
-    return MixerParts({"qkv": inputs, "o": (output,)}, norms, buffers, orders=orders, params=params)
+    return MixerParts(linears, norms, buffers, orders=orders, params=params)
 
 
 def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tuple[LayerSpec, ...]:
@@ -124,6 +134,12 @@ def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tup
         sections = (q, k, v)
         return (
             LayerSpec(f"{prefix}.qkv_proj", "linear", (sum(sections), hidden), heads.query_bias, sections=sections),
+        )
+    if heads.query_rank:
+        return (
+            LayerSpec(f"{prefix}.q_proj", "linear", (heads.query_rank, hidden)),
+            LayerSpec(f"{prefix}.k_proj", "linear", (k, hidden)),
+            LayerSpec(f"{prefix}.v_proj", "linear", (v, hidden)),
         )
     gate_rows = {"own": a.num_heads * a.head_size_v, "own_heads": a.num_heads}
     if heads.gate == "query":
@@ -164,7 +180,7 @@ def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict
             first = (Groups(a.num_heads, (a.head_size, a.head_size)),)
             if pairs:
                 first += (RotaryPairs(a.head_size, 0, pairs, 0, q),)
-        orders[f"{prefix}.q_proj"] = first
+        orders[f"{prefix}.wq" if heads.query_rank else f"{prefix}.q_proj"] = first
         orders[f"{prefix}.k_proj"] = turned
     if pairs and heads.norm is not None:
         orders[f"{prefix}.q_norm"] = (RotaryPairs(a.head_size, 0, pairs),)
@@ -189,7 +205,7 @@ def latent_parts(
     """
     width = width or hidden
     bias = heads.out_bias
-    of_queries, of_keys = (msgspec.structs.replace(LATENT_NORM, scale=scale) for scale in heads.latent_scales)
+    of_queries, of_keys = (NormSpec(eps=heads.latent_eps, scale=scale) for scale in heads.latent_scales)
     head = a.head_size_nope + a.rope_size
     q = a.num_heads * head
     kv = a.rank + a.rope_size

@@ -12,9 +12,10 @@ import msgspec
 class RopeSpec(msgspec.Struct, frozen=True):
     """Rotary embedding of one layer.
 
-    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position), `yarn` (uses factor,
-        original_max_position and the fields after it), or `longrope` (each pair's frequency is divided by its number in
-        `long_factors` when the engine's longest sequence exceeds original_max_position, else in `short_factors`).
+    rope_type: `default`, `linear` (uses factor), `dynamic` (uses factor and original_max_position: the base grows with the
+        engine's longest sequence beyond original_max_position), `llama3` (uses factor to original_max_position), `yarn` (uses
+        factor, original_max_position and the fields after it), or `longrope` (each pair's frequency is divided by its number
+        in `long_factors` when the engine's longest sequence exceeds original_max_position, else in `short_factors`).
     interleaved: whether pairs are (2i, 2i + 1) in the checkpoint; loading reorders their rows to the kernels' pairs,
         (i, i + D/2).
     attention_factor: factor of cos and sin.

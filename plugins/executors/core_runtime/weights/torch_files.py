@@ -78,11 +78,18 @@ def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds no dictionary of tensors. Save model.state_dict().")
     tensors: dict[str, StoredTensor] = {}
-    for name, value in found.items():
+    for name, value in _unwrapped(found).items():
         if not isinstance(name, str):
             raise CheckpointError(f"{path}: has an entry called {name!r}; expected names of tensors.")
         tensors[name] = _tensor(path, file, name, value, places)
     return tensors
+
+
+def _unwrapped(found: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the dictionary of tensors of a file of fairseq2, which has it under a key that `model_key` names."""
+    key = found.get("model_key")
+    inner = found.get(key) if isinstance(key, str) else None
+    return inner if isinstance(inner, dict) and len(found) == 2 else found
 
 
 def read_tensor(name: str, data: bytes) -> StoredTensor:

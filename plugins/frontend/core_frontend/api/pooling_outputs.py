@@ -5,6 +5,7 @@ Owns: these objects. Never does: pool. Called by: the output processor, `LLM` an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -27,6 +28,57 @@ def cosine(left: Float32, right: Float32) -> float:
     if lengths == 0.0:
         return 0.0
     return max(-1.0, min(1.0, float(a @ b) / lengths))
+
+
+def late_interaction(query: Float32, document: Float32) -> float:
+    """Return the sum, over the query's vectors [T, H], of each one's largest dot product with one of the document's [U, H]
+    (MaxSim, arXiv 2004.12832, section 3.3).
+    """
+    products = query.astype(np.float64) @ document.astype(np.float64).T
+    return float(products.max(axis=1).sum())
+
+
+def similarity(left: Float32, right: Float32) -> float:
+    """Return how well two texts match: the cosine of their vectors, or the late interaction of the vectors of their tokens."""
+    return cosine(left, right) if left.ndim == 1 else late_interaction(left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRewards:
+    """The classes of tokens that a process reward model is asked for (`--pooler-config.step_tag_id`, `.returned_token_ids`).
+
+    tag: token behind each step, whose classes are given; None: those of all tokens.
+    columns: numbers of the classes that are given; empty: all.
+    """
+
+    tag: int | None
+    columns: tuple[int, ...]
+
+    def of(self, numbers: Float32, token_ids: Sequence[int]) -> Float32:
+        """Return the rows and columns of numbers [T, N] that are given. token_ids: of the T tokens."""
+        rows = numbers if self.tag is None else numbers[np.asarray(token_ids) == self.tag]
+        return rows[:, list(self.columns)] if self.columns else rows
+
+
+@dataclass(frozen=True, slots=True)
+class TextPieces:
+    """A text beyond the context, which is pooled in pieces.
+
+    lengths: tokens of each piece. normalize: whether the text's vector gets length 1.
+    """
+
+    lengths: tuple[int, ...]
+    normalize: bool
+
+    def joined(self, pooled: Sequence[bytes]) -> bytes:
+        """Return the mean of the pieces' vectors, float32 [H], in which each counts as often as it has tokens."""
+        rows = np.stack([np.frombuffer(one, np.float32).astype(np.float64) for one in pooled])
+        mean = (rows * np.array(self.lengths)[:, None]).sum(axis=0) / sum(self.lengths)
+        length = float(np.linalg.norm(mean))
+        if self.normalize and length:
+            mean /= length
+        whole: bytes = mean.astype(np.float32).tobytes()
+        return whole
 
 
 @dataclass(slots=True)
@@ -150,17 +202,21 @@ class PooledOutput(RequestOutput):
     pooled: float32 [H] or [T, H] in the machine's byte order; empty if the request failed.
     num_rows: number of vectors in it; 0: a single vector, not a list.
     chunk: number of tokens per vector; 0: one.
+    steps: which classes of tokens are given; None: all.
     """
 
     pooled: bytes = b""
     num_rows: int = 0
     chunk: int = 0
+    steps: StepRewards | None = None
 
     def whole(self) -> WholeOutput:
         """Return the answer for users."""
         numbers: Float32 = np.frombuffer(self.pooled, np.float32)
         if self.num_rows:
             numbers = numbers.reshape(self.num_rows, -1)
+        if self.steps is not None:
+            numbers = self.steps.of(numbers, self.prompt_token_ids)
         return PoolingRequestOutput(
             self.request_id, PoolingOutput(numbers), self.prompt_token_ids, self.num_cached_tokens
         )

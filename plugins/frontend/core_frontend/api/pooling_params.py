@@ -20,8 +20,8 @@ __all__ = ["TASKS", "LateChunkingParams", "PoolingParams", "PoolingTask"]
 TASKS: tuple[str, ...] = get_args(PoolingTask)
 ELSEWHERE: Mapping[str, str] = {
     "softmax": "use_activation says whether the numbers of classes become probabilities.",
-    "step_tag_id": "Rewards of steps are chosen from those of all tokens, which encode gives.",
-    "returned_token_ids": "Rewards of steps are chosen from those of all tokens, which encode gives.",
+    "step_tag_id": "--pooler-config.step_tag_id says it for all requests.",
+    "returned_token_ids": "--pooler-config.returned_token_ids says it for all requests.",
     "late_interaction_params": "token_embed gives the vectors whose interaction is the score.",
     "skip_reading_prefix_cache": "Where states of all tokens count, no cached prefix is used anyway.",
     "requires_token_ids": "Outputs always have the prompt's token ids.",

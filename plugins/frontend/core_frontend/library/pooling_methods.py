@@ -22,7 +22,7 @@ from core_frontend.api.pooling_outputs import (
     ScoringOutput,
     ScoringRequestOutput,
     WholeOutput,
-    cosine,
+    similarity,
 )
 from core_frontend.api.pooling_params import PoolingParams, PoolingTask
 from core_frontend.batch_run import Progress
@@ -158,10 +158,11 @@ class PoolingMethods:
         lora_request: LoRARequest | None = None,
         **options: Any,
     ) -> list[ScoringRequestOutput]:
-        """Return how well texts match: the score of a model that reads both, else the cosine of their vectors, from -1
-        to 1.
+        """Return how well texts match: the score of a model that reads both; else the cosine of their vectors, from -1
+        to 1; or, if the model's usual vectors are those of tokens, their late interaction.
 
         data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
+        pooling_params: with `task`, `embed` or `token_embed` decides which vectors are compared.
         chat_template: Jinja source that writes a query and a document; None: the model's own.
         instruction: what a template tells the model to look for; None: the template's default.
         lora_request: the adapter of all texts; None: the model itself.
@@ -184,7 +185,9 @@ class PoolingMethods:
         for name, value in (("chat_template", chat_template), ("instruction", instruction)):
             if value is not None:
                 raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
-        of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
+        asked = None if pooling_params is None else pooling_params.task
+        task = asked if asked in ("embed", "token_embed") else self._pooling_config.vectors
+        of_vectors = _for_task(task, pooling_params, truncate_prompt_tokens)
         outputs = self._pooled([*first, *second], of_vectors, use_tqdm, adapters=lora_request)
         others = outputs[len(first) :]
         return [_score(*pair) for pair in zip(partnered(outputs[: len(first)], others), others, strict=True)]
@@ -275,10 +278,10 @@ def _no_params(given: object) -> RequestError:
 
 
 def _score(left: WholeOutput, right: WholeOutput) -> ScoringRequestOutput:
-    """Return the cosine of two vectors."""
+    """Return how well the vectors of two texts match."""
     return ScoringRequestOutput(
         right.request_id,
-        ScoringOutput(cosine(left.outputs.data, right.outputs.data)),
+        ScoringOutput(similarity(left.outputs.data, right.outputs.data)),
         left.prompt_token_ids + right.prompt_token_ids,
         left.num_cached_tokens + right.num_cached_tokens,
     )

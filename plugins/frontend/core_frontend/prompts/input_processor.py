@@ -26,6 +26,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core.engine.token_ids import check_token_ids
 from core_frontend.adapters import set_adapter
 from core_frontend.api.explanation import Source
+from core_frontend.api.pooling_outputs import StepRewards, TextPieces
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
@@ -48,6 +49,8 @@ class ProcessedInput:
     marks_specials: see `RequestTerms`.
     asked:    facts for the explanation; None: no explanation is wanted.
     receipts: makes its receipt; None: it gets none.
+    steps:    which classes of tokens are given; None: all.
+    pieces:   the pieces of a text that are pooled one by one, each a choice; None: the text is whole.
     """
 
     prompt: str | None
@@ -55,6 +58,8 @@ class ProcessedInput:
     marks_specials: bool = False
     asked: RequestSettings | None = None
     receipts: Issuer | None = None
+    steps: StepRewards | None = None
+    pieces: TextPieces | None = None
 
 
 class TokenRules(NamedTuple):
@@ -116,7 +121,8 @@ class InputProcessor:
             parsed = self._parse(prompt, terms)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
             set_adapter(request, terms.adapter)
-            return ProcessedInput(parsed.text, [request])
+            requests, pieces = self._pooling.divided(request)
+            return ProcessedInput(parsed.text, requests, steps=self._pooling.steps(request), pieces=pieces)
         return self._to_continue(request_id, prompt, params, terms, deadline, arrival, grammar)
 
     def _to_continue(

@@ -12,6 +12,7 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.pooling import Pooling, PoolingConfig
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core_frontend.api.pooling_outputs import StepRewards, TextPieces
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.prompts.prompt_parser import Prompt
 from core_frontend.request_terms import RequestTerms
@@ -19,6 +20,9 @@ from core_tokens.tokenizer import Tokenizer
 
 NO_TOKENS = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 """The sampling parameters of a sequence that samples nothing."""
+
+INSTRUCTION_END = "<|embed|>\n"
+"""What ends the instruction of a text whose pooling leaves that out (GritLM)."""
 
 
 class PoolingInput:
@@ -47,9 +51,10 @@ class PoolingInput:
         if prompt.embeds is not None:
             raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
         pooling = resolved(params, config)
-        token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
-        if prompt.second and prompt.second < len(token_ids):
-            pooling = msgspec.structs.replace(pooling, second=prompt.second)
+        token_ids = self._fitting(prompt, params.truncate_prompt_tokens, self._longest(pooling))
+        second = self._behind_instruction(prompt.text, token_ids) if "rest" in pooling.kinds else prompt.second
+        if second and second < len(token_ids):
+            pooling = msgspec.structs.replace(pooling, second=second)
         return EngineRequest(
             request_id=request_id,
             choice=0,
@@ -67,8 +72,63 @@ class PoolingInput:
             flex=terms.flex,
         )
 
-    def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
-        """Return the tokens of a text if they fit, or the first `keep` of them."""
+    def _behind_instruction(self, text: str | None, ids: list[int]) -> int:
+        """Return the position of the first token behind the instruction of a text, which `INSTRUCTION_END` ends; 0 without one.
+
+        Raises RequestError for a text that is an instruction alone, and for tokens that the tokenizer does not give.
+        """
+        if self._tokenizer is None:
+            return 0
+        written = self._tokenizer.decode(ids) if text is None else text
+        end = written.find(INSTRUCTION_END)
+        if end < 0:
+            return 0
+        spans = self._tokenizer.spans(written)
+        if spans is None or len(spans) != len(ids):
+            raise RequestError(
+                f"The tokens of a text with the instruction before {INSTRUCTION_END!r} are not those that the tokenizer gives, "
+                "so its length is not known; give the text, and do not have it cut.",
+                param="prompt",
+            )
+        first = end + len(INSTRUCTION_END)
+        behind = [place for place, (begin, stop) in enumerate(spans) if begin >= first and stop > begin]
+        if not behind:
+            raise RequestError(f"There is no text behind {INSTRUCTION_END!r}; give some.", param="prompt")
+        return behind[0]
+
+    def divided(self, request: EngineRequest) -> tuple[list[EngineRequest], TextPieces | None]:
+        """Return a request for each piece of a text beyond the context; the request itself, and None, for any other text."""
+        size = self._model.max_model_len
+        ids = request.prompt_token_ids
+        if len(ids) <= size:
+            return [request], None
+        assert request.pooling is not None, "a text to pool"
+        plain = msgspec.structs.replace(request.pooling, normalize=False)
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+        requests = [
+            msgspec.structs.replace(request, choice=number, prompt_token_ids=part, pooling=plain)
+            for number, part in enumerate(parts)
+        ]
+        return requests, TextPieces(tuple(map(len, parts)), request.pooling.normalize)
+
+    def _longest(self, pooling: Pooling) -> int:
+        """Return the tokens of the longest text, which may have several pieces where it gets one vector."""
+        config = self._model.pooling
+        assert config is not None, "the model pools"
+        whole = pooling.tokenwise or config.classifies
+        return self._model.max_model_len if whole else max(self._model.max_model_len, config.max_embed_len)
+
+    def steps(self, request: EngineRequest) -> StepRewards | None:
+        """Return which classes of its tokens a request is given; None: all of them, or the request asks for no such thing."""
+        config = self._model.pooling
+        assert config is not None and request.pooling is not None, "the request was made for this model"
+        asked = config.step_tag_id is not None or config.returned_token_ids
+        if not asked or not config.classifies or not request.pooling.tokenwise:
+            return None
+        return StepRewards(config.step_tag_id, config.returned_token_ids)
+
+    def _fitting(self, prompt: Prompt, keep: int | None, longest: int) -> list[int]:
+        """Return the tokens of a text if they are at most `longest`, or the first `keep` of them."""
         ids = prompt.token_ids
         limit = self._model.max_model_len
         if not ids:
@@ -76,9 +136,9 @@ class PoolingInput:
         most = kept(keep, limit)
         if most is not None:
             return self._cut(prompt, most)
-        if len(ids) > limit:
+        if len(ids) > longest:
             raise RequestError(
-                f"The text has {len(ids)} tokens, but the model takes at most {limit}. Shorten it, or have it cut: "
+                f"The text has {len(ids)} tokens, but the model takes at most {longest}. Shorten it, or have it cut: "
                 "truncate_prompt_tokens -1.",
                 param="prompt",
                 code="context_length_exceeded",

@@ -42,6 +42,29 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     logit_sigma: Annotated[float | None, Arg("What they are divided by then.")] = None
+    enable_chunked_processing: Annotated[
+        bool | None,
+        Arg(
+            "Whether a text beyond the context is pooled in pieces that fit it; its vector is their mean, in which each counts "
+            "as often as it has tokens."
+        ),
+    ] = None
+    max_embed_len: Annotated[
+        int | None, Arg("Tokens of the longest text that is pooled in pieces.", ge=1, le=1 << 22)
+    ] = None
+    tok_pooling_type: Annotated[
+        str | None,
+        Arg(
+            "Which tokens' classes are given: of all (ALL), or of those behind a step (STEP), which step_tag_id names.",
+            choices=("ALL", "STEP", "all", "step"),
+        ),
+    ] = None
+    step_tag_id: Annotated[
+        int | None, Arg("Token behind each step, whose classes a process reward model gives.", ge=0)
+    ] = None
+    returned_token_ids: Annotated[
+        list[int] | None, Arg("Numbers of the classes that are given for each token; unset: all.")
+    ] = None
 
 
 class PoolingArgs(ArgumentGroup, frozen=True, kw_only=True):

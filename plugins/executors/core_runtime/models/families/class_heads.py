@@ -23,8 +23,14 @@ from core_runtime.specs.pooling_head import HeadLayer, PoolingHead
 SEQUENCE: Final = "ForSequenceClassification"
 TOKEN: Final = "ForTokenClassification"
 REWARD: Final = "ForRewardModel"
-ENDINGS: Final = (SEQUENCE, TOKEN, REWARD)
+PROCESS: Final = "ForProcessRewardModel"
+RANKING: Final = "ForRanking"
+ENDINGS: Final = (SEQUENCE, TOKEN, REWARD, PROCESS, RANKING)
 """Endings of the names of architectures that have such a head."""
+USUAL_LABELS: Final[Mapping[str, int]] = MappingProxyType({REWARD: 1, RANKING: 1})
+"""Ending → number of classes of a configuration that names none; published code has it in place of the configuration. 2 for
+others.
+"""
 FROM_TOKENS: Final = "classifier_from_token"
 """Key of a configuration with which rows of the language model head serve as classes."""
 ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -69,14 +75,18 @@ class HeadRow(msgspec.Struct, frozen=True, kw_only=True):
 Heads = Mapping[str, HeadRow]
 """Heads by the ending of the architecture's name."""
 
+TWO_LAYERS: Final = (LayerRow(source=r"score\.0", activation="relu"), LayerRow(source=r"score\.2"))
 OF_DECODERS: Final[Heads] = MappingProxyType(
     {
         SEQUENCE: HeadRow(kind="last", layers=(LayerRow(source="score", bias=False),)),
         TOKEN: HeadRow(kind="all", layers=(LayerRow(source="score|classifier"),)),
-        REWARD: HeadRow(
-            kind="all", layers=(LayerRow(source=r"score\.0", activation="relu"), LayerRow(source=r"score\.2"))
-        ),
+        REWARD: HeadRow(kind="all", layers=TWO_LAYERS),
+        PROCESS: HeadRow(kind="all", layers=TWO_LAYERS),
+        RANKING: HeadRow(kind="last", layers=TWO_LAYERS),
     }
+)
+OF_INTERNLM2: Final[Heads] = MappingProxyType(
+    {**OF_DECODERS, REWARD: HeadRow(kind="all", layers=(LayerRow(source="v_head", bias=False),))}
 )
 OF_BERT: Final[Heads] = MappingProxyType(
     {
@@ -185,11 +195,11 @@ def labels_of(hf_config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def num_labels(hf_config: Mapping[str, Any]) -> int:
-    """Return the number of classes: the number of names, else `num_labels`, else 2. Raises UserError."""
+    """Return the number of classes: the number of names, else `num_labels`, else what is usual. Raises UserError."""
     named = hf_config.get("id2label")
     if isinstance(named, Mapping) and named:
         return len(named)
-    return configuration(hf_config).positive("num_labels", 2)
+    return configuration(hf_config).positive("num_labels", USUAL_LABELS.get(ending_of(hf_config), 2))
 
 
 def _bias(row: LayerRow, config: Configuration) -> bool:

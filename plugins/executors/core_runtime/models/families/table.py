@@ -7,6 +7,7 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import translate
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import LayerSpec
+from core.api.specs import AttentionSpec, LayerSpec
 from core.entry_points import named, offers
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.build import class_defaults, configuration_of, spec_of
@@ -74,14 +75,16 @@ class Reading(NamedTuple):
 def family_for(hf_config: Mapping[str, Any]) -> Family:
     """Return the row that serves a configuration.
 
-    Raises UnknownArchitecture naming the nearest rows, UserError when several rows claim the configuration.
+    Of several rows, the row of the configuration's first known architecture counts.
+
+    Raises UnknownArchitecture naming the nearest rows, UserError when several rows claim that architecture.
     """
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
     architectures = [str(name) for name in text.get("architectures") or ()]
     by_type = [family for family in families() if model_type in family.model_types]
     by_name = [family for family in families() if any(name in family.architectures for name in architectures)]
-    claims = by_type or by_name
+    claims = _first_named(by_type or by_name, architectures)
     if len(claims) > 1:
         rows = " and ".join(f"'{family.name}'" for family in claims)
         raise UserError(
@@ -104,6 +107,17 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     )
 
 
+def _first_named(claims: list[Family], architectures: list[str]) -> list[Family]:
+    """Return the rows of the first architecture that any of several rows has; all of them if none has one."""
+    if len(claims) < 2:
+        return claims
+    for name in architectures:
+        found = [family for family in claims if name in family.architectures]
+        if found:
+            return found
+    return claims
+
+
 def _nearest(what: str) -> list[str]:
     """Return the names in the table that are most similar to an architecture's name."""
     known: list[str] = []
@@ -122,13 +136,19 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     rules = _rules_of(family, manifest.config, spec)
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(user_ignored(manifest.config))
+    if text_config(manifest.config).get("is_causal") is False:
+        rules.append(Ignored(r"lm_head\..*", "is_causal is false, so the model gives no text"))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     shapes = spec.tensor_shapes()
     if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
         rules = [BODY_ALONE, *rules]
     if manifest.tensors.keys() >= shapes.keys():  # as for dummy weights: the names are canonical already
-        rules = [rule for rule in rules if isinstance(rule, Ignored)]
+        rules = [
+            rule
+            for rule in rules
+            if isinstance(rule, Ignored) and not any(re.fullmatch(rule.pattern, one) for one in shapes)
+        ]
     settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
     return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
 
@@ -225,8 +245,27 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
 def _whole(config: Configuration, row: Family) -> DecoderSpec:
     """Return the model's shape, with the classification head of its architecture if there is one."""
     spec = spec_of(config, row)
+    if config.values_given.get("is_causal") is False:
+        config.reads.add("is_causal")
+        spec = two_sided(spec)
     head = class_head(config.values_given, row.class_heads, spec)
     return spec if head is None else msgspec.structs.replace(spec, pooling_head=head)
+
+
+def two_sided(spec: DecoderSpec) -> DecoderSpec:
+    """Return a decoder whose tokens see all of their text, with `is_causal` false: it gives hidden states and no text.
+
+    Raises UserError for layers with a state, or with latents, which see earlier tokens alone.
+    """
+    blocks = []
+    for block in spec.blocks:
+        if block.beside is not None or not isinstance(block.mixer, AttentionSpec | None):
+            raise UserError(
+                f"is_causal is false, and layers of {spec.family} models see earlier tokens alone; leave it out."
+            )
+        mixer = None if block.mixer is None else msgspec.structs.replace(block.mixer, causal=False)
+        blocks.append(msgspec.structs.replace(block, mixer=mixer))
+    return msgspec.structs.replace(spec, blocks=tuple(blocks), causal_lm=False)
 
 
 def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:

@@ -24,6 +24,8 @@ from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import HeadsSpec
 
+LOW_RANK = ("low", "low_q", "low_k", "low_v")
+"""Roles of the small matrices of a block whose projections are shared; see `HeadsSpec.low_rank`."""
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """Functions that gates of the output apply; see `HeadsSpec.opening`."""
 
@@ -32,12 +34,14 @@ class AttentionViews:
     """The buffers of one step.
 
     qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values.
-    q: [T, Hq, D], a part of qkv.
+    q: [T, Hq, D], a part of qkv, or made from the latent.
     k: [T, Hkv, D], a part of qkv.
     v: [T, Hkv, Dv], a part of qkv.
     gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
-    k_all: [T, Hkv * D], all keys of a token.
+    k_all: [T, Hkv * D], all keys of a token. v_all: [T, Hkv * Dv], all its values.
+    low: [T, 3 * rank], products of the first small matrices of queries, keys and values, where the block has some.
+    latent: [T, rank], the latent of queries, a part of qkv; None: there is none, and q is a part of qkv.
     queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
     keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
     attention: [T, Hq * Dv], the output of the heads.
@@ -51,12 +55,15 @@ class AttentionViews:
         "k",
         "k_all",
         "keys_values",
+        "latent",
         "lent",
+        "low",
         "q",
         "q_all",
         "qkv",
         "queries",
         "v",
+        "v_all",
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
@@ -65,7 +72,9 @@ class AttentionViews:
         values = spec.num_kv_heads * spec.head_size_v
         width_out = spec.num_heads * spec.head_size_v
         gate_size = {"": 0, "own_heads": 1}.get(heads.gate, spec.head_size_v)
-        first_k = queries + spec.num_heads * gate_size
+        # A latent of queries lies where the queries would; they have a buffer of their own then.
+        latent = heads.query_rank
+        first_k = latent or queries + spec.num_heads * gate_size
         first_v = first_k + keys
         self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
@@ -74,11 +83,14 @@ class AttentionViews:
         self.lent: Tensor | None = None
         if heads.lends or heads.borrows:
             self.lent = workspace.view(f"lent_{heads.lends or heads.borrows}", num_tokens, keys + values)
-        self.q_all = self.qkv[:, :queries]
+        self.latent: Tensor | None = self.qkv[:, :latent] if latent else None
+        self.q_all = workspace.view("latent_q", num_tokens, queries) if latent else self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
         self.k = by_heads(self.k_all, spec.num_kv_heads)
-        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
+        self.v_all = self.qkv[:, first_v:]
+        self.v = by_heads(self.v_all, spec.num_kv_heads)
+        self.low = workspace.view("heads_low_rank", num_tokens, 3 * heads.low_rank) if heads.low_rank else self.qkv
         self.gate: Tensor | None = None
         if gate_size:
             self.gate = self.qkv[:, queries:first_k]
@@ -115,7 +127,11 @@ class AttentionMixer(KeyedMixer):
         self.k_norm = norms.get("k")
         self.v_norm = norms.get("v")
         self.out_norm = norms.get("heads_out")
-        self.nbytes = self.qkv.nbytes + self.o.nbytes
+        self.wq = linears.get("wq")
+        self.latent_norm = norms.get("q_latent")
+        self._low = [linears[role] for role in LOW_RANK if role in linears]
+        self.nbytes = self.qkv.nbytes + self.o.nbytes + (0 if self.wq is None else self.wq.nbytes)
+        self.nbytes += sum(linear.nbytes for linear in self._low)
         self._sinks = sinks
         self._clip = heads.clip
         self._temperature = heads.temperature
@@ -128,7 +144,8 @@ class AttentionMixer(KeyedMixer):
     @property
     def linears(self) -> list[LinearKernel]:
         """Return all kernels that a runtime must be able to record."""
-        return [*self.qkv.kernels, *self.o.kernels]
+        low = [kernel for linear in self._low for kernel in linear.kernels]
+        return [*self.qkv.kernels, *([] if self.wq is None else self.wq.kernels), *low, *self.o.kernels]
 
     @property
     def is_plain(self) -> bool:
@@ -213,12 +230,27 @@ class AttentionMixer(KeyedMixer):
         """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""
         if not self.heads.borrows:
             self.qkv(x, views.qkv)
+            self._add_low_rank(x, views)
             if views.lent is not None:
                 views.lent.copy_(views.keys_values)
+            if self.wq is not None:
+                assert self.latent_norm is not None and views.latent is not None
+                self.latent_norm(views.latent, views.latent)
+                self.wq(views.latent, views.q_all)
             return
         assert views.lent is not None
         self.qkv(x, views.queries)
         views.keys_values.copy_(views.lent)
+
+    def _add_low_rank(self, x: Tensor, views: AttentionViews) -> None:
+        """Add the products of small matrices to queries, keys and values."""
+        if not self._low:
+            return
+        first, *others = self._low
+        first(x, views.low)
+        places = (views.q_all, views.k_all, views.v_all)
+        for part, linear, place in zip(views.low.chunk(len(others), dim=1), others, places, strict=True):
+            linear(part, place, accumulate=True)
 
     def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
         """Apply norms, bounds and the rotary embedding to queries and keys, in place."""

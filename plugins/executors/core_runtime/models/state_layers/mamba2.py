@@ -1,4 +1,4 @@
-"""Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1.
+"""Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1, Zamba 2.
 
 Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
 these families.
@@ -109,6 +109,26 @@ def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
         dt_limits=(values.number(hf_config, "mamba_dt_min", hf_config.get("time_step_min", 0.001)), math.inf),
         conv_bias=values.flag(hf_config, "mamba_conv_bias", hf_config.get("use_conv_bias", True)),
         bias=values.flag(hf_config, "use_bias", False),
+    )
+
+
+def zamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
+    """Return the state of a block in Zamba 2: every block but those with attention, see `block_kinds` of its row."""
+    if configuration(hf_config).list_of("block_kinds", str)[index] != "state":
+        return None
+    heads = positive(hf_config, "n_mamba_heads", 8)
+    groups = positive(hf_config, "mamba_ngroups", 1)
+    return layer(
+        heads=heads,
+        head_size=_expanded(hf_config) // heads,
+        state=positive(hf_config, "mamba_d_state", 64),
+        groups=groups,
+        kernel=positive(hf_config, "mamba_d_conv", 4),
+        norm_groups=groups,
+        norm_eps=1e-5,
+        dt_limits=(values.number(hf_config, "time_step_min", 0.001), math.inf),
+        conv_bias=True,
+        bias=values.flag(hf_config, "add_bias_linear", False),
     )
 
 

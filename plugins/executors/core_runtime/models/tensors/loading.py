@@ -21,6 +21,7 @@ from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
 from core_runtime.models.head import HeadWeights
 from core_runtime.models.layer_inputs import LayerInputWeights
+from core_runtime.models.streams import StreamWeights
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.pending import Pending
 from core_runtime.models.tensors.pending_model import PendingModel, build_norm
@@ -97,7 +98,12 @@ class WeightLoading:
         if waiting.layer_tokens is not None:
             norm = build_norm(self.packing, self.spec.outer_norms()["layers"], vectors)
             inputs = LayerInputWeights(waiting.layer_tokens.built, project["layers"], norm)
-        return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors), layer_inputs=inputs)
+        streams = None
+        if self.spec.streams is not None:
+            further = range(self.spec.streams.count - 1)
+            streams = StreamWeights(*([project[f"{way}_{number}"] for number in further] for way in ("into", "back")))
+        pooling = self._pooling_head(vectors)
+        return DecoderWeights(way_in, way_out, built, taken, pooling, layer_inputs=inputs, streams=streams)
 
     def _pooling_head(self, vectors: Mapping[str, Tensor]) -> VectorHead | None:
         """Return the head that turns pooled vectors into class scores; None where the model has no such head."""

@@ -23,6 +23,7 @@ from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.mixers import Mixer, build_mixers
 from core_runtime.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core_runtime.models.norm import Norm
+from core_runtime.models.streams import BlockStreams
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.pending import Pending, pending_experts, pending_halves, pending_linear, pending_matrix
 from core_runtime.models.tensors.row_order import row_order
@@ -64,6 +65,8 @@ class PendingBlock:
             self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
         self.vectors.update(self._activation_tensors)
+        self._streams = spec.stream_tensors(index)
+        self.vectors.update(name for name, _ in self._streams.values())
         for vector in (self._correction, self._factors):
             if vector is not None:
                 name, _ = vector
@@ -87,7 +90,11 @@ class PendingBlock:
         scalar = 1.0
         if self._scalar is not None and not vectors[self._scalar].is_meta:  # a dry run has no numbers
             scalar = float(vectors[self._scalar])
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears, scalar)
+        streams = None
+        if self._streams:
+            small = {role: self._packing.on_device(vectors[name]) for role, (name, _) in self._streams.items()}
+            streams = BlockStreams.of(linears, norms, small)
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms, linears, scalar, streams)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -147,7 +154,8 @@ class PendingBlock:
     def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
         first = self._linears[gate_up].built
         second = self._linears[down].built
-        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm)
+        low_rank = [self._linears[role].built for role in ("mlp_low", "mlp_low_out")] if mlp.low_rank else []
+        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm, low_rank)
 
 
 def build_norm(

@@ -1,0 +1,321 @@
+"""Rows of checkpoints whose code transformers does not have, and that are more than a llama under other names: a model of
+transformers that was changed by hand, as their published code differs from it, gives the same logits."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+
+from core import LLM, SamplingParams
+from core.api.errors import UserError
+from core_kit.checkpoints import write_tokenizer
+from core_loaders.pt.loader import PtLoader
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.model_part import Part
+from tests.families.comparison import distances
+from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, joined, llama, renamed
+from tests.families.expected import TOLERANCE
+from tests.families.harness import Harness, Piece
+from tests.families.oracle import Reference, randomize
+
+
+def test_fairseq2_saves_a_llama_under_names_of_its_own(tmp_path):
+    model = llama(num_key_value_heads=2, rms_norm_eps=1e-5)
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([IDS]), use_cache=False).logits
+    tensors = dict(model.state_dict())
+    for name, tensor in tensors.items():
+        if "q_proj" in name or "k_proj" in name:  # from halves of a head to neighbours
+            tensors[name] = tensor.unflatten(0, (-1, 2, 4)).transpose(1, 2).flatten(0, 2).contiguous()
+    renamed(
+        tensors,
+        (r"self_attn\.o_proj", "self_attn.output_proj"),
+        ("post_attention_layernorm", "ffn_layer_norm"),
+        ("input_layernorm", "self_attn_layer_norm"),
+        (r"mlp\.gate_proj", "ffn.gate_proj"),
+        (r"mlp\.up_proj", "ffn.inner_proj"),
+        (r"mlp\.down_proj", "ffn.output_proj"),
+        (r"^model\.norm", "decoder.layer_norm"),
+        (r"^model\.embed_tokens", "decoder_frontend.embed"),
+        (r"^model\.layers", "decoder.layers"),
+        ("lm_head", "final_proj"),
+    )
+    torch.save({"model_key": "model", "model": tensors}, tmp_path / "model.pt")
+    config = {**SIZES, "model_type": "llama", "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
+    config["architectures"] = ["Fairseq2LlamaForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = Reference(tmp_path, [IDS], [logits[0]], [], [], encodes=False)
+    found = distances(Harness(tmp_path, loader=PtLoader()), expected)
+    assert max(found.values()) < TOLERANCE, found
+
+
+class Nothing(nn.Module):
+    """A half of a layer that a searched model lacks."""
+
+    def forward(self, hidden_states: Tensor, **_: Any) -> Any:
+        return (torch.zeros_like(hidden_states), None)
+
+
+class NoMLP(nn.Module):
+    """The same of an MLP, which returns a tensor alone."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.zeros_like(hidden_states)
+
+
+class Normed(nn.Module):
+    """A half of a layer whose output is normalized."""
+
+    def __init__(self, inner: nn.Module, eps: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.behind = LlamaRMSNorm(SIZES["hidden_size"], eps)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        found = self.inner(*args, **named)
+        return self.behind(found) if isinstance(found, Tensor) else (self.behind(found[0]), *found[1:])
+
+
+class Chosen(nn.Module):
+    """Experts that a softmax over all chooses, and one for every token."""
+
+    def __init__(self, sizes: Config, count: int, top_k: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(sizes["hidden_size"], count, bias=False)
+        self.top_k = top_k
+        one = LlamaConfig(**{**sizes, "intermediate_size": 24})
+        self.experts = nn.ModuleList(LlamaMLP(one) for _ in range(count))
+        self.shared = LlamaMLP(LlamaConfig(**{**sizes, "intermediate_size": 40}))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        shares = self.gate(hidden_states).softmax(-1)
+        best, chosen = shares.topk(self.top_k, dim=-1)
+        found = self.shared(hidden_states)
+        for number, expert in enumerate(self.experts):
+            weight = (best * (chosen == number)).sum(-1, keepdim=True)
+            found = found + weight * expert(hidden_states)
+        return found
+
+
+def test_searched_layers_have_their_own_heads_and_sizes_or_lack_a_half(tmp_path):
+    model = llama(num_hidden_layers=4, rms_norm_eps=1e-5, attention_bias=True)
+    sizes = {**SIZES, "attention_bias": True, "attn_implementation": "eager"}
+    layers = model.model.layers
+    layers[0].self_attn = LlamaAttention(LlamaConfig(**{**sizes, "num_key_value_heads": 2}), 0)
+    layers[0].mlp = LlamaMLP(LlamaConfig(**{**sizes, "intermediate_size": 256}))
+    layers[1].self_attn, layers[1].input_layernorm = Nothing(), nn.Identity()
+    layers[2].mlp, layers[2].post_attention_layernorm = NoMLP(), nn.Identity()
+    layers[3].self_attn, layers[3].input_layernorm = Nothing(), nn.Identity()
+    layers[3].mlp, layers[3].post_attention_layernorm = NoMLP(), nn.Identity()
+    randomize(model)
+    halves = [
+        ({"n_heads_in_group": 3, "no_op": False}, {"ffn_mult": 5.3, "no_op": False, "sparsify": None}),
+        ({"no_op": True, "n_heads_in_group": None}, {"intermediate_size": 88, "no_op": False}),
+        ({"n_heads_in_group": 1}, {"no_op": True, "ffn_mult": None}),
+        ({"no_op": True}, {"no_op": True}),
+    ]
+    config = {
+        **SIZES, "model_type": "nemotron-nas", "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "attention_bias": True,
+        "num_key_value_heads": None, "intermediate_size": None,
+        "block_configs": [{"attention": attention, "ffn": ffn} for attention, ffn in halves],
+    }  # fmt: skip
+    assert_equal(tmp_path, config, model, lambda *_: None)
+    linear = {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}}
+    config["block_configs"][1] = linear
+    with pytest.raises(
+        UserError, match=r"block_configs\.1\.attention\.replace_with_linear is True .*expected null or fal"
+    ):
+        decoder_spec(config)
+
+
+def test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path):
+    model = llama(num_hidden_layers=5, num_key_value_heads=2, rms_norm_eps=1e-5)
+    kept: dict[str, Tensor] = {}
+    keeps = {"first": [1, 3], "second": [1]}
+    blends = {"first": [2, 4], "second": [3]}
+
+    def changed(index: int) -> Any:
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            stream = args[0]
+            for name, layers in keeps.items():
+                if index in layers:
+                    kept[name] = stream
+            for name, layers in blends.items():
+                if index in layers:
+                    stream = 0.8 * kept[name] + (1 - 0.8) * stream
+            return (stream, *args[1:])
+
+        return before
+
+    for index, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(changed(index))
+    config = {
+        **SIZES, "model_type": "solar", "num_hidden_layers": 5, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "bskcn_1": keeps["first"], "bskcn_2": keeps["second"], "bskcn_3": blends["first"], "bskcn_4": blends["second"],
+        "bskcn_tv": [0.9, 0.8], "sliding_window": 2047,
+    }  # fmt: skip
+    assert_equal(tmp_path, config, model, lambda *_: None)
+    with pytest.raises(UserError, match="use the residual stream of earlier blocks"):
+        decoder_spec(config).local(Part(0, 1, blocks=(2, 5)))
+    with pytest.raises(UserError, match=r"bskcn_4 is \[0\] .*from the first of bskcn_2 on"):
+        decoder_spec({**config, "bskcn_4": [0]})
+
+
+def test_recorded_steps_blend_too(tmp_path):
+    """Decoding steps are recorded, and replay kernels alone."""
+    test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path)
+    write_tokenizer(tmp_path)
+    model = Harness(tmp_path)
+    tokens = list(IDS)
+    while len(tokens) < len(IDS) + 8:
+        tokens.append(int(model.logits([Piece(0, tokens, 0)])[-1].argmax()))
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    with LLM(str(tmp_path), dtype="float32", max_model_len=64, block_size=4, use_tqdm_on_load=False) as llm:
+        output = llm.generate({"prompt_token_ids": IDS}, greedy, use_tqdm=False)[0].outputs[0]
+    assert list(output.token_ids) == tokens[len(IDS) :]
+
+
+def test_plamo_3_has_norms_whose_weights_are_stored_less_other_numbers(tmp_path):
+    sizes: Config = {**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5}
+    ropes = {"rope_type": "default", "rope_theta": 900.0}, {"rope_type": "default", "rope_theta": 150.0}
+    model = Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **sizes, hidden_activation="silu", query_pre_attn_scalar=16, sliding_window=7, tie_word_embeddings=False,
+            layer_types=["sliding_attention", "full_attention"] * 2, attn_implementation="eager",
+            rope_parameters={"full_attention": ropes[0], "sliding_attention": ropes[1]},
+        )
+    ).eval()  # fmt: skip
+    randomize(model)
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] * SIZES["hidden_size"] ** 0.5
+        for name in tensors:
+            if name.endswith("post_attention_layernorm.weight"):
+                tensors[name] = tensors[name] + 1 - 1 / 5
+            if name.endswith("post_feedforward_layernorm.weight"):
+                tensors[name] = tensors[name] + 1 - 1 / 5**1.5
+        joined(tensors, "qkv_proj", lambda q, k, v: torch.cat([q, k, v]))
+        for name in [name for name in tensors if "gate_proj" in name]:
+            up = tensors.pop(name.replace("gate_proj", "up_proj"))
+            tensors[name.replace("gate_proj", "gate_up_proj")] = torch.cat([tensors.pop(name), up])
+        renamed(
+            tensors,
+            ("model.layers", "model.layers.layers"),
+            ("self_attn", "mixer"),
+            ("input_layernorm", "pre_mixer_norm"),
+            ("post_attention_layernorm", "post_mixer_norm"),
+            ("pre_feedforward_layernorm", "pre_mlp_norm"),
+            ("post_feedforward_layernorm", "post_mlp_norm"),
+        )
+
+    own = {"window_size": 7, "sliding_window_pattern": 2, "rope_theta": 900, "rope_local_theta": 150}
+    config = {**sizes, **own, "model_type": "plamo3", "tie_word_embeddings": False}
+    assert_equal(tmp_path, config, model, convert)
+    older = {key: value for key, value in config.items() if key != "window_size"} | {
+        "sliding_window": [7, None, 7, None]
+    }
+    assert decoder_spec(older) == decoder_spec(config)
+
+
+def test_step_3_computes_queries_from_a_latent(tmp_path):
+    rank = 20
+    model = llama(num_hidden_layers=3, num_key_value_heads=1, head_dim=12, rms_norm_eps=1e-5)
+    for layer in model.model.layers:
+        latent = nn.Linear(SIZES["hidden_size"], rank, bias=False), nn.Linear(rank, 6 * 12, bias=False)
+        layer.self_attn.q_proj = nn.Sequential(latent[0], LlamaRMSNorm(rank, 1e-5), latent[1])
+    model.model.layers[2].mlp = Chosen(SIZES, 5, 2)
+    randomize(model)
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        renamed(
+            tensors,
+            (r"q_proj\.0", "q_proj"),
+            (r"q_proj\.1", "inter_norm"),
+            (r"q_proj\.2", "wq"),
+            (r"mlp\.shared\.", "share_expert."),
+            (r"mlp\.gate\.", "moe.gate."),
+        )
+        for side in ("gate_proj", "up_proj", "down_proj"):
+            stack = [tensors.pop(f"model.layers.2.mlp.experts.{number}.{side}.weight") for number in range(5)]
+            tensors[f"model.layers.2.moe.{side}.weight"] = torch.stack(stack)
+
+    config = {
+        **SIZES, "model_type": "step3_text", "num_hidden_layers": 3, "head_dim": 12, "rms_norm_eps": 1e-5,
+        "num_attention_groups": 1, "share_q_dim": rank, "moe_layers_enum": "2", "moe_num_experts": 5, "moe_top_k": 2,
+        "moe_intermediate_size": 24, "share_expert_dim": 40, "rope_theta": 10000.0, "max_position_embedding": 256,
+    }  # fmt: skip
+    del config["num_key_value_heads"], config["max_position_embeddings"]
+    assert_equal(tmp_path, config, model, convert)
+    with pytest.raises(UserError, match="its queries share a latent"):
+        decoder_spec(config).local(Part(0, 2))
+
+
+def sandwiched(model: Any, eps: float) -> None:
+    """Normalize the output of both halves of each layer."""
+    for layer in model.model.layers:
+        layer.self_attn, layer.mlp = Normed(layer.self_attn, eps), Normed(layer.mlp, eps)
+    randomize(model)
+
+
+def with_their_names(tensors: Tensors) -> None:
+    """Give norms on both sides their names; a llama's second norm first, whose name another one gets."""
+    renamed(tensors, ("post_attention_layernorm", "pre_mlp_layernorm"))
+    renamed(
+        tensors,
+        (r"self_attn\.behind", "post_attention_layernorm"),
+        (r"mlp\.behind", "post_mlp_layernorm"),
+        (r"\.inner\.", "."),
+    )
+
+
+def test_openpangu_has_biases_and_norms_on_both_sides(tmp_path):
+    model = llama(num_key_value_heads=2, rms_norm_eps=1e-5, attention_bias=True)
+    sandwiched(model, 1e-5)
+    config = {
+        **SIZES, "model_type": "PanguEmbedded", "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "bias": True,
+        "sandwich_norm": True,
+    }  # fmt: skip
+    assert_equal(tmp_path, config, model, lambda _, tensors: with_their_names(tensors))
+    spec = decoder_spec({**config, "qkv_bias": False, "sandwich_norm": False})
+    assert (spec.heads.query_bias, spec.heads.out_bias, spec.order) == (False, True, "pre")
+
+
+def test_large_openpangus_have_latents_and_experts_without_groups(tmp_path):
+    sizes: Config = {**SIZES, "num_hidden_layers": 3, "rms_norm_eps": 1e-5}
+    experts = {"moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    latent = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    model = DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            **sizes, **experts, **latent, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+            attn_implementation="eager",
+        )
+    ).eval()  # fmt: skip
+    for layer in model.model.layers:
+        layer.self_attn.q_a_layernorm.variance_epsilon = layer.self_attn.kv_a_layernorm.variance_epsilon = 1e-5
+    sandwiched(model, 1e-5)
+    for layer in model.model.layers[1:]:
+        layer.mlp.inner.gate.e_score_correction_bias.zero_()
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        with_their_names(tensors)
+        for name in [name for name in tensors if name.endswith("e_score_correction_bias")]:
+            del tensors[name]
+        for name in [name for name in tensors if "experts.gate_up_proj" in name]:
+            for number, both in enumerate(tensors.pop(name)):
+                prefix = name.replace("gate_up_proj", str(number))
+                tensors[f"{prefix}.gate_proj.weight"], tensors[f"{prefix}.up_proj.weight"] = both.chunk(2)
+            for number, down in enumerate(tensors.pop(name.replace("gate_up_proj", "down_proj"))):
+                tensors[f"{name.replace('gate_up_proj', str(number))}.down_proj.weight"] = down
+
+    names = {"n_routed_experts": "num_routed_experts", "n_shared_experts": "num_shared_experts"}
+    names |= {"q_lora_rank": "attention_q_lora_dim", "kv_lora_rank": "attention_kv_lora_dim"}
+    names |= {"qk_nope_head_dim": "attention_qk_dim", "qk_rope_head_dim": "attention_qk_rope_dim"}
+    own = {names.get(key, key): value for key, value in {**sizes, **experts, **latent}.items()}
+    own["attention_v_dim"] = own.pop("v_head_dim")
+    own |= {"num_dense_layers": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "sandwich_norm": True}
+    config = {**own, "model_type": "pangu_ultra_moe", "num_mtp_layers": 0, "rope_theta": 10000.0}
+    assert_equal(tmp_path, config, model, convert)
