@@ -14,6 +14,7 @@ from core_config.rules.model import length_limit
 from core_config.stages.settings import Settings
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core_runtime.specs.module_spec import ModuleSpec
 
 GIB = 1 << 30
 CPU = {"device": Device("cpu", "", 8 * GIB, 16 * GIB, 4)}
@@ -52,6 +53,11 @@ def compiled(**keys):
     return {"compilation_config": keys}
 
 
+OFFLOADS = platform(offload_backends=["prefetch", "uva"])
+MODULES = ModuleSpec(
+    family="t", hidden_size=8, vocab_size=8, max_position=8, mixers=(), matrices=(), embedding_matrix=None, head_matrix=None,
+    tied=False, tensors={},
+)  # fmt: skip
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
 BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
@@ -352,6 +358,28 @@ CASES = [
      [{"kv_cache_dtype_skip_layers": ["0"], "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}], "has no effect"),
     ("host_memory_holds_offloaded_blocks", [{"kv_offloading_size": 10.0}, {"host_memory": 11 * GIB}],
      [{"kv_offloading_size": 12.0}, {"host_memory": 11 * GIB}], "--kv-offloading-size 12: this machine has 11.0 GiB"),
+    ("offloaded_weights_have_one_backend", [{"cpu_offload_gb": 2.0, "cpu_offload_params": ["mlp"]}, GPU],
+     [{"cpu_offload_gb": 2.0, "offload_group_size": 4}, GPU],
+     "--cpu-offload-gb 2 reads weights in place, and --offload-group-size 4 copies them ahead"),
+    ("offloaded_weights_have_one_backend", [{"offload_backend": "prefetch", "offload_group_size": 2}, GPU],
+     [{"offload_backend": "prefetch", "cpu_offload_gb": 2.0}, GPU],
+     "--offload-backend prefetch: give --offload-group-size, not --cpu-offload-gb"),
+    ("offloaded_weights_have_one_backend", [{"offload_group_size": 2, "offload_prefetch_step": 2}, GPU],
+     [{"offload_prefetch_step": 2}, GPU], "--offload-prefetch-step has no effect without --offload-group-size"),
+    ("offloaded_blocks_are_in_a_group", [{"offload_group_size": 2, "offload_num_in_group": 2}, GPU],
+     [{"offload_group_size": 2, "offload_num_in_group": 3}, GPU], "--offload-num-in-group 3: a group has 2 blocks"),
+    ("offloading_needs_a_device", [{"offload_group_size": 2}, GPU | OFFLOADS], [{"offload_group_size": 2}, CPU],
+     "--offload-group-size 2 has no effect on cpu, which computes in the host's memory"),
+    ("offloading_needs_a_device", [{"cpu_offload_gb": 2.0}, GPU | OFFLOADS],
+     [{"cpu_offload_gb": 2.0}, GPU | platform(offload_backends=["prefetch"])], "--offload-backend uva: some serves prefetch"),
+    ("offloading_needs_a_device", [{"offload_group_size": 2}, GPU | OFFLOADS],
+     [{"offload_group_size": 2, **RANKS}, GPU | OFFLOADS],
+     "ranks that divide a model hold their weights on their devices"),
+    ("offloaded_layers_are_ours", [{"offload_group_size": 2}, model()], [{"offload_group_size": 2}, {"spec": MODULES}],
+     "the layers of transformers read their weights on the device"),
+    ("host_memory_holds_offloaded_weights", [{"cpu_offload_gb": 9.0}, {"offloaded_bytes": 9 * GIB, "host_memory": 9 * GIB}],
+     [{"cpu_offload_gb": 9.0}, {"offloaded_bytes": 9 * GIB, "host_memory": 8 * GIB}],
+     "--cpu-offload-gb 9: 9.0 GiB of weights belong into host memory, and this machine has 8.0 GiB"),
     ("disk_size_needs_a_path", [{"kv_offloading_disk_size": 1.0, "kv_offloading_disk_path": "d"}],
      [{"kv_offloading_disk_size": 1.0}], "--kv-offloading-disk-path"),
     ("offloading_needs_prefix_caching", [{"kv_offloading_size": 1.0}, {}],

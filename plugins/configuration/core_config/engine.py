@@ -41,6 +41,7 @@ from core_config.stages.settings import Settings, underscored
 from core_config.structured_outputs import structured_outputs_config
 from core_config.weight_transfer import weight_transfer_config
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+from core_runtime.specs.weight_offload import WEIGHT_OFFLOAD
 
 GIB = 1 << 30
 NO_PLAN = MemoryPlan(weights=0, block=0, num_blocks=0, block_size=0, groups=())
@@ -69,6 +70,9 @@ def engine_config(
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
+    if plan.offload is not None:
+        arguments = {**plugins.arguments, WEIGHT_OFFLOAD: msgspec.to_builtins(plan.offload)}
+        plugins = msgspec.structs.replace(plugins, arguments=arguments)
     model = msgspec.structs.replace(
         _model(settings, checkpoint, spec, served),
         pooling=pooling,

@@ -15,6 +15,7 @@ from core.args.schema import flag_of
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
+from core_config.numa import numa_binding
 from core_config.profiler import profile_window
 from core_config.selection.reasons import constraint_problems
 from core_config.speculation import acceptance
@@ -24,7 +25,7 @@ from core_config.stages.attention import LAYER_KINDS
 from core_config.stages.chosen import Chosen
 from core_config.stages.kv_transfer import named_connectors, with_own_config
 from core_config.stages.settings import Settings, underscored
-from core_observers.observer_settings import PROFILE_WINDOW, WORKER_EXTENSION
+from core_observers.observer_settings import CRASH_DUMP, NUMA_BINDING, PROFILE_WINDOW, RECORDINGS, WORKER_EXTENSION
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
@@ -38,6 +39,13 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
     if settings["worker_extension_cls"] is not None:
         arguments[WORKER_EXTENSION] = {"cls": settings["worker_extension_cls"]}
+    binding = None if problems else numa_binding(settings)
+    if binding is not None:
+        arguments[NUMA_BINDING] = binding
+    if settings["crash_dump"] is not None:
+        arguments[CRASH_DUMP] = {"directory": settings["crash_dump"]}
+    if settings["cudagraph_metrics"]:
+        arguments[RECORDINGS] = {"enabled": True}
     window = profile_window(settings["profiler_config"])
     if window is not None:
         arguments[PROFILE_WINDOW] = window

@@ -18,7 +18,15 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics, work_metrics
+from core_observers import (
+    audit_metrics,
+    draft_metrics,
+    kv_metrics,
+    lifecycle_metrics,
+    recording_metrics,
+    step_metrics,
+    work_metrics,
+)
 from core_observers.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
@@ -168,6 +176,7 @@ class _SchedulerCollector(Collector):
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
         yield from work_metrics.work(PREFIX, self.model_name, stats.work, self.work_of)
+        yield from recording_metrics.recordings(PREFIX, self.model_name, stats.work)
         yield from kv_metrics.handoffs(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:

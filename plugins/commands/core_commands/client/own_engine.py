@@ -53,6 +53,7 @@ WITHOUT_MEANING = {
     "disable_ui": "no pages are served",
     "vllm_metrics": "nobody asks for metrics",
     "enable_mfu_metrics": "nobody asks for metrics",
+    "cudagraph_metrics": "nobody asks for metrics",
     "uvicorn_log_level": "there is no HTTP server",
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",

@@ -121,6 +121,7 @@ def llm_is_watched_otherwise(facts: Facts) -> Findings:
         "log_level",
         "vllm_metrics",
         "enable_mfu_metrics",
+        "cudagraph_metrics",
         "enable_log_requests",
         "max_log_len",
     )

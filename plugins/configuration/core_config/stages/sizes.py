@@ -27,9 +27,10 @@ from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
 from core_config.stages.memory import NO_LIMITS, MemoryPlan, human_bytes, kv_groups, workspace_bytes
+from core_config.stages.offload import planned_offload
 from core_config.stages.settings import Settings
 from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
-from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
+from core_config.stages.weights import counter_of, heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stages import mixer_ranges
@@ -64,7 +65,12 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace += ranks * outputs_bytes(spec, placement, limits)
     if piece < block_size:
         workspace += ranks * _gathered_bytes(settings, mixers, piece)
-    facts.weights_bytes = (weights + proposer) // settings["nnodes"]
+    offload = None
+    if isinstance(spec, DecoderSpec):
+        offload = planned_offload(settings, spec, counter_of(settings, chosen, checkpoint.manifest))
+    offloaded, slots = (0, 0) if offload is None else (offload.host, offload.slots)
+    facts.offloaded_bytes = offloaded
+    facts.weights_bytes = (weights - offloaded + slots + proposer) // settings["nnodes"]
     facts.workspace_bytes = workspace
     adapter = planned_adapter(settings, chosen, spec)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
@@ -91,6 +97,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         num_adapters=num_adapters,
         tower=facts.tower_bytes,
         tower_rows=int(settings["mm_encoder_cache_gb"] * GIB) if facts.tower_bytes else 0,
+        offloaded=offloaded,
+        slots=slots,
+        offload=None if offload is None else offload.config,
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])

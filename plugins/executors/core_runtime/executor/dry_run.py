@@ -31,6 +31,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder import Decoder
 from core_runtime.sampling.logprob_rows import LogprobRows
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.weight_offload import without_offload
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
 """Row counts at which kernels switch to another algorithm, or that lie between two such counts."""
@@ -109,7 +110,8 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bo
 
     def target(wrap: Wrap | None) -> ModelInstance:
         dtype = device.runtime.activation_dtype(config.model.dtype)
-        return build(config, open_checkpoint(config, plugins, dtype, wrap), device, plugins)
+        # Where weights lie changes no kernel.
+        return build(without_offload(config), open_checkpoint(config, plugins, dtype, wrap), device, plugins)
 
     models = [_read(target, reads=reads and config.plugins.quantization is not None)]
     draft = draft_of(config)

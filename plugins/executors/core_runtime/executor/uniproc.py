@@ -38,6 +38,12 @@ class UniprocExecutor:
         self.max_in_flight = 0 if self.worker.ahead is None else MOST_IN_FLIGHT
         self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
 
+    @property
+    def recordings(self) -> dict[str, int]:
+        """Counts of the target's calls since its weights last changed, see `Recorder.counts`; empty while it sleeps."""
+        runner = getattr(self.worker, "runner", None)
+        return {} if runner is None else runner.forward.recorder.counts()
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return its result."""
         return self.worker.execute(plan)

@@ -28,6 +28,7 @@ from core_runtime.models.embedding import Embedding
 from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head
+from core_runtime.models.layer_fetch import LayerFetch
 from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP
@@ -93,6 +94,7 @@ class Decoder:
     reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model.
 
     spare: rows of the tables for rows of media with three positions; None: there are none.
+    fetch: copies of weights that lie in host memory; None: kernels read all weights where they are.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class Decoder:
         if weights.layer_inputs is not None:
             self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
         self.spare: SpareRows | None = None
+        self.fetch: LayerFetch | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
         if spec.taps:
@@ -187,7 +190,11 @@ class Decoder:
         views = self._views(positions.shape[0])
         steps = iter(metadata)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
+        if self.fetch is not None:
+            self.fetch.begin()
         for index, (spec, block, halves) in enumerate(blocks):
+            if self.fetch is not None:
+                self.fetch.before(self.spec.first_block + index)
             # Before the mixer, which may add its branch to the residual stream directly.
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
@@ -199,6 +206,8 @@ class Decoder:
                 gate, out = block.linears["layer_gate"], block.linears["layer_out"]
                 norm = block.norms["post_layer"]
                 self.layer_inputs.add(self.spec.first_block + index, gate, out, norm, views.residual, views.branch)
+            if self.fetch is not None:
+                self.fetch.after(self.spec.first_block + index)
             self._scale(views.residual, block.scalar)
             if index in self._late:
                 self.kernels.add(views.late, views.residual)

@@ -63,6 +63,15 @@ class InterceptedLinear:
         """Run the wrapped kernel through the interceptor."""
         self._calls.run("linear", self._inner, args, options)
 
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the wrapped weight."""
+        held: list[Tensor] = self._inner.weights()
+        return held
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Let the wrapped kernel read other tensors."""
+        self._inner.use_weights(tensors)
+
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather rows through the interceptor."""
         self._calls.run("rows", self._inner.rows, (ids, out), {})

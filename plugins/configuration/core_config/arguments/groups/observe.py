@@ -47,6 +47,13 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             "metrics. A model on transformers' modules has none."
         ),
     ] = False
+    cudagraph_metrics: Annotated[
+        bool,
+        Arg(
+            "Count recorded steps as metrics: how often a recording was made, replayed, or could not be used, and the rows "
+            "that steps were padded with."
+        ),
+    ] = False
     otlp_traces_endpoint: Annotated[
         str | None,
         Arg(
@@ -114,6 +121,14 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg("Directory that gets both sides of what an audit finds. Unset: they are not kept.", metavar="DIR"),
     ] = None
     audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.")] = False
+    crash_dump: Annotated[
+        str | None,
+        Arg(
+            "Directory in which an engine keeps a file about the steps that it computes: shapes and lengths, never ids or "
+            "texts. It stays where an engine dies of a step. Unset: there is none.",
+            metavar="DIR",
+        ),
+    ] = None
     max_callback_ms: Annotated[
         float | None,
         Arg(
