@@ -4,16 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from core import LLM
-from core.api.errors import CoreError
+from core.api.errors import CoreError, PluginError, UserError
+from core_config.resolve import resolve
 from core_kit.devices.fake_device import FakeCalls
+from core_runtime.executor.reloading.arena import Arena
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.tensors.host_weights import HostWeights
+from core_runtime.specs.weight_offload import OffloadConfig
 from tests.executor.test_doubles import TORCH, double, expected_of, results, settings
 from tests.executor.test_gpu_steps import NGRAM, ROOM, calls_of, tokens, watched
 from tests.inside import worker_of
-from tests.new_weights import weights_of
+from tests.new_weights import mixed, weights_of
 from tests.tiny_models import save_checkpoint
 
 AHEAD = {"offload_group_size": 2, "offload_num_in_group": 1}
@@ -93,9 +97,15 @@ def plain(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", [{"offload_group_size": 1}, {"cpu_offload_gb": 1.0}], ids=["prefetch", "uva"])
-def test_sleep_and_new_weights_reach_host_memory(tiny_llama: Path, newer_llama: Path, how: dict[str, Any]) -> None:
-    before, after = plain(tiny_llama), plain(newer_llama)
-    assert before != after
+def test_sleep_and_new_weights_reach_host_memory(
+    tiny_llama: Path, newer_llama: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    names = [name for name in weights_of(tiny_llama) if ".layers.1.mlp" in name]
+    before, after, both = (
+        plain(tiny_llama),
+        plain(newer_llama),
+        mixed(tmp_path / "both", newer_llama, tiny_llama, names),
+    )
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), **how, enable_sleep_mode=True) as llm:
         assert tokens(llm) == before
         held = host_of(llm)
@@ -106,27 +116,82 @@ def test_sleep_and_new_weights_reach_host_memory(tiny_llama: Path, newer_llama: 
         llm.update_weights(path=str(newer_llama))
         assert tokens(llm) == after
         slots = host_of(llm).slot_nbytes
-        newer = {name: tensor for name, tensor in weights_of(tiny_llama).items() if ".layers.1." in name}
-        llm.update_weights(tensors=newer)
-        mixed = tokens(llm)
-        assert mixed not in (before, after)
-        llm.update_weights(tensors=weights_of(newer_llama))
-        assert tokens(llm) == after
+        llm.update_weights({"update_info": {"path": str(tiny_llama), "names": names}})
+        assert tokens(llm) == plain(both) != after
         assert host_of(llm).slot_nbytes == slots
 
 
-def test_an_update_that_does_not_fit_changes_nothing(tiny_llama: Path) -> None:
-    name = "model.layers.0.mlp.down_proj.weight"
-    wrong = {name: weights_of(tiny_llama)[name][:, :-1].clone()}
+def test_new_weights_that_cannot_be_used_change_nothing(
+    tiny_llama: Path, newer_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(weights: HostWeights) -> None:
+        raise UserError("no place for them")
+
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), offload_group_size=1) as llm:
         before = tokens(llm)
-        with pytest.raises(CoreError, match="down_proj"):
-            llm.update_weights(tensors=wrong)
-        assert tokens(llm) == before
+        held = host_of(llm)
+        monkeypatch.setattr(HostWeights, "finish", refuse)
+        with pytest.raises(CoreError, match="no place for them"):
+            llm.update_weights(path=str(newer_llama))
+        assert tokens(llm) == before and host_of(llm) is held
 
 
-def test_drafts_and_preemptions_keep_their_bits(tiny_llama: Path) -> None:
+def test_drafts_keep_their_bits(tiny_llama: Path) -> None:
     with LLM(model=str(tiny_llama), **ROOM, **TORCH, speculative_config=NGRAM) as llm:
         expected = tokens(llm)
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), offload_group_size=1, speculative_config=NGRAM) as llm:
         assert tokens(llm) == expected
+
+
+@pytest.mark.parametrize("how", [{"offload_group_size": 1}, {"cpu_offload_gb": 1.0, "cpu_offload_params": ["experts"]}])
+def test_experts_lie_in_host_memory(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Blocks of different sizes share slots: the second one has no experts."""
+    path = save_checkpoint(tmp_path / "moe", "qwen3_moe")
+    with LLM(model=str(path), **ROOM, **double("gpu"), **how) as llm:
+        assert tokens(llm) == plain(path)
+        assert host_of(llm).nbytes > 0
+
+
+def test_latent_attention_has_its_matrix_by_heads_in_the_plan(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "latent", "deepseek_v3")
+    given = {"model": str(path), **ROOM, **double("gpu"), "attention_backend": "torch_sdpa"}
+    whole, without = (
+        resolve({**given, "offload_group_size": 1, "offload_params": names}, context="llm", environ={}).memory
+        for names in ([], ["kv_b_proj"])
+    )
+    assert 0 < without.offloaded < whole.offloaded < whole.weights
+
+
+def test_a_kernel_that_keeps_its_weight_is_named() -> None:
+    runtime: Any = None
+    weights = HostWeights(OffloadConfig(roles={}), {"a": 0}, runtime, Arena(torch.zeros, lambda n: None), torch.zeros)
+    with pytest.raises(PluginError, match="a: object keeps its weight on the device"):
+        weights.put("a", object())
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"offload_group_size": 2, "offload_params": ["nothing"]},
+            "--offload-params nothing: no matrix of a block has",
+        ),
+        ({"cpu_offload_gb": 1.0, "offload_group_size": 2}, "leave one of them out"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_weights_are_read(
+    tiny_llama: Path, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(CoreError, match=sentence):
+        LLM(model=str(tiny_llama), **ROOM, **double("gpu"), **given)
+
+
+def test_the_plan_counts_slots_and_host_memory(tiny_llama: Path) -> None:
+    """Its bytes are those that the engine then has, where kernels hold weights without padding."""
+    given = {**ROOM, **double("gpu"), "offload_group_size": 2, "offload_prefetch_step": 2}
+    plan = resolve({"model": str(tiny_llama), **given}, context="llm", environ={}).memory
+    with LLM(model=str(tiny_llama), **given) as llm:
+        assert (plan.offloaded, plan.slots) == (host_of(llm).nbytes, host_of(llm).slot_nbytes)
+        blocks = llm_blocks(llm)
+    assert plan.offload is not None and len(plan.offload.roles) == blocks // 2
+    assert plan.slots == plan.offloaded, "fewer blocks than slots have one each"

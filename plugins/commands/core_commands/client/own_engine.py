@@ -52,6 +52,7 @@ WITHOUT_MEANING = {
     "served_model_name_file": "nobody names the model",
     "disable_ui": "no pages are served",
     "vllm_metrics": "nobody asks for metrics",
+    "show_hidden_metrics_for_version": "nobody asks for metrics",
     "enable_mfu_metrics": "nobody asks for metrics",
     "cudagraph_metrics": "nobody asks for metrics",
     "uvicorn_log_level": "there is no HTTP server",

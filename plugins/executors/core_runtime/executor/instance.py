@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 from core.api.config import CacheConfig, EngineConfig
@@ -29,6 +30,7 @@ from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, rotary_tables, spare_rows
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.embedding import lengthened
+from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.tensors.host_weights import HostWeights
 from core_runtime.models.tensors.kv_scales import kv_scales
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
@@ -38,6 +40,7 @@ from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+from core_runtime.specs.profile_settings import profile_settings_of
 from core_runtime.specs.weight_offload import block_of_each, offload_of
 
 if TYPE_CHECKING:
@@ -169,6 +172,8 @@ def build(
     )
     if num_spare:
         model.spare = spare_rows(spec, tables, length)
+    if profile_settings_of(config).layers:
+        model.ranges = LayerRanges(torch.cuda.nvtx if runtime.device.type == "cuda" else None)
     if store.host is not None:
         model.fetch = store.host.finish()
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)

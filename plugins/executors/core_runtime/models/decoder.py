@@ -30,6 +30,7 @@ from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head
 from core_runtime.models.layer_fetch import LayerFetch
 from core_runtime.models.layer_inputs import LayerInputsStep
+from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
@@ -95,6 +96,7 @@ class Decoder:
 
     spare: rows of the tables for rows of media with three positions; None: there are none.
     fetch: copies of weights that lie in host memory; None: kernels read all weights where they are.
+    ranges: names of the blocks for profiles; None: they have none.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Decoder:
             self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
         self.spare: SpareRows | None = None
         self.fetch: LayerFetch | None = None
+        self.ranges: LayerRanges | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
         if spec.taps:
@@ -193,6 +196,8 @@ class Decoder:
         if self.fetch is not None:
             self.fetch.begin()
         for index, (spec, block, halves) in enumerate(blocks):
+            if self.ranges is not None:
+                self.ranges.begin(self.spec.first_block + index)
             if self.fetch is not None:
                 self.fetch.before(self.spec.first_block + index)
             # Before the mixer, which may add its branch to the residual stream directly.
@@ -215,6 +220,8 @@ class Decoder:
                 self._add(*self._added, index, views)
             if self._taps is not None:
                 self._taps.after_block(index, views.residual)
+        if self.ranges is not None:
+            self.ranges.end()
         if self._taps is not None:
             self._taps.after_blocks(views.residual)
         return views.residual

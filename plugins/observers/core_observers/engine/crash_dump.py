@@ -64,9 +64,10 @@ class CrashDump(EngineObserver):
 
     def submitted(self, step: Step) -> None:
         """Write a step before it is computed, with those that have no result yet."""
+        if not step.plan.total_num_tokens:  # it only removes sequences, and `finished` is not called for it
+            return
         self._steps[step.number] = step_values(step)
-        scheduler = self._engine.scheduler
-        stats = scheduler.live_stats
+        stats = self._engine.scheduler.stats()
         state = {"running": stats.num_running, "waiting": stats.num_waiting, "kv_cache_usage": stats.kv_cache_usage}
         self._write(scheduler=state)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from core.api.errors import PluginError, UserError
 from core_runtime.contracts import FetchesWeights, MovesWeights
+from core_runtime.layers.experts import ReferenceExperts
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.models.layer_fetch import Copies, LayerFetch
@@ -133,8 +134,10 @@ class HostWeights:
         kernels = tuple(_kernels_of(built))
         for kernel in kernels:
             if not isinstance(kernel, MovesWeights):
+                first, _, more = name.partition("+")
+                named = f"{first} and those beside it" if more else first
                 raise PluginError(
-                    f"{name}: {type(kernel).__name__} keeps its weight on the device, expected a kernel with `use_weights`; "
+                    f"{named}: {type(kernel).__name__} keeps its weight on the device, expected a kernel with `use_weights`; "
                     "choose other --kernels, or leave --cpu-offload-gb and --offload-group-size out."
                 )
         placed: list[tuple[MovesWeights, tuple[Field, ...]]] = []
@@ -238,6 +241,9 @@ def _kernels_of(built: Any) -> Iterator[Any]:
     if isinstance(built, Linear | LinearHeads):
         for kernel in built.kernels:
             yield from _kernels_of(kernel)
+    elif isinstance(built, ReferenceExperts):
+        for linear in (*built.gate_up, *built.down):
+            yield from _kernels_of(linear)
     elif isinstance(built, Sequence):
         for one in built:
             yield from _kernels_of(one)
