@@ -28,6 +28,7 @@ from core_config.stages.chosen import Chosen
 from core_config.stages.kv_transfer import named_connectors, with_own_config
 from core_config.stages.settings import Settings, underscored
 from core_observers.observer_settings import CRASH_DUMP, NUMA_BINDING, PROFILE_WINDOW, RECORDINGS, WORKER_EXTENSION
+from core_runtime.specs.operation_order import OPERATION_ORDER, as_order
 from core_runtime.specs.profile_settings import PROFILE
 
 Arguments = dict[str, Any]
@@ -45,6 +46,8 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     binding = None if problems else numa_binding(settings)
     if binding is not None:
         arguments[NUMA_BINDING] = binding
+    if settings["ir_op_priority"] and not problems:
+        arguments[OPERATION_ORDER] = as_order(settings["ir_op_priority"])
     if settings["crash_dump"] is not None:
         arguments[CRASH_DUMP] = {"directory": settings["crash_dump"]}
     if settings["cudagraph_metrics"]:

@@ -28,9 +28,11 @@ from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.operation_order import apply_order
 from core_runtime.models.decoder import Decoder
 from core_runtime.sampling.logprob_rows import LogprobRows
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.operation_order import order_of
 from core_runtime.specs.weight_offload import without_offload
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
@@ -91,7 +93,9 @@ def phantom_decoders(config: EngineConfig, *, reads: bool = True) -> list[Decode
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
-    providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
+    named = {name: load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels}
+    apply_order(named, order_of(config), config.device.partition(":")[0])
+    providers = list(named.values())
     platform = config.device.partition(":")[0]
     kernels = KernelSet(providers, platform)
     kernels.memory = NOWHERE
