@@ -26,18 +26,20 @@ Counter = Callable[[Sequence[LayerSpec]], int]
 
 @dataclass(frozen=True, slots=True)
 class PlannedOffload:
-    """The weights in host memory. host: their bytes. slots: bytes of all slots on the device; 0 for `uva`."""
+    """The weights in host memory. config: None without any. host: their bytes. slots: bytes of all slots on the device; 0 for
+    `uva`.
+    """
 
-    config: OffloadConfig
-    host: int
-    slots: int
+    config: OffloadConfig | None = None
+    host: int = 0
+    slots: int = 0
 
 
-def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> PlannedOffload | None:
-    """Return what lies in host memory, None where nothing does. Raises UserError for names that no matrix has."""
+def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> PlannedOffload:
+    """Return what lies in host memory. Raises UserError for names that no matrix has."""
     backend = backend_of(settings)
     if not backend:
-        return None
+        return PlannedOffload()
     blocks = [parts_by_role(spec, index) for index in range(len(spec.blocks))]
     argument = "offload_params" if backend == PREFETCH else "cpu_offload_params"
     segments: list[str] = settings[argument]
@@ -77,7 +79,7 @@ def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> Pl
             host += sum(taken.values())
             largest = max(largest, sum(taken.values()))
     if not roles:
-        return None
+        return PlannedOffload()
     num_slots = min(settings["offload_prefetch_step"] + 1, len(roles)) if backend == PREFETCH else 0
-    config = OffloadConfig(roles=roles, in_place=backend != PREFETCH, slots=num_slots)
+    config = OffloadConfig(roles=roles, in_place=backend != PREFETCH, slots=num_slots, nbytes=host)
     return PlannedOffload(config, host, num_slots * largest)

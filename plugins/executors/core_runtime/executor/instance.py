@@ -195,7 +195,9 @@ def _host_weights(config: EngineConfig, spec: ModelSpec, device: Device) -> Host
             f"{runtime.device}: weights in host memory are out of its reach, expected a platform with `fetch`; leave "
             "--cpu-offload-gb and --offload-group-size out."
         )
-    arena = Arena(runtime.host_memory, lambda nbytes: None, HOST_CHUNK)
+    # A small model needs less than a whole chunk.
+    chunk = min(HOST_CHUNK, 1 << offload.nbytes.bit_length())
+    arena = Arena(runtime.host_memory, lambda nbytes: None, chunk)
     blocks = block_of_each(spec, offload.roles)
     return HostWeights(offload, blocks, runtime, arena, lambda nbytes: device.allocate(nbytes, "weights"))
 

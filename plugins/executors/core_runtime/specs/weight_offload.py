@@ -34,11 +34,13 @@ class OffloadConfig(msgspec.Struct, frozen=True, kw_only=True):
     roles:    roles of matrices in host memory, by the number of the block; see `parts_by_role`.
     in_place: kernels read the host's memory; otherwise weights are copied to slots on the device first.
     slots:    number of slots: one that is computed with, and one for each block that is copied ahead.
+    nbytes:   planned bytes in host memory.
     """
 
     roles: dict[str, tuple[str, ...]]
     in_place: bool = False
     slots: int = 0
+    nbytes: int = 0
 
 
 def offload_of(config: EngineConfig) -> OffloadConfig | None:
