@@ -1,5 +1,7 @@
 """Kernels whose weights are moved read the new place alone, and compute the same bits: what weights in host memory need."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -40,6 +42,7 @@ def _moved(kernel: MovesWeights, compute) -> None:
 @pytest.mark.parametrize("name", ["triton", "reference"])
 def test_matrices_of_every_format(name: str, form: str) -> None:
     weight = FORMATS[form]
+    weight = replace(weight, **{field: tensor.clone() for field, tensor in weight.tensors().items()})
     kernel = PROVIDERS[name].linear(weight, activation="none", bias=_random(weight.shape[0], seed=2))
 
     def compute() -> torch.Tensor:

@@ -4,8 +4,6 @@ Owns: the command's options and table. Never does: load a provider, or choose on
 shows that). Called by: `core kernels`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
