@@ -1,5 +1,6 @@
 """Weights in host memory, on a device that works late: the bits of weights on the device, and copies in the right order."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from core import LLM
 from core.api.errors import CoreError, PluginError, UserError
+from core.commands.main import main
 from core_config.resolve import resolve
 from core_kit.devices.fake_device import FakeCalls
 from core_runtime.executor.reloading.arena import Arena
@@ -195,3 +197,29 @@ def test_the_plan_counts_slots_and_host_memory(tiny_llama: Path) -> None:
         blocks = llm_blocks(llm)
     assert plan.offload is not None and len(plan.offload.roles) == blocks // 2
     assert plan.slots == plan.offloaded, "fewer blocks than slots have one each"
+
+
+def test_explain_tells_of_host_memory_and_slots(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--plugins",
+        str(double("gpu")["plugins"]),
+        "--device",
+        "double",
+        "--attention-backend",
+        "double_attention",
+    ]
+    words += ["--numerics", "reference", "--platform-config.kind", "gpu", "--dtype", "float32"]
+    explain = ["config", "explain", str(tiny_llama), *words, "--offload-group-size", "1"]
+    assert main(explain) == 0
+    shown = capsys.readouterr().out
+    assert "in the host's memory, of 3 blocks, copied to the device ahead of each" in shown
+    assert "on the device: 2 that these blocks share" in shown
+    assert main([*explain, "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert 0 < memory["slot_bytes"] < memory["offloaded_bytes"] < memory["weights_bytes"]
+
+
+def test_more_than_host_memory_is_refused_with_both_numbers(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core_config.stages.platform.host_memory", lambda: 1000)
+    with pytest.raises(CoreError, match=r"KiB of weights belong into host memory, and this machine has 1000 B"):
+        LLM(model=str(tiny_llama), **ROOM, **double("gpu"), offload_group_size=1)

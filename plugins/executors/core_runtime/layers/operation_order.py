@@ -6,7 +6,7 @@ a name means to a user. Called by: the loading of plugins, before a device is op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
@@ -22,7 +22,7 @@ class GivesWay:
         self._operation = operation
         self._by = by
 
-    def __call__(self, query: KernelQuery) -> Sequence[Reason]:
+    def __call__(self, query: KernelQuery) -> list[Reason]:
         """Return the reasons against an operation."""
         if query.op == self._operation:
             return [Reason("operation_order", f"{self._operation} of {self._by}", "another", "--ir-op-priority")]
@@ -41,4 +41,4 @@ def apply_order(providers: Mapping[str, Kernels], order: Order, device: str) -> 
         for name, provider in providers.items():
             if chosen is None or name == chosen:
                 break
-            provider.supports = GivesWay(provider, operation, chosen)  # type: ignore[method-assign]
+            provider.supports = GivesWay(provider, operation, chosen)  # type: ignore[method-assign, assignment]

@@ -71,7 +71,7 @@ class ScaledLinear(ABC):
 
     def _is_shared(self, held: Sequence[Tensor]) -> bool:
         """Whether Triton's kernel reads the same bytes. held: its tensors, the codes first."""
-        return held[0].data_ptr() == self.values.data_ptr() and held[0].nbytes == self.values.nbytes
+        return bool(held[0].data_ptr() == self.values.data_ptr() and held[0].nbytes == self.values.nbytes)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather out[T, K] = W[ids]."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from core_runtime.contracts import HeadsKernel, LinearKernel, Runtime
-from core_runtime.layers.kernels import OPERATIONS, SPECIAL_OPERATIONS, KernelSet
+from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.reference import FEATURES
+from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
 
 ROWS = {
     "rms_norm": (0, 3),

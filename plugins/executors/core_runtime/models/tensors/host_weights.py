@@ -107,7 +107,7 @@ class HostWeights:
         self._host = host
         self._allocate = allocate
         self._before = before
-        self._slots = Slots() if before is None else before._slots
+        self._slots: Slots = Slots() if before is None else before._slots
         self._parts: dict[str, HostPart] = {}
         self._new: set[str] = set()
 
