@@ -69,7 +69,8 @@ def planned_numerics(settings: Settings, chosen: Chosen, layer_dtypes: Sequence[
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+    by_chance = settings["enable_mamba_cache_stochastic_rounding"]
+    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"], by_chance=by_chance)
     kv = kv_name(settings["kv_cache_dtype"], layer_dtypes, states)
     order = order_name(given_order(settings))
     return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"], order)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import StateSpec
+from core_attention.torch_sdpa.states.chance import SUFFIX
 from core_runtime.contracts import BatchView
 from core_runtime.layers.states import StateStore
 
@@ -38,14 +39,17 @@ class StoredStates:
 
     dtype: see `core.api.specs.STATE_TYPES`.
     window, rest: storage types of the window, which comes first, and of the rest.
+    by_chance: whether the rest is rounded by chance.
     raw: their bytes.
     """
 
     def __init__(self, spec: StateSpec, dtype: str, raw: Tensor) -> None:
         self.raw = raw
         window, _, rest = dtype.partition("+")
-        self.window: torch.dtype = getattr(torch, window)
-        self.rest: torch.dtype = getattr(torch, rest or window)
+        rest = rest or window
+        self.by_chance = rest.endswith(SUFFIX)
+        self.window: torch.dtype = getattr(torch, window.removesuffix(SUFFIX))
+        self.rest: torch.dtype = getattr(torch, rest.removesuffix(SUFFIX))
         self._sizes = [spec.window_size, spec.state_size - spec.window_size]
         self._bytes = [self._sizes[0] * self.window.itemsize, self._sizes[1] * self.rest.itemsize]
         self._plain = self.window is torch.float32 and self.rest is torch.float32
