@@ -41,4 +41,4 @@ def apply_order(providers: Mapping[str, Kernels], order: Order, device: str) -> 
         for name, provider in providers.items():
             if chosen is None or name == chosen:
                 break
-            provider.supports = GivesWay(provider, operation, chosen)  # type: ignore[method-assign, assignment]
+            provider.supports = GivesWay(provider, operation, chosen)  # type: ignore[method-assign]
