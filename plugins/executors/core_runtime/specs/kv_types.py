@@ -16,6 +16,8 @@ from core_runtime.specs.module_spec import ModelSpec
 
 WINDOWS = "sliding_window"
 FLAG = "--kv-cache-dtype-skip-layers"
+CHANCE = ":chance"
+"""End of the name of a storage type of states whose numbers are rounded by chance."""
 
 
 def layer_dtypes(spec: ModelSpec, dtype: str, skipped: Sequence[str], own: str) -> tuple[str, ...]:
@@ -69,6 +71,6 @@ def state_dtype(whole: str, recurrent: str, *, by_chance: bool = False) -> str:
     """
     window = STATE_DTYPE if whole == "auto" else whole
     rest = window if recurrent == "auto" else recurrent
-    if by_chance and f"{rest}:chance" in STATE_TYPES:
-        rest = f"{rest}:chance"
+    if by_chance and rest + CHANCE in STATE_TYPES:
+        rest += CHANCE
     return window if window == rest else f"{window}+{rest}"

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from core_runtime.sampling.philox import philox4x32
 
-SUFFIX: Final = ":chance"
-"""End of the name of a storage type whose numbers are rounded by chance."""
 KEY: Final = np.array([[0x5A17E5], [0xC4A2CE]], dtype=np.uint64)
 """Key of the noise, which no other noise of an engine has."""
 WORDS: Final = 4

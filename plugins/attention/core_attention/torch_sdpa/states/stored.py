@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from core.api.specs import StateSpec
-from core_attention.torch_sdpa.states.chance import SUFFIX
 from core_runtime.contracts import BatchView
 from core_runtime.layers.states import StateStore
+from core_runtime.specs.kv_types import CHANCE
 
 LARGEST = {torch.float16: 65504.0}
 """Magnitude to which numbers are limited as they are stored: a state that overflowed would never recover."""
@@ -47,9 +47,9 @@ class StoredStates:
         self.raw = raw
         window, _, rest = dtype.partition("+")
         rest = rest or window
-        self.by_chance = rest.endswith(SUFFIX)
-        self.window: torch.dtype = getattr(torch, window.removesuffix(SUFFIX))
-        self.rest: torch.dtype = getattr(torch, rest.removesuffix(SUFFIX))
+        self.by_chance = rest.endswith(CHANCE)
+        self.window: torch.dtype = getattr(torch, window.removesuffix(CHANCE))
+        self.rest: torch.dtype = getattr(torch, rest.removesuffix(CHANCE))
         self._sizes = [spec.window_size, spec.state_size - spec.window_size]
         self._bytes = [self._sizes[0] * self.window.itemsize, self._sizes[1] * self.rest.itemsize]
         self._plain = self.window is torch.float32 and self.rest is torch.float32
